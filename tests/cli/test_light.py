@@ -68,7 +68,7 @@ def test_a_mistake_is_told_without_a_traceback(tmp_path: Path) -> None:
     done = heedful("check", "bad.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "bad.yaml:2:3: train.sede is no known key" in done.stderr
+    assert "bad.yaml:2:3: unknown key train.sede" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -33,9 +33,9 @@ def test_what_is_within_them_is_as_before(text: str) -> None:
 def test_as_many_levels_as_allowed() -> None:
     text = "[" * DEEPEST + "]" * DEEPEST
     assert read_json(text) == json.loads(text)
-    with pytest.raises(json.JSONDecodeError, match="nested more than 2 deep"):
-        read_json("[[[]]]", deepest=2)
-    assert read_json("[[1]]", deepest=2) == [[1]]
+    with pytest.raises(json.JSONDecodeError, match="nested more than 2 levels deep"):
+        read_json("[[[]]]", max_depth=2)
+    assert read_json("[[1]]", max_depth=2) == [[1]]
 
 
 def test_data_of_others_may_hold_what_python_writes() -> None:

@@ -63,7 +63,7 @@ def test_a_plain_file_is_read_within_its_limit(tmp_path: Path) -> None:
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, name: str, kind: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match=f"it is {kind}, not a plain file"):
+    with pytest.raises(OSError, match=f"it is {kind}, not a regular file"):
         open_file(tmp_path / name)
     (tmp_path / "link").symlink_to(name)
     with pytest.raises(OSError, match=kind):

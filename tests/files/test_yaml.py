@@ -118,7 +118,7 @@ def test_file_that_is_missing_or_a_directory(tmp_path: Path) -> None:
     [
         (b"", "empty"),
         (b"# only a comment\n", "empty"),
-        (b"- 1\n- 2\n", "holds no settings"),
+        (b"- 1\n- 2\n", "has no settings"),
         (b"a: 1\nb: \xff\n", "not UTF-8"),
         ("a: 1\n".encode("utf-16"), "not UTF-8"),
         (b"a" * (LARGEST_FILE + 1), "too large"),

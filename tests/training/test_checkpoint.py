@@ -318,7 +318,7 @@ def test_a_disk_that_fails_in_a_save_gives_one_message_and_keeps_the_last_good(f
             assert error.where == str(folder)
             assert os.strerror(code) in str(error)
             assert "bytes free" in str(error)
-            assert f"{needed:,} bytes that can be written" in str(error)
+            assert f"{needed:,} bytes free" in str(error)
             latest = run.latest()
             assert latest is not None
             assert_is(latest, latest.step)

@@ -193,7 +193,7 @@ def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path, name: s
 def test_a_pipe_without_a_reader_does_not_block(folder: Path) -> None:
     folder.mkdir()
     os.mkfifo(folder / "lock")
-    with pytest.raises(UserError, match="not a plain file"):
+    with pytest.raises(UserError, match="not a regular file"):
         RunFolder.create_or_open(folder, RECIPE)
 
 

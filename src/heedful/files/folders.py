@@ -1,4 +1,4 @@
-"""Files from external sources: read within limits, never outside their folder; nothing in them is executed."""
+"""Files of external folders: read with size limits, and never outside their folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from heedful.errors import AGAIN, UserError, shown
 from heedful.files import json as jsontext
 from heedful.files.reading import exists, read_file
 
-LARGEST_JSON = 10_000_000  # bytes; tokenizer files have a limit of their own
-DEEPEST = 40  # groups within groups
+MAX_JSON = 10_000_000  # bytes; tokenizer files have their own limit
+MAX_DEPTH = 40
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """The file of that name in a folder; names that lead out of it are refused, and so are links that do.
+    """The path of a file in a folder; names and links that lead outside the folder are refused.
 
-    A hub's own cache, whose snapshots are links to the blobs beside them, counts as one folder.
+    In a Hugging Face cache, links from a snapshot to the blobs beside it are allowed.
     """
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or ":" in name or any(part in ("", ".", "..") for part in parts):
@@ -65,10 +65,10 @@ def read_text(folder: Path, name: str, most: int) -> str:
 
 
 def read_json(folder: Path, name: str) -> Any:
-    """Parse a JSON file: no NaN, no huge numbers, at most `DEEPEST` levels."""
-    text = read_text(folder, name, LARGEST_JSON)
+    """Parse a JSON file: no NaN, no huge numbers, at most `MAX_DEPTH` levels."""
+    text = read_text(folder, name, MAX_JSON)
     try:
-        return jsontext.read_json(text, deepest=DEEPEST)
+        return jsontext.read_json(text, max_depth=MAX_DEPTH)
     except json.JSONDecodeError as error:
         raise UserError(
             "this is not JSON", where=f"{folder / name}:{error.lineno}:{error.colno}", found=error.msg, todo=AGAIN
@@ -76,10 +76,10 @@ def read_json(folder: Path, name: str) -> Any:
 
 
 def read_settings(folder: Path, name: str) -> dict[str, Any]:
-    """The group of settings in a JSON file."""
-    found = read_json(folder, name)
-    if not isinstance(found, dict):
+    """The object in a JSON file."""
+    settings = read_json(folder, name)
+    if not isinstance(settings, dict):
         raise UserError(
-            "this file holds no settings", where=str(folder / name), found=shown(found), expected="{...}", todo=AGAIN
+            "this file has no settings", where=str(folder / name), found=shown(settings), expected="{...}", todo=AGAIN
         )
-    return found
+    return settings

@@ -1,4 +1,4 @@
-"""JSON within limits: shallow, finite, and whatever is wrong with it is a `json.JSONDecodeError`."""
+"""JSON with limits on nesting and on numbers; every problem is a `json.JSONDecodeError`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-DEEPEST = 64  # lists and objects within each other
-LONG = re.compile(r"[0-9]{309}|[eE]\+?[0-9]{3}")  # where a number may overflow a float
+MAX_DEPTH = 64  # nested lists and objects
+HUGE = re.compile(r"[0-9]{309}|[eE]\+?[0-9]{3}")  # numbers that may overflow a float
 Pairs = list[tuple[str, Any]]
 
 
@@ -20,35 +20,35 @@ def _refuse(name: str) -> Any:
 def read_json(
     text: str,
     *,
-    deepest: int = DEEPEST,
+    max_depth: int = MAX_DEPTH,
     constant: Callable[[str], Any] = _refuse,
     pairs: Callable[[Pairs], Any] | None = None,
     whole: Callable[[str], int] | None = None,
 ) -> Any:
     """Parse JSON; `constant` handles NaN and infinities, `pairs` an object, `whole` an integer."""
-    long = LONG.search(text) is not None  # checking every number is slow, so it is done only when needed
+    huge = HUGE.search(text) is not None  # checking every number is slow, so it is done only if needed
     try:
-        found = json.loads(
+        value = json.loads(
             text, parse_constant=constant, object_pairs_hook=pairs,
-            parse_int=whole or (_whole if long else None), parse_float=_finite if long else None,
+            parse_int=whole or (_finite_int if huge else None), parse_float=_finite if huge else None,
         )  # fmt: skip
     except json.JSONDecodeError:
         raise
     except RecursionError:
-        raise _too_deep(text, deepest) from None
+        raise _too_deep(text, max_depth) from None
     except ValueError as error:
         raise json.JSONDecodeError(str(error), text, 0) from None
-    level: list[Any] = [found]
-    for _ in range(deepest + 1):
-        groups = [value for value in level if isinstance(value, (dict, list))]
+    level: list[Any] = [value]
+    for _ in range(max_depth + 1):
+        groups = [one for one in level if isinstance(one, (dict, list))]
         if not groups:
-            return found
+            return value
         level = [below for group in groups for below in (group.values() if isinstance(group, dict) else group)]
-    raise _too_deep(text, deepest)
+    raise _too_deep(text, max_depth)
 
 
-def _too_deep(text: str, deepest: int) -> json.JSONDecodeError:
-    return json.JSONDecodeError(f"nested more than {deepest} deep", text, 0)
+def _too_deep(text: str, max_depth: int) -> json.JSONDecodeError:
+    return json.JSONDecodeError(f"nested more than {max_depth} levels deep", text, 0)
 
 
 def _finite(digits: str) -> float:
@@ -58,7 +58,7 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _whole(digits: str) -> int:
+def _finite_int(digits: str) -> int:
     if len(digits) > 309:
         raise ValueError("a number is too large")
     _finite(digits)

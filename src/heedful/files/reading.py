@@ -1,7 +1,7 @@
-"""How every path is inspected and opened: regular files only, without blocking, with clear errors.
+"""Inspect and open paths: regular files only, without blocking, with clear errors.
 
-`open_file` and `read_file` raise an `OSError` that names what was found instead of a regular file, for callers
-that handle it. Path checks raise a `UserError` when permission is denied.
+`open_file` and `read_file` raise an `OSError` that names the type of anything but a regular file.
+Path checks raise a `UserError` when permission is denied.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def open_file(path: str | Path, *, follow: bool = True) -> BufferedReader:
-    """Open a plain file for reading; pipes and devices are refused unopened, and so are links unless followed."""
+    """Open a regular file for reading; pipes and devices are refused, and so are links with `follow=False`."""
     try:
-        _require_plain(path, os.stat(path, follow_symlinks=follow))
+        _require_regular(path, os.stat(path, follow_symlinks=follow))
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
         descriptor = os.open(path, flags)
     except ValueError as error:  # a name with NUL in it
         raise FileNotFoundError(errno.ENOENT, str(error), str(path)) from error
     try:
-        _require_plain(path, os.fstat(descriptor))  # it may have changed since
+        _require_regular(path, os.fstat(descriptor))  # it may have changed in between
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def _require_plain(path: str | Path, found: os.stat_result) -> None:
+def _require_regular(path: str | Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
-        raise OSError(number, f"it is {kind}, not a plain file", str(path))
+        raise OSError(number, f"it is {kind}, not a regular file", str(path))
 
 
 def read_file(path: str | Path, most: int | None = None, *, follow: bool = True) -> bytes:
@@ -53,29 +53,29 @@ def read_file(path: str | Path, most: int | None = None, *, follow: bool = True)
     with open_file(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
-            raise OSError(errno.EFBIG, f"it has {size:,} bytes, where at most {most:,} are expected", str(path))
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, but at most {most:,} are expected", str(path))
         return file.read() if most is None else file.read(most)
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether a plain file is there."""
+    """Whether the path is a regular file."""
     mode = _mode(path)
     return mode is not None and stat.S_ISREG(mode)
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether a folder is there."""
+    """Whether the path is a folder."""
     mode = _mode(path)
     return mode is not None and stat.S_ISDIR(mode)
 
 
 def exists(path: str | Path, *, follow: bool = True) -> bool:
-    """Whether anything is there; with `follow=False`, a link that leads nowhere counts."""
+    """Whether the path exists; with `follow=False`, a broken link does too."""
     return _mode(path, follow) is not None
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in a folder, in the order of names."""
+    """The entries of a folder, sorted by name."""
     try:
         return sorted(folder / name for name in os.listdir(folder))
     except OSError as error:

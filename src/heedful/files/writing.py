@@ -1,10 +1,10 @@
-"""Every change that training makes to a disk, through eight small functions, so that tests can fail each of them.
+"""All writes to disk go through eight small functions, so that tests can make each of them fail.
 
-Nothing is written through a link: a new file must not exist yet, what takes a name replaces a link of that name, and
-files that are appended to and folders that are written into must not be links. The run folder may be a link.
+Nothing is written through a link: a new file must not exist yet, a rename replaces a link of that name, and
+files that are appended to and folders that are written into must not be links. The run folder itself may be a link.
 
-A file is complete under its own name or not there at all: it is written as `name.tmp-<random>`, synced, and renamed.
-What a crash leaves behind has that suffix and is deleted by the next run that holds the folder's lock.
+Files appear complete or not at all: they are written as `name.tmp-<random>`, synced, and renamed.
+Temporary files that a crash leaves are deleted by the next run that holds the folder's lock.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pathlib import Path
 from heedful.errors import UserError
 from heedful.files.reading import exists, is_folder
 
-EXIT_DISK = 74  # the exit code of a disk that is full or cannot be written: EX_IOERR of sysexits.h
-LARGE = 1 << 20  # bytes that are written by themselves
+EXIT_DISK = 74  # the disk is full or cannot be written: EX_IOERR of sysexits.h
+LARGE = 1 << 20  # bytes; larger pieces are not joined with others
 LEFTOVER = re.compile(r".+\.tmp-[0-9a-f]{16}")
 
 
 def make_folder(path: Path) -> None:
-    """Create one folder, whose parent exists."""
+    """Create a folder; its parent must exist."""
     os.mkdir(path)
 
 
 def create(path: Path) -> int:
-    """Open a file that must not exist yet, for writing."""
+    """Open a new file for writing; it must not exist yet."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
 
@@ -45,41 +45,41 @@ def reopen(path: Path) -> int:
     descriptor = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return descriptor
 
 
 def require_no_link(path: Path) -> None:
-    """Refuse a link where something is to be written."""
+    """Refuse to write through a link."""
     if os.path.islink(path):
         raise UserError(
-            "this is a link, and nothing is written through it", where=str(path),
-            found=f"a link to {os.readlink(path)}", expected="a file or folder of the run's own",
-            todo="remove it; to have a run on another disk, name a folder there with --run",
+            "this is a link, and Heedful does not write through links", where=str(path),
+            found=f"a link to {os.readlink(path)}", expected="a file or folder",
+            todo="remove it; to store a run on another disk, name a folder there with --run",
         )  # fmt: skip
 
 
 def ensure_folder(path: Path) -> None:
-    """See to it that a folder is there, and no link to one."""
+    """Create a folder if it does not exist; a link to one is refused."""
     require_no_link(path)
     if not os.path.lexists(path):
         make_folder(path)
 
 
 def write(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of the bytes."""
+    """Write all bytes."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def sync(descriptor: int) -> None:
-    """Wait until the file or folder is on the disk itself."""
+    """Wait until the file or folder is on disk (fsync)."""
     os.fsync(descriptor)
 
 
 def rename(old: Path, new: Path) -> None:
-    """Give a file or folder its new name in one step."""
+    """Rename a file or folder atomically."""
     os.rename(old, new)
 
 
@@ -97,26 +97,26 @@ def write_new(path: Path, *pieces: bytes | memoryview) -> None:
     """Create a file from these pieces and sync it to disk."""
     descriptor = create(path)
     try:
-        for piece in _gathered(pieces):
+        for piece in _join_small(pieces):
             write(descriptor, piece)
         sync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The same bytes in fewer pieces: small ones are joined, large ones are not copied."""
+def _join_small(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes in fewer pieces: small ones are joined; large ones are not copied."""
     small: list[bytes | memoryview] = []
-    held = 0
+    size = 0
     for piece in pieces:
-        if held + len(piece) > LARGE:
+        if size + len(piece) > LARGE:
             yield b"".join(small)
-            small, held = [], 0
+            small, size = [], 0
         if len(piece) > LARGE:
             yield piece
         else:
             small.append(piece)
-            held += len(piece)
+            size += len(piece)
     yield b"".join(small)
 
 
@@ -130,7 +130,7 @@ def sync_folder(path: Path) -> None:
 
 
 def delete_tree(path: Path) -> None:
-    """Delete a file, or a folder with all it holds, following no links."""
+    """Delete a file, or a folder with its contents; links are not followed."""
     if is_folder(path) and not path.is_symlink():
         for entry in sorted(path.iterdir()):
             delete_tree(entry)
@@ -140,12 +140,12 @@ def delete_tree(path: Path) -> None:
 
 
 def temporary_path(path: Path) -> Path:
-    """A fresh name beside the path, for what is incomplete or about to be deleted."""
+    """A new temporary name beside the path."""
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 
 def temporary_files(folder: Path) -> Iterator[Path]:
-    """Temporary files that a crash left in a folder and in its direct subfolders."""
+    """The temporary files in a folder and in its direct subfolders."""
     for entry in sorted(folder.iterdir()):
         if LEFTOVER.fullmatch(entry.name):
             yield entry
@@ -154,9 +154,9 @@ def temporary_files(folder: Path) -> Iterator[Path]:
 
 
 def require_writable(path: Path, option: str) -> None:
-    """Refuse a path, given with an option of the command line, at which no file can be written."""
+    """Refuse the path of a command-line option if no file can be written there."""
     if is_folder(path):
-        wrong, where = "a folder is in the way", path
+        wrong, where = "this is a folder", path
     elif not is_folder(path.parent):
         wrong, where = f"{path.parent} is a file" if exists(path.parent) else "there is no such folder", path.parent
     else:
@@ -166,7 +166,7 @@ def require_writable(path: Path, option: str) -> None:
 
 @contextmanager
 def disk_errors(folder: Path, doing: str, needed: int = 0) -> Iterator[None]:
-    """Turn the system's errors into one that names the folder, the bytes needed and the bytes free."""
+    """Turn an OSError into one that names the folder, the bytes needed and the bytes free."""
     try:
         yield
     except OSError as error:
@@ -174,12 +174,15 @@ def disk_errors(folder: Path, doing: str, needed: int = 0) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             todo = "free some space, then run the same command again"
         elif error.errno == errno.ENAMETOOLONG:
-            expected, todo = "names of at most 255 bytes", "give a shorter name"
+            expected, todo = "names of at most 255 bytes", "choose a shorter name"
         elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE) and not os.path.isdir(folder):
-            expected, todo = "the folder, which is gone", "was it moved or deleted? Put it back, or name another one"
+            expected, todo = (
+                "the folder, which no longer exists",
+                "was it moved or deleted? Restore it, or name another",
+            )
         raise UserError(
             f"cannot {doing}", where=str(folder), found=f"{error.strerror or error}; {bytes_free(folder)}",
-            expected=f"{needed:,} bytes that can be written there" if needed else expected, todo=todo,
+            expected=f"{needed:,} bytes free" if needed else expected, todo=todo,
             exit_code=EXIT_DISK,
         ) from error  # fmt: skip
 
@@ -189,11 +192,11 @@ def bytes_free(folder: Path) -> str:
     try:
         return f"{shutil.disk_usage(folder).free:,} bytes free"
     except OSError:
-        return "the free space is not known"
+        return "the free space is unknown"
 
 
 def write_text_atomic(path: Path, text: str) -> None:
-    """Write a text file so that a reader or a crash sees the former file or the new one, never a part."""
+    """Write a text file atomically: readers see the former file or the complete new one."""
     write_atomic(path, text.encode())
 
 
@@ -205,9 +208,9 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A fresh name for a file or folder, which takes that of the path once it is complete, and else is deleted.
+    """A temporary path that is renamed to `path` at the end, and deleted on an error.
 
-    A former file is replaced; a former folder goes aside, comes back if this fails, and is deleted if it does not.
+    A former file is replaced; a former folder is moved aside, deleted on success, and restored on an error.
     """
     fresh, aside = temporary_path(path), temporary_path(path)
     try:
@@ -219,7 +222,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         rename(fresh, path)
         sync_folder(path.parent)
     except BaseException:
-        # Tidy what we can; whatever a failing disk does not let us delete, the next start of a run deletes.
+        # What a failing disk does not let us delete is deleted by the next run.
         with suppress(OSError):
             if os.path.lexists(aside) and not os.path.lexists(path):
                 rename(aside, path)
@@ -231,10 +234,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def append_jsonl(path: Path, record: Mapping[str, object]) -> None:
-    """Append one record as a line of JSON, flushed at once; numbers that are not finite raise an error."""
+    """Append a record as a line of JSON; numbers that are not finite raise an error."""
     line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-    data = line.encode("utf-8", "backslashreplace")  # half a surrogate pair becomes its JSON escape
-    with disk_errors(path.parent, f"add to {path.name}", len(data)):
+    data = line.encode("utf-8", "backslashreplace")  # a lone surrogate becomes its JSON escape
+    with disk_errors(path.parent, f"append to {path.name}", len(data)):
         descriptor = reopen(path)
         try:
             write(descriptor, data)

@@ -13,8 +13,8 @@ import yaml
 from heedful.errors import UserError, shown
 from heedful.files.reading import exists, is_file, is_folder, open_file
 
-LARGEST_FILE = 1_000_000  # bytes; a recipe is a page of text
-DEEPEST = 40
+MAX_FILE = 1_000_000  # bytes
+MAX_DEPTH = 40
 
 Key = str | int
 Keys = tuple[Key, ...]
@@ -22,7 +22,7 @@ Marks = dict[Keys, "Mark"]
 
 
 class Mark(NamedTuple):
-    """Where a value was written: line and column, both counted from 1."""
+    """The position of a value in a file: line and column, counted from 1."""
 
     line: int
     column: int
@@ -34,31 +34,31 @@ WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)")
 REAL = re.compile(
     rf"[-+]?(?:{DIGITS}(?:\.(?:{DIGITS})?)?(?:[eE][-+]?[0-9]+)?|\.{DIGITS}(?:[eE][-+]?[0-9]+)?|\.inf)|\.nan"
 )
-LONGEST_NUMBER = 64  # characters; beyond it, a word of digits is text
+MAX_NUMBER = 64  # characters; longer digit strings are text
 
 
 def parse_scalar(text: str) -> str | float | bool | None:
     """Parse an unquoted scalar: numbers (1e-3 too), true, false, null; `no` and dates stay text."""
     if text in WORDS:
         return WORDS[text]
-    if len(text) > LONGEST_NUMBER:
+    if len(text) > MAX_NUMBER:
         return text
     if WHOLE.fullmatch(text):
         return int(text)
-    # 007 stays text: it is more often a name than an octal number.
+    # 007 stays text: it is more likely a name than a number.
     if REAL.fullmatch(text) and not text.lstrip("+-").replace("_", "").isdigit():
         return float(text.replace(".inf", "inf").replace(".nan", "nan"))
     return text
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Whether a text holds half of a surrogate pair, which no encoding can write."""
+    """Whether a text contains half of a surrogate pair, which cannot be encoded."""
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def load_yaml(path: str | Path) -> tuple[dict[str, Any], Marks]:
     """Read a YAML file of settings, with the line and column of each value."""
-    if not is_file(path):  # unlike pathlib's, it also answers for names that no file could have
+    if not is_file(path):
         raise UserError(
             "this is not a file" if exists(path) else "there is no such file", where=str(path),
             found="a directory" if is_folder(path) else None, expected="a YAML file",
@@ -66,15 +66,13 @@ def load_yaml(path: str | Path) -> tuple[dict[str, Any], Marks]:
         )  # fmt: skip
     try:
         with open_file(path) as stream:
-            raw = stream.read(LARGEST_FILE + 1)
+            raw = stream.read(MAX_FILE + 1)
     except OSError as error:
         raise UserError(
             "cannot read the file", where=str(path), found=error.strerror, todo="check its permissions"
         ) from error
-    if len(raw) > LARGEST_FILE:
-        raise UserError(
-            "the file is too large for settings", where=str(path), expected=f"at most {LARGEST_FILE:,} bytes"
-        )
+    if len(raw) > MAX_FILE:
+        raise UserError("the file is too large for settings", where=str(path), expected=f"at most {MAX_FILE:,} bytes")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -87,18 +85,18 @@ def load_yaml(path: str | Path) -> tuple[dict[str, Any], Marks]:
     data, marks = read_yaml(text, str(path))
     if not isinstance(data, dict):
         raise UserError(
-            "the file is empty" if data is None else "the file holds no settings", where=str(path),
+            "the file is empty" if data is None else "the file has no settings", where=str(path),
             found=None if data is None else shown(data), expected="lines of the form `key: value`",
         )  # fmt: skip
     return data, marks
 
 
 def read_yaml(text: str, where: str) -> tuple[Any, Marks]:
-    """Parse one YAML document of plain values: no aliases, no tags, no duplicate keys, at most DEEPEST levels."""
+    """Parse one YAML document of plain values: no aliases, no tags, no duplicate keys, at most MAX_DEPTH levels."""
     marks: Marks = {}
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     try:
-        # Events rather than nodes: a bomb is refused at its first alias or its 41st level, before it is built.
+        # Events instead of nodes: a YAML bomb is refused at its first alias or its 41st level, before it is expanded.
         events = iter(yaml.parse(text, Loader=loader))
         first = next(
             event for event in events if not isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent))
@@ -110,8 +108,8 @@ def read_yaml(text: str, where: str) -> tuple[Any, Marks]:
             if not isinstance(event, (yaml.DocumentEndEvent, yaml.StreamEndEvent)):
                 raise _refuse(event, where, "a second YAML document", "one document per file")
     except yaml.MarkedYAMLError as error:
-        place = error.problem_mark
-        at = f"{where}:{place.line + 1}:{place.column + 1}" if place else where
+        mark = error.problem_mark
+        at = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
         raise UserError(
             "this is not valid YAML", where=at, found=error.problem,
             expected=error.context and f"well-formed text ({error.context})",
@@ -123,13 +121,13 @@ def read_yaml(text: str, where: str) -> tuple[Any, Marks]:
 
 
 def _build(event: Any, events: Iterator[Any], path: Keys, marks: Marks, where: str) -> Any:
-    """Turn the events of one node into dicts, lists and scalars, noting where each began."""
+    """Turn the events of one node into dicts, lists and scalars, and record the position of each."""
     marks.setdefault(path, _mark(event))  # a value in a mapping has the position of its key already
     _check_plain(event, where)
     if isinstance(event, yaml.ScalarEvent):
         return parse_scalar(event.value) if event.implicit[0] else event.value  # quoted words are text
-    if len(path) >= DEEPEST:
-        raise _refuse(event, where, f"more than {DEEPEST} levels of nesting", "a flatter file")
+    if len(path) >= MAX_DEPTH:
+        raise _refuse(event, where, f"more than {MAX_DEPTH} levels of nesting", "a flatter file")
     if isinstance(event, yaml.SequenceStartEvent):
         items: list[Any] = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
@@ -150,7 +148,7 @@ def _build(event: Any, events: Iterator[Any], path: Keys, marks: Marks, where: s
 
 
 def _check_plain(event: Any, where: str) -> None:
-    """Refuse what could grow without bound (aliases) or choose a type for us (tags)."""
+    """Refuse aliases, which can expand without bound, and tags, which select types."""
     if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
         raise _refuse(event, where, "an anchor or alias (& or *)", "plain values; quote text that begins with & or *")
     if event.tag is not None:
@@ -166,7 +164,7 @@ def _mark(event: Any) -> Mark:
 def _refuse(event: Any, where: str, found: str, expected: str) -> UserError:
     mark = _mark(event)
     at = f"{where}:{mark.line}:{mark.column}"
-    return UserError("this YAML is not accepted here", where=at, found=found, expected=expected)
+    return UserError("this YAML is not supported", where=at, found=found, expected=expected)
 
 
 def write_yaml(data: Any) -> str:
@@ -177,7 +175,7 @@ def write_yaml(data: Any) -> str:
 
 
 def _events(value: Any) -> Iterator[Any]:
-    """The events of one node, the reverse of _build."""
+    """The events of one node, the inverse of `_build`."""
     if isinstance(value, dict):
         yield yaml.MappingStartEvent(None, None, implicit=True, flow_style=not value)
         for key, item in value.items():
@@ -202,6 +200,6 @@ def _events(value: Any) -> Iterator[Any]:
 
 
 def _word(text: str, *, quoted: bool) -> Any:
-    # Only double quotes carry every character unchanged: elsewhere, line breaks of all kinds are folded.
+    # Only double quotes preserve every character: in other styles, line breaks are folded.
     style = '"' if quoted or not text.isprintable() else None
     return yaml.ScalarEvent(None, None, (True, True), text, style=style)

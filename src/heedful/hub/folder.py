@@ -1,4 +1,4 @@
-"""What model a folder holds, ours or an external one, by its settings alone; needs no torch."""
+"""Identify the model in a folder, Heedful's or external, by its settings alone; imports no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heedful.models.roles import Role
 from heedful.training.checkpoint.choice import picked
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-READ: tuple[Role, ...] = ("encoder", "causal")  # published models that can be read
+READABLE: tuple[Role, ...] = ("encoder", "causal")  # roles of published models that can be read
 
 
 @cache
@@ -34,21 +34,21 @@ def find_exchange(kind: str) -> Exchange | None:
 
 def exchanges(*roles: Role) -> dict[str, Exchange]:
     """The exchange modules by kind, for all models with one of these roles (default: all readable ones)."""
-    found = {kind: find_exchange(kind) for role in roles or READ for kind in kinds_of(role)}
-    return {kind: exchange for kind, exchange in found.items() if exchange is not None}
+    modules = {kind: find_exchange(kind) for role in roles or READABLE for kind in kinds_of(role)}
+    return {kind: exchange for kind, exchange in modules.items() if exchange is not None}
 
 
 def model_names(*roles: Role) -> str:
-    """What they are called, in a sentence."""
+    """The names of the models with these roles, joined by "or"."""
     *first, last = (exchange.TITLE for exchange in exchanges(*roles).values())
     return f"{', '.join(first)} or {last}" if first else last
 
 
 def locate_model(folder: Path) -> Path:
-    """Where the files of a model are: in the folder itself, or in `model` below it, as in a run."""
+    """The folder with the files of a model: the folder itself, or its subfolder `model`, as in a run."""
     run, which = picked(folder)
     if which is not None:
-        return run  # whose checkpoint is meant, not its final model
+        return run  # a checkpoint was chosen instead of the final model
     below = folder / "model"
     return (
         below
@@ -58,7 +58,7 @@ def locate_model(folder: Path) -> Path:
 
 
 def is_external(folder: Path) -> bool:
-    """Whether a folder holds an external model, not one written by Heedful."""
+    """Whether a folder has an external model, not one written by Heedful."""
     own = locate_model(folder)
     if has_file(own, "config.json"):
         return "task" not in read_settings(own, "config.json")
@@ -67,17 +67,17 @@ def is_external(folder: Path) -> bool:
 
 
 def no_model_error(folder: Path) -> UserError:
-    """The error of a folder in which no model is found."""
+    """The error for a folder without a model."""
     releases = [" and ".join(exchange.RELEASE) for exchange in exchanges().values() if exchange.RELEASE]
     return UserError(
         "there is no model in this folder", where=str(folder),
         expected=", or ".join(["config.json and model.safetensors", *releases, "a run of Heedful"]),
-        todo="name the folder that holds these files",
+        todo="name the folder with these files",
     )  # fmt: skip
 
 
 def read_own_settings(folder: Path) -> tuple[Mapping[str, Any], Path] | None:
-    """The settings of a run or model folder of ours and their file; None if the folder is not ours."""
+    """The settings of a run or model folder of Heedful, and their file; None for any other folder."""
     own = locate_model(folder)
     if has_file(own, "config.json"):
         settings, where = read_settings(own, "config.json"), own / "config.json"
@@ -88,15 +88,15 @@ def read_own_settings(folder: Path) -> tuple[Mapping[str, Any], Path] | None:
 
 
 def read_config(folder: Path, *roles: Role) -> Any:
-    """The config of the model in a folder, ours or an external one, by its config files alone.
+    """The config of the model in a folder, Heedful's or external, from its config files alone.
 
-    It must have one of these roles, if any are given; of our models on top of an encoder, the encoder may have it.
+    The model must have one of these roles, if any are given; of Heedful's fine-tuned models, the encoder may have it.
     """
     own = locate_model(folder)
     require_folder(own, f"a folder with a trained {model_names(*roles)} in it")
     if (ours := read_own_settings(folder)) is not None:
         settings, where = ours
-        group = _ours(settings.get("model"), where, roles or READ)
+        group = _group_with_role(settings.get("model"), where, roles or READABLE)
         return parse(config_class(group["kind"]), group, file=where)
     if (sentences := read_sentence_config(own)) is not None:
         own = sentences[0]
@@ -110,32 +110,32 @@ def read_config(folder: Path, *roles: Role) -> Any:
 
 
 def read_kind(folder: Path) -> str | None:
-    """The kind of the model in a folder of ours, as its settings name it."""
+    """The `kind` of the model in a folder of Heedful."""
     ours = read_own_settings(folder)
     model = ours[0].get("model") if ours is not None else None
-    found = model.get("kind") if isinstance(model, dict) else None
-    return found if isinstance(found, str) else None
+    kind = model.get("kind") if isinstance(model, dict) else None
+    return kind if isinstance(kind, str) else None
 
 
-def _ours(model: Any, where: Path, roles: tuple[Role, ...]) -> dict[str, Any]:
-    """The part of a model's settings that has one of these roles, as a folder of ours has them."""
+def _group_with_role(model: Any, where: Path, roles: tuple[Role, ...]) -> dict[str, Any]:
+    """The settings of the model, or of its encoder, whichever has one of these roles."""
     known, kind = kinds_of(*roles), model.get("kind") if isinstance(model, dict) else None
     if kind in known:
         return dict(model)
     group = model.get("encoder", model) if isinstance(model, dict) and "encoder" in roles else None
-    if isinstance(group, dict) and (usual := group.get("kind", kinds_of("encoder")[0])) in known:
-        return {"kind": usual, **group}
+    if isinstance(group, dict) and (default := group.get("kind", kinds_of("encoder")[0])) in known:
+        return {"kind": default, **group}
     raise UserError(
-        f"this model has no {model_names(*roles)} in it", where=str(where), found=shown(kind),
+        f"this is not a {model_names(*roles)}, and has none as its encoder", where=str(where), found=shown(kind),
         expected=f"a model of kind {' or '.join(known)}",
     )  # fmt: skip
 
 
 def exchange_for(settings: Mapping[str, Any], where: Path, roles: tuple[Role, ...]) -> Exchange:
-    """The exchange module for the model type that an external config.json names; the default where it names none."""
+    """The exchange module for the `model_type` of an external config.json; without one, BERT's."""
     known = exchanges(*roles)
     kind = settings.get("model_type")
-    if "model_type" not in settings and "encoder" in (roles or READ):
+    if "model_type" not in settings and "encoder" in (roles or READABLE):
         kind = next(iter(exchanges("encoder").values())).MODEL_TYPES[0]
     found = next((exchange for exchange in known.values() if kind in exchange.MODEL_TYPES), None)
     if found is None:
@@ -148,6 +148,6 @@ def exchange_for(settings: Mapping[str, Any], where: Path, roles: tuple[Role, ..
 
 
 def find_release(folder: Path, roles: tuple[Role, ...] = ()) -> tuple[Exchange, str] | None:
-    """What is known of the model whose first release a folder holds, if it does, and the file of its settings."""
+    """The exchange module of a first release (a TensorFlow checkpoint) in a folder, and its settings file, if any."""
     known = ((exchange, exchange.RELEASE[0]) for exchange in exchanges(*roles).values() if exchange.RELEASE)
     return next(((exchange, name) for exchange, name in known if has_file(folder, name)), None)

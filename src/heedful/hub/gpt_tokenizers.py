@@ -26,10 +26,10 @@ KINDS = ("GPT2Tokenizer", "OpenAIGPTTokenizer")
 PUBLISHED = "use the folder of a GPT-2 as it was published"
 
 
-def find_tokenizer(folder: Path, vocab: int, usual: str) -> tuple[Gpt2Tokenizer | Gpt1Tokenizer | None, bool]:
-    """The tokenizer of a folder whose model has `vocab` token types, if there is one.
+def find_tokenizer(folder: Path, vocab: int, published: str) -> tuple[Gpt2Tokenizer | Gpt1Tokenizer | None, bool]:
+    """The tokenizer of a folder, if it has one; its vocabulary may not exceed the model's, `vocab`.
 
-    GPT-1 has its own kind, `word_ends`, unless there is an end-of-document token. Also returns whether the
+    GPT-1's tokenizer (`published` is `word_ends`) has no end-of-document token. Also returns whether the
     tokenizer puts `<|endoftext|>` before each text.
     """
     name = next((name for name in ("tokenizer.json", *VOCABS) if has_file(folder, name)), None)
@@ -40,7 +40,7 @@ def find_tokenizer(folder: Path, vocab: int, usual: str) -> tuple[Gpt2Tokenizer 
     require_class(settings.get("tokenizer_class"), KINDS, where, PUBLISHED)
     require_settings(settings, where, {}, {"add_prefix_space": False, "split_special_tokens": False}, PUBLISHED)
     kind: type[Gpt2Tokenizer | Gpt1Tokenizer] = (
-        Gpt1Tokenizer if usual == "word_ends" and json.dumps(END) not in text else Gpt2Tokenizer
+        Gpt1Tokenizer if published == "word_ends" and json.dumps(END) not in text else Gpt2Tokenizer
     )
     data: dict[str, Any] = {}
     if name == "tokenizer.json":
@@ -54,15 +54,15 @@ def find_tokenizer(folder: Path, vocab: int, usual: str) -> tuple[Gpt2Tokenizer 
                 expected=" or ".join(MERGES) + " beside it", todo=AGAIN,
             )  # fmt: skip
         found = kind.from_texts(text, read_text(folder, merges, LARGEST), str(folder / name), str(folder / merges))
-    found = found.adding(_more(found, folder, settings, data), str(where))
+    found = found.with_special(_special_tokens(found, folder, settings, data), str(where))
     require_fit(found, vocab, folder / name)
-    return found, isinstance(found, Gpt2Tokenizer) and _starts(settings, data, where)
+    return found, isinstance(found, Gpt2Tokenizer) and _adds_start_token(settings, data, where)
 
 
-def _more(
+def _special_tokens(
     found: Gpt2Tokenizer | Gpt1Tokenizer, folder: Path, settings: dict[str, Any], data: dict[str, Any]
 ) -> dict[str, int]:
-    """The special tokens that only the files beside a tokenizer name, by their ids."""
+    """The ids of the special tokens that only the settings files list."""
     vocab = {piece: number for number, piece in enumerate(found.pieces(range(found.vocab)))}
     special = set(found.pieces(found.special))
     more = add_role_tokens(read_added_tokens(folder, settings, data), vocab, settings, folder / CONFIG)
@@ -70,13 +70,13 @@ def _more(
     if odd := next((token for token in fresh.values() if not is_plain_special(token._asdict())), None):
         raise UserError(
             "an added token of this kind is not supported", where=str(folder / CONFIG), found=shown(odd._asdict()),
-            expected="a special token without spaces, found as it is written", todo=PUBLISHED,
+            expected="a special token without spaces, matched exactly", todo=PUBLISHED,
         )  # fmt: skip
     return {token.content: number for number, token in sorted(fresh.items())}
 
 
-def _starts(settings: dict[str, Any], data: dict[str, Any], where: Path) -> bool:
-    """Whether a tokenizer puts `<|endoftext|>` before each text: a tokenizer.json decides this itself."""
+def _adds_start_token(settings: dict[str, Any], data: dict[str, Any], where: Path) -> bool:
+    """Whether the tokenizer puts `<|endoftext|>` before each text, by its tokenizer.json, else by its settings."""
     layout = data.get("post_processor")
     kind = layout.get("type") if isinstance(layout, dict) else layout
     if kind == "TemplateProcessing":

@@ -1,4 +1,4 @@
-"""Pretrained models from folders, ours or external ones, with every tensor accounted for."""
+"""Load pretrained models from folders, Heedful's or external, with every tensor accounted for."""
 
 from __future__ import annotations
 
@@ -46,32 +46,32 @@ from heedful.training.checkpoint.weights import require_fit
 from heedful.training.configs import TrainConfig
 
 Weights = Callable[[Path], tuple[dict[str, Tensor], Path]]  # returns tensors and the file that they were read from
-TASKS: dict[str, str] = {"encoder": "pretraining", "causal": "language_model"}  # the task of a model of each role
-HEADS: dict[str, str] = {  # and each head
+TASKS: dict[str, str] = {"encoder": "pretraining", "causal": "language_model"}  # task by role
+HEADS: dict[str, str] = {  # task by head
     "classifier": "classification",
     "regressor": "regression",
     "multiple_choice": "multiple_choice",
     "tagger": "tagging",
     "answerer": "answering",
 }
-OUTPUTS = {"answerer": 2, "regressor": 1, "multiple_choice": 1}  # of heads whose outputs have no names
+OUTPUTS = {"answerer": 2, "regressor": 1, "multiple_choice": 1}  # outputs of heads without labels
 
 
 class Head(NamedTuple):
-    """The output layer that a fine-tuned folder has on top of its encoder."""
+    """The output layer of a fine-tuned model, on top of its encoder."""
 
     kind: str
-    labels: tuple[str, ...]  # what its outputs are called
+    labels: tuple[str, ...]  # names of the outputs
     tensors: dict[str, Tensor]  # weight and bias
-    where: str = ""  # the file that names the outputs
+    where: str = ""  # the file with the labels
 
 
 class Pretrained(NamedTuple):
     """A pretrained model with everything its folder specifies."""
 
-    config: Any  # of an encoder with those heads of the pre-training that are there
-    tokenizer: Any  # None where there is no tokenizer that can read text
-    tensors: dict[str, Tensor]  # by their names in our model
+    config: Any  # of an encoder, with the pre-training heads that the folder has
+    tokenizer: Any  # None if the folder has none
+    tensors: dict[str, Tensor]  # by their names in Heedful's model
     ledger: tuple[LedgerLine, ...]
     head: Head | None = None
     pooling: Literal["mean", "first"] | None = None  # how token vectors are pooled, where the folder specifies it
@@ -79,9 +79,9 @@ class Pretrained(NamedTuple):
     longest: int | None = None  # maximum tokens per text, where the folder specifies it
     lowercase: bool = False  # whether a text is lowercased before tokenization
     prompt: str = ""  # put before each text that is embedded
-    notes: tuple[str, ...] = ()  # what the user should know
-    word_ends: Gpt1Tokenizer | None = None  # the tokenizer of the first GPT, which goes from folder to folder only
-    starts: bool = False  # whether texts start with the token that documents start with
+    notes: tuple[str, ...] = ()  # for the user
+    word_ends: Gpt1Tokenizer | None = None  # GPT-1's tokenizer, which is only converted, not used
+    starts: bool = False  # whether texts start with the start token of documents
 
     @property
     def writes(self) -> bool:
@@ -90,107 +90,109 @@ class Pretrained(NamedTuple):
 
     @property
     def sentences(self) -> SentenceConfig:
-        """How one vector per text is computed."""
+        """The settings of sentence embeddings."""
         return SentenceConfig(**{name: getattr(self, name) for name in SentenceConfig.model_fields})
 
 
 def pretrained(folder: Path, weights: Weights = read_safetensors, role: Role | None = None) -> Pretrained:
-    """Load the model in a folder, ours or an external one; with `role`, it must have that role."""
+    """Load the model in a folder, Heedful's or external; with `role`, it must have that role."""
     roles = () if role is None else (role,)
     require_folder(locate_model(folder), f"a folder with a trained {model_names(*roles)} in it")
     if not is_external(folder):
         return _own(folder, roles)
     own = locate_model(folder)
     if (sentences := read_sentence_config(own)) is not None:
-        encoder, told = sentences
-        found = _hugging_face(encoder, weights, roles)
-        return found._replace(**{"longest": found.longest, **told.model_dump(exclude_none=True)})
+        encoder, sentence_config = sentences
+        model = _hugging_face(encoder, weights, roles)
+        return model._replace(**{"longest": model.longest, **sentence_config.model_dump(exclude_none=True)})
     if has_file(own, "config.json"):
         return _hugging_face(own, weights, roles)
     if (released := find_release(own, roles)) is not None and (name := find_checkpoint(own)) is not None:
-        return _released(own, name, *released)
+        return _first_release(own, name, *released)
     raise no_model_error(folder)
 
 
-def no_tokenizer_error(found: Pretrained, folder: Path) -> UserError:
+def no_tokenizer_error(model: Pretrained, folder: Path) -> UserError:
     """The error for a model that has no usable tokenizer."""
-    if found.word_ends is not None:
+    if model.word_ends is not None:
         return UserError(
-            "GPT-1 cannot generate text here: its vocabulary has no start token", where=str(folder),
+            "GPT-1 cannot generate text: its vocabulary has no start token", where=str(folder),
             expected="a GPT-2, or a GPT that was trained here",
             todo=f"heedful convert {shlex.quote(str(folder))} NEW_FOLDER --to hf converts it",
         )  # fmt: skip
-    pairs, usual = "tokenizer.json, or vocab.json and merges.txt", found.config.usual_tokenizer
+    pairs, published = "tokenizer.json, or vocab.json and merges.txt", model.config.usual_tokenizer
     return UserError(
         "there is no tokenizer in this folder", where=str(folder),
-        expected=pairs if found.writes else tokenizer_class(usual).expected,
+        expected=pairs if model.writes else tokenizer_class(published).expected,
         todo="add the tokenizer file that the model was trained with",
     )  # fmt: skip
 
 
 def _hugging_face(folder: Path, weights: Weights, roles: tuple[Role, ...]) -> Pretrained:
-    """Load a Hugging Face folder, with the heads that its tensors include."""
+    """Load a Hugging Face folder, with the heads that its weights include."""
     where, settings = folder / "config.json", read_settings(folder, "config.json")
     exchange = exchange_for(settings, where, roles)
-    told = exchange.described(settings, where)
-    given, file = weights(folder)
-    called = exchange.canonical(given)
-    told = exchange.as_found(told, set(called.values()), where)
-    tensors, ledger = _fitted(given, called, exchange.table(told.config, told.head), told.config, file)
-    return _with_head(told, tensors, ledger, folder, where)
+    described = exchange.described(settings, where)
+    tensors, file = weights(folder)
+    names = exchange.canonical(tensors)
+    described = exchange.as_found(described, set(names.values()), where)
+    table = exchange.table(described.config, described.head)
+    ours, ledger = _convert(tensors, names, table, described.config, file)
+    return _with_head(described, ours, ledger, folder, where)
 
 
-def _released(folder: Path, name: str, exchange: Exchange, settings: str) -> Pretrained:
-    """Load the checkpoint of a model's first release, with the heads that its tensors include."""
+def _first_release(folder: Path, name: str, exchange: Exchange, settings: str) -> Pretrained:
+    """Load the TensorFlow checkpoint of a model's first release, with the heads that its weights include."""
     where, file = folder / settings, folder / f"{name}.index"
-    told = exchange.released(read_settings(folder, where.name), where)
-    given = exchange.release_tensors(read_checkpoint(folder, name))
-    told, table = exchange.release_table(told, given)
-    require_finite(given, str(file), AGAIN)
-    tensors, ledger = _fitted(given, {name: name for name in given}, table, told.config, file)
-    return _with_head(told, tensors, ledger, folder, where)
+    described = exchange.released(read_settings(folder, where.name), where)
+    tensors = exchange.release_tensors(read_checkpoint(folder, name))
+    described, table = exchange.release_table(described, tensors)
+    require_finite(tensors, str(file), AGAIN)
+    ours, ledger = _convert(tensors, {name: name for name in tensors}, table, described.config, file)
+    return _with_head(described, ours, ledger, folder, where)
 
 
 def _with_head(
-    told: Described, tensors: dict[str, Tensor], ledger: tuple[LedgerLine, ...], folder: Path, where: Path
+    described: Described, tensors: dict[str, Tensor], ledger: tuple[LedgerLine, ...], folder: Path, where: Path
 ) -> Pretrained:
     """Separate the head from the encoder, and find the tokenizer beside them."""
-    config, head = told.config, told.head
+    config, head = described.config, described.head
     own = {name.removeprefix("head."): tensors.pop(name) for name in ("head.weight", "head.bias") if name in tensors}
     if head == "classifier" and len(own["bias"]) == 1:
         head = "regressor"
-    top = None if head is None else Head(head, _named(told.labels, len(own["bias"]), head, where), own, str(where))
-    found = Pretrained(config, None, tensors, ledger, top, notes=told.notes)
-    if found.writes:
+    labels = () if head is None else _output_labels(described.labels, len(own["bias"]), head, where)
+    top = None if head is None else Head(head, labels, own, str(where))
+    model = Pretrained(config, None, tensors, ledger, top, notes=described.notes)
+    if model.writes:
         pairs, starts = find_tokenizer(folder, config.vocab or 0, config.usual_tokenizer)
         if isinstance(pairs, Gpt1Tokenizer):
-            return found._replace(word_ends=pairs)
-        return found._replace(tokenizer=pairs, starts=starts)
+            return model._replace(word_ends=pairs)
+        return model._replace(tokenizer=pairs, starts=starts)
     tokenizer, longest, notes = tokenizer_class(config.usual_tokenizer).from_folder(folder, config.vocab or 0)
     longest = None if longest is None or longest >= config.context else longest
-    return found._replace(tokenizer=tokenizer, longest=longest, notes=found.notes + notes)
+    return model._replace(tokenizer=tokenizer, longest=longest, notes=model.notes + notes)
 
 
-def _fitted(
-    given: dict[str, Tensor], called: dict[str, str], table: Table, config: Any, file: Path
+def _convert(
+    tensors: dict[str, Tensor], names: dict[str, str], table: Table, config: Any, file: Path
 ) -> tuple[dict[str, Tensor], tuple[LedgerLine, ...]]:
-    """Our tensors of theirs, each of the shape that it has in our model."""
+    """Convert external tensors to Heedful's, checking their shapes; `names` maps their names to the table's."""
     needed = {name for rule in table.rules for name in rule.theirs}
     shapes: dict[str, tuple[int, ...]] = {}
-    if needed <= set(called.values()):  # a config may ask for a model of any size: none is built in vain
+    if needed <= set(names.values()):
         with torch.device("meta"):
             shapes = {name: tuple(tensor.shape) for name, tensor in build(config).state_dict().items()}
         for rule in (rule for rule in table.rules if rule.ours == "head.bias"):
-            bias = next(given[name] for name, known in called.items() if known in rule.theirs)
+            bias = next(tensors[name] for name, known in names.items() if known in rule.theirs)
             shapes |= {"head.weight": (bias.numel(), config.width), "head.bias": (bias.numel(),)}
-    return convert.read_tensors(given, called, table, shapes, file)
+    return convert.read_tensors(tensors, names, table, shapes, file)
 
 
-def _named(labels: tuple[str, ...], count: int, head: str, where: Path) -> tuple[str, ...]:
-    """The labels of a head's outputs; default names (LABEL_0, ...) are generated where their number differs."""
-    if (wanted := OUTPUTS.get(head, count)) != count:
+def _output_labels(labels: tuple[str, ...], count: int, head: str, where: Path) -> tuple[str, ...]:
+    """The labels of a head's outputs; LABEL_0, LABEL_1, ... if the config has only such default labels."""
+    if (expected := OUTPUTS.get(head, count)) != count:
         raise UserError(
-            "this head has the wrong number of outputs", where=str(where), found=str(count), expected=str(wanted),
+            "this head has the wrong number of outputs", where=str(where), found=str(count), expected=str(expected),
             todo=AGAIN,
         )  # fmt: skip
     if head in OUTPUTS:
@@ -206,31 +208,31 @@ def _named(labels: tuple[str, ...], count: int, head: str, where: Path) -> tuple
 
 
 class OwnFiles(NamedTuple):
-    """What a run or model folder of ours holds: settings, weights with their file, and tokenizer."""
+    """The contents of a run or model folder of Heedful: settings, weights with their file, and tokenizer."""
 
     folder: Path
     settings: Any
     tensors: dict[str, Tensor]
     file: Path
     tokenizer: str
-    chosen: Chosen | None = None  # where they are a checkpoint's
+    chosen: Chosen | None = None  # if the weights are those of a checkpoint
 
     def require(self, tokenizer: Tokenizer) -> None:
-        """Refuse a tokenizer that a checkpoint was not trained with."""
+        """Refuse a tokenizer other than the one that the checkpoint was trained with."""
         if self.chosen is not None:
             where = str(self.folder / "tokenizer.json")
             self.chosen.require_artifacts({"tokenizer": tokenizer.sha256}, {"tokenizer": where})
 
 
 def read_own_files(folder: Path) -> OwnFiles:
-    """Read a run or model folder of ours: the final model, else the newest checkpoint."""
+    """Read a run or model folder of Heedful: the final model, else a checkpoint."""
     portable = locate_model(folder)
     if has_file(portable, "config.json"):
         if portable != folder and has_file(folder, "recipe.yaml"):
             require_own_model(portable, folder, load_yaml(folder / "recipe.yaml")[0])
         settings: Any = read_settings(portable, "config.json")
-        found = read_model(portable)
-        given, file, text = found.tensors, portable / "model.safetensors", found.artifacts.get("tokenizer.json")
+        files = read_model(portable)
+        tensors, file, text = files.tensors, portable / "model.safetensors", files.artifacts.get("tokenizer.json")
     else:
         run, which = picked(folder)
         settings, _ = load_yaml(run / "recipe.yaml")
@@ -242,41 +244,43 @@ def read_own_files(folder: Path) -> OwnFiles:
         raise UserError(
             "the tokenizer is missing", where=str(portable / "tokenizer.json"), todo="copy the whole folder"
         )
-    return OwnFiles(portable, settings, given, file, text)
+    return OwnFiles(portable, settings, tensors, file, text)
 
 
 def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
-    """Load a run or model folder of ours, or the encoder that it is built on."""
+    """Load a run or model folder of Heedful, or the encoder of a fine-tuned model."""
     config = read_config(folder, *roles)
-    found = read_own_files(folder)
-    portable, settings, given, file, text, _ = found
+    files = read_own_files(folder)
+    portable, settings, weights, file, text, _ = files
     if own := settings.get("own_model"):
         raise UserError(
-            "a model of your own has no published form", where=str(folder), found=f"the class {own}",
+            "a model of your own class has no published format", where=str(folder), found=f"the class {own}",
             todo=f"load it in Python: heedful.load(path, model={own})",
         )  # fmt: skip
     where = str(portable / "tokenizer.json")
     tokenizer = (open_encoder_tokenizer if config.role == "encoder" else open_tokenizer)(text, where)
-    found.require(tokenizer)
+    files.require(tokenizer)
     config = config.model_copy(update={"vocab": config.vocab or tokenizer.vocab})
     model = settings["model"]
     below = "encoder." if "encoder" in model else ""
-    tensors = {name.removeprefix(below): tensor for name, tensor in given.items() if name.startswith(below)}
+    tensors = {name.removeprefix(below): tensor for name, tensor in weights.items() if name.startswith(below)}
     with torch.device("meta"):
         require_fit(build(config), tensors, file)
-    rest = {name: tensor for name, tensor in given.items() if not name.startswith(below)}
+    rest = {name: tensor for name, tensor in weights.items() if not name.startswith(below)}
     ledger = [LedgerLine(below + name, name, "as it is", tensor) for name, tensor in tensors.items()]
     head, longest = _own_head(model, rest, portable / "config.json")
-    fate = "as it is" if head else "left out, it is no one layer"
-    ledger += [LedgerLine(name, name if head else None, fate, tensor) for name, tensor in rest.items()]
-    said, decode = settings.get("sentences"), settings.get("decode")
-    told = {"longest": longest} if said is None else dict(parse(SentenceConfig, said, file=portable / "config.json"))
+    operation = "as it is" if head else "left out, it is no one layer"
+    ledger += [LedgerLine(name, name if head else None, operation, tensor) for name, tensor in rest.items()]
+    sentences, decode = settings.get("sentences"), settings.get("decode")
+    more: dict[str, Any] = {"longest": longest}
+    if sentences is not None:
+        more = dict(parse(SentenceConfig, sentences, file=portable / "config.json"))
     starts = config.role == "causal" and not (isinstance(decode, dict) and decode.get("start_token") is False)
-    return Pretrained(config, tokenizer, tensors, tuple(ledger), head, starts=starts, **told)
+    return Pretrained(config, tokenizer, tensors, tuple(ledger), head, starts=starts, **more)
 
 
 def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tuple[Head | None, int | None]:
-    """The head of a fine-tuned model of ours, if it is a single layer, and its maximum length."""
+    """The head of a fine-tuned model of Heedful, if it is a single layer, and the maximum length of a text."""
     kind = model.get("kind")
     if kind not in HEADS:
         return None, None
@@ -288,7 +292,7 @@ def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tu
 
 
 class TaskModel(NamedTuple):
-    """A model as a folder of ours has it: task, settings, all tensors; and which of theirs it has no use for."""
+    """A model for a folder of Heedful: task, settings and tensors, and the names of tensors that are not used."""
 
     task: str
     config: Any
@@ -296,23 +300,23 @@ class TaskModel(NamedTuple):
     unused: tuple[str, ...]
 
 
-def task_model(found: Pretrained) -> TaskModel:
-    """Combine encoder and head into one model; a model without a head stays as it is."""
-    if found.head is None:
-        return TaskModel(TASKS[found.config.role], found.config, found.tensors, ())
-    kind, labels, top, where = found.head
-    make = config_class(kind)
-    encoder = found.config.under_head(make.pools)
+def task_model(model: Pretrained) -> TaskModel:
+    """Combine encoder and head into one model; a model without a head is unchanged."""
+    if model.head is None:
+        return TaskModel(TASKS[model.config.role], model.config, model.tensors, ())
+    kind, labels, top, where = model.head
+    cls = config_class(kind)
+    encoder = model.config.under_head(cls.pools)
     settings: dict[str, Any] = {
         "encoder": encoder,
-        "dropout": found.config.dropout,
+        "dropout": model.config.dropout,
         "labels": labels,
-        "longest": found.longest,
+        "longest": model.longest,
     }
-    settings = {name: value for name, value in settings.items() if name in make.model_fields}
-    config = checked(make, settings, {"labels": "id2label"}, where)
+    settings = {name: value for name, value in settings.items() if name in cls.model_fields}
+    config = checked(cls, settings, {"labels": "id2label"}, where)
     with torch.device("meta"):
         needed = build(encoder).state_dict()
-    tensors = {f"encoder.{name}": value for name, value in found.tensors.items() if name in needed}
+    tensors = {f"encoder.{name}": value for name, value in model.tensors.items() if name in needed}
     tensors |= {f"head.{name}": value for name, value in top.items()}
-    return TaskModel(HEADS[kind], config, tensors, tuple(name for name in found.tensors if name not in needed))
+    return TaskModel(HEADS[kind], config, tensors, tuple(name for name in model.tensors if name not in needed))

@@ -1,4 +1,4 @@
-"""The portable model folder: config.json, model.safetensors, the artifacts, and the manifest that seals it."""
+"""The model folder: config.json, model.safetensors, the artifacts, and a manifest with their checksums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_model(
     artifacts: Mapping[str, str],
     about: Mapping[str, Any],
 ) -> None:
-    """Write the portable model folder, which replaces a former one whole; `artifacts` are texts by file."""
+    """Write a model folder atomically, replacing a former one; `artifacts` are texts by file name."""
     require_finite(tensors, "model", "go back to an earlier checkpoint")
     contents: dict[str, Pieces] = {"config.json": [config_json.encode()], "model.safetensors": pack(tensors)}
     contents |= {name: [text.encode()] for name, text in artifacts.items()}
@@ -36,13 +36,13 @@ class ModelFiles(NamedTuple):
 
     config_json: str
     tensors: dict[str, Tensor]
-    artifacts: dict[str, str]  # the texts of those files that are there
+    artifacts: dict[str, str]  # texts by file name
 
 
 def read_model(
     folder: Path, artifacts: Callable[[str], Iterable[str]] = lambda config: ["tokenizer.json"]
 ) -> ModelFiles:
-    """Read a model folder; where it has a manifest, every byte is checked against it.
+    """Read a model folder; if it has a manifest, checksums are verified.
 
     `artifacts` maps the text of config.json to the names of the other files.
     """

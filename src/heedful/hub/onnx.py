@@ -1,4 +1,4 @@
-"""Trained encoders as ONNX files, for any number of texts of any length up to the context.
+"""Export encoders to ONNX, for batches of any size and texts of any length up to the context.
 
 B texts, T tokens, D width.
 """
@@ -25,23 +25,23 @@ from heedful.models import build
 
 NEEDED = ("onnx", "onnxscript")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # Hugging Face's names
-LARGEST = 2**31 - 1  # bytes that one such file can hold
+MAX_BYTES = 2**31 - 1  # of one ONNX file
 
 
 class Exported(nn.Module):
-    """Token ids, attention mask, segments (B, T) -> all outputs of the folder's model."""
+    """The exported module: token ids, attention mask, segments (B, T) -> all outputs of the model."""
 
-    def __init__(self, found: Pretrained) -> None:
+    def __init__(self, model: Pretrained) -> None:
         super().__init__()
-        self.pooling, self.normalize = found.pooling, found.normalize
-        encoder: Any = build(found.config)
-        encoder.load_state_dict(found.tensors)
-        self.encoder, self.config = encoder, found.config
+        self.pooling, self.normalize = model.pooling, model.normalize
+        encoder: Any = build(model.config)
+        encoder.load_state_dict(model.tensors)
+        self.encoder, self.config = encoder, model.config
         self.head = None
-        self.kind = None if found.head is None else found.head.kind
-        if found.head is not None:
-            self.head = Linear(found.config.width, len(found.head.tensors["bias"]))
-            self.head.load_state_dict(found.head.tensors)
+        self.kind = None if model.head is None else model.head.kind
+        if model.head is not None:
+            self.head = Linear(model.config.width, len(model.head.tensors["bias"]))
+            self.head.load_state_dict(model.head.tensors)
 
     @property
     def outputs(self) -> list[str]:
@@ -57,20 +57,20 @@ class Exported(nn.Module):
         layout = Padded(real != 0)
         x = self.encoder(ids, segments, layout)  # (B, T, D)
         first = layout.first(x)  # (B, D)
-        told = [x]
+        outputs = [x]
         if self.config.pooler:
-            told.append(self.encoder.pool(first))  # (B, D)
+            outputs.append(self.encoder.pool(first))  # (B, D)
         if self.config.masked_words:
-            told.append(self.encoder.words(x))  # (B, T, V)
+            outputs.append(self.encoder.words(x))  # (B, T, V)
         if self.config.next_sentence:
-            told.append(self.encoder.follows(first))  # (B, 2)
+            outputs.append(self.encoder.follows(first))  # (B, 2)
         if self.pooling is not None:
-            told.append(self.sentence(x, first, real))  # (B, D)
+            outputs.append(self.sentence(x, first, real))  # (B, D)
         if self.head is not None and self.kind == "answerer":
-            told += self.head(x).unbind(-1)  # (B, T) each
+            outputs += self.head(x).unbind(-1)  # (B, T) each
         elif self.head is not None:
-            told.append(self.head(x if self.kind == "tagger" else self.encoder.pool(first)))  # (B, T, C) or (B, C)
-        return tuple(told)
+            outputs.append(self.head(x if self.kind == "tagger" else self.encoder.pool(first)))  # (B, T, C) or (B, C)
+        return tuple(outputs)
 
     def sentence(self, x: Tensor, first: Tensor, real: Tensor) -> Tensor:
         """One vector per text, pooled as the folder specifies."""
@@ -80,7 +80,7 @@ class Exported(nn.Module):
 
 
 def require_packages() -> None:
-    """Raise an error naming the packages to install, if any that an export needs are missing."""
+    """Raise an error that names the missing packages, if any."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise UserError(
@@ -89,21 +89,20 @@ def require_packages() -> None:
         )  # fmt: skip
 
 
-def write_onnx(file: Path, found: Pretrained) -> list[str]:
-    """Write an ONNX file, which appears whole or not at all, and return the names of its outputs."""
+def write_onnx(file: Path, pretrained: Pretrained) -> list[str]:
+    """Write an ONNX file atomically, and return the names of its outputs."""
     require_packages()
-    if (size := 4 * found.config.parameters(found.config.vocab or 0)) > LARGEST:
+    if (size := 4 * pretrained.config.parameters(pretrained.config.vocab or 0)) > MAX_BYTES:
         raise UserError(
-            "this model is too large for one ONNX file", found=f"{size:,} bytes", expected=f"at most {LARGEST:,}"
+            "this model is too large for one ONNX file", found=f"{size:,} bytes", expected=f"at most {MAX_BYTES:,}"
         )
-    model = Exported(found).eval()
-    # Two rows, a length unlike any other size, and real padding, so that none of them is exported as a constant.
-    length = min(7, found.config.context)
+    model = Exported(pretrained).eval()
+    # Two rows, a length that is no other dimension, and padding, so that none of them is exported as a constant.
+    length = min(7, pretrained.config.context)
     example = torch.ones(2, length, dtype=torch.long)
     real = example.clone()
     real[1, -1] = 0
-    rows, places = torch.export.Dim("batch"), torch.export.Dim("length", max=found.config.context)
-    shape = {0: rows, 1: places}
+    shape = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=pretrained.config.context)}
     with warnings.catch_warnings(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)

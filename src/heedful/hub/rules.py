@@ -1,7 +1,7 @@
-"""Convert tensors between external names and ours: one table for both directions, every tensor used exactly once.
+"""Convert tensors between external formats and Heedful's: one table for both directions, every tensor used once.
 
-A rule says which external tensors one of ours is made of. What is missing, unexpected, or of the wrong shape or dtype
-is an error that names it; tensors that may be omitted are listed by the table too.
+A rule lists the external tensors that one of Heedful's consists of. Tensors that are missing, unexpected, or of the
+wrong shape or dtype are reported by name; the table also lists tensors that may be omitted.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from torch import Tensor
 from heedful.errors import UserError
 from heedful.models.exchange import Rule, Table
 
-SHOWN = 10  # names in an error
+MAX_NAMES = 10  # in an error
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class LedgerLine:
-    """What became of one tensor: the ledger has a line for each that the files hold."""
+    """The source and the destination of one tensor; the ledger has a line for each tensor of the files."""
 
     source: str
-    name: str | None  # ours; None where it is omitted
+    name: str | None  # in Heedful's model; None if the tensor is not used
     operation: str
     tensor: Tensor
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sizes in the file."""
+        """The shape in the file."""
         return tuple(self.tensor.shape)
 
     @property
     def sha256(self) -> str:
-        """The hash of its bytes as the file has them."""
+        """The hash of the bytes in the file."""
         return tensor_sha256(self.tensor)
 
 
@@ -47,33 +47,33 @@ def tensor_sha256(tensor: Tensor) -> str:
 
 
 def _ours(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Ours, of theirs."""
-    found = [tensors[name].T if rule.turned else tensors[name] for name in rule.theirs]
-    return torch.cat(found) if len(found) > 1 else found[0].contiguous()
+    """Heedful's tensor from the external ones."""
+    parts = [tensors[name].T if rule.turned else tensors[name] for name in rule.theirs]
+    return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
 
 
 def _theirs(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
-    """Theirs, of ours."""
+    """The external tensors from Heedful's."""
     parts = tensor.chunk(len(rule.theirs)) if len(rule.theirs) > 1 else (tensor,)
     return {name: part.T if rule.turned else part for name, part in zip(rule.theirs, parts, strict=True)}
 
 
 def read_tensors(
     tensors: Mapping[str, Tensor],
-    called: Mapping[str, str],
+    names: Mapping[str, str],
     table: Table,
     shapes: Mapping[str, Sequence[int]],
     where: Path,
 ) -> tuple[dict[str, Tensor], tuple[LedgerLine, ...]]:
-    """Our tensors of theirs, and the ledger; `called` has the table's name of each tensor by its name in the file."""
-    sources = {name: source for source, name in called.items()}
-    wrong = [f"{name}: twice, as {sources[name]} too" for source, name in called.items() if sources[name] != source]
+    """Heedful's tensors from external ones, and the ledger; `names` maps names in the file to names in the table."""
+    sources = {name: source for source, name in names.items()}
+    wrong = [f"{name}: twice, as {sources[name]} too" for source, name in names.items() if sources[name] != source]
     known = {name: rule for rule in table.rules for name in rule.theirs}
     twins = {twin.name: twin.of for twin in table.twins}
     wrong += [f"{name}: not in the file" for name in known if name not in sources]
     wrong += [
         f"{source}: unexpected, the model has no such tensor"
-        for source, name in called.items()
+        for source, name in names.items()
         if name not in known and name not in twins and name not in table.spare
     ]
     if not wrong:
@@ -90,7 +90,7 @@ def read_tensors(
                 raise UserError(
                     f"not supported: {sources[name]} of its own", where=str(where),
                     found=f"{sources[name]}: not the same as {sources[of]}, which the model uses in its place",
-                    expected=f"the same numbers as in {sources[of]}", todo="name the folder of a model that ties them",
+                    expected=f"the same values as in {sources[of]}", todo="name the folder of a model that ties them",
                 )  # fmt: skip
     if wrong:
         raise mismatch_error(wrong, len(known), where)
@@ -98,7 +98,7 @@ def read_tensors(
     found = {rule.ours: _ours(rule, theirs) for rule in table.rules}
     lines = []
     order = {name: place for place, name in enumerate([*known, *twins, *table.spare])}
-    for source, name in sorted(called.items(), key=lambda pair: order[pair[1]]):
+    for source, name in sorted(names.items(), key=lambda pair: order[pair[1]]):
         rule = known.get(name)
         if rule is not None:
             wider = "" if tensors[source].dtype == torch.float32 else ", made float32"
@@ -110,17 +110,17 @@ def read_tensors(
 
 
 def mismatch_error(wrong: Sequence[str], count: int, where: Path) -> UserError:
-    """The error of tensors that do not fit, the first of them by name."""
-    more = f"\nand {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+    """The error for tensors that do not match the model; it names the first few."""
+    more = f"\nand {len(wrong) - MAX_NAMES} more" if len(wrong) > MAX_NAMES else ""
     return UserError(
-        "the weights do not fit the model", where=str(where), found="\n".join(wrong[:SHOWN]) + more,
-        expected=f"{count} tensors, each of its shape and type",
-        todo="copy or download config and weights again: they must be of the same model",
+        "the weights do not fit the model", where=str(where), found="\n".join(wrong[:MAX_NAMES]) + more,
+        expected=f"{count} tensors, each of the right shape and dtype",
+        todo="copy or download config and weights again; they must belong to the same model",
     )  # fmt: skip
 
 
 def write_tensors(tensors: Mapping[str, Tensor], table: Table) -> tuple[dict[str, Tensor], tuple[LedgerLine, ...]]:
-    """Convert our tensors to external ones by the same table, with the ledger; tied tensors are not written."""
+    """Convert Heedful's tensors to external ones by the same table, with the ledger; tied tensors are written once."""
     found: dict[str, Tensor] = {}
     lines = []
     for rule in table.rules:
@@ -131,7 +131,7 @@ def write_tensors(tensors: Mapping[str, Tensor], table: Table) -> tuple[dict[str
 
 
 def format_ledger(lines: Iterable[LedgerLine]) -> list[str]:
-    """The ledger as text, a line each: source, name, operation, shape, hash."""
+    """The ledger as tab-separated lines: source, name, operation, shape, hash."""
     return [
         f"{line.source}\t{line.name or '-'}\t{line.operation}\t{'x'.join(map(str, line.shape)) or '1'}\t{line.sha256}"
         for line in lines

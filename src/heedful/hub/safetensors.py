@@ -15,16 +15,16 @@ from heedful.training.checkpoint.tensors import require_finite, require_sound, u
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-MOST_SHARDS = 1000
-Read = Callable[[Path, str], dict[str, Tensor]]  # of a file in a folder
+MAX_SHARDS = 1000
+Read = Callable[[Path, str], dict[str, Tensor]]  # reads a file in a folder
 
 
 def read_safetensors(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """The tensors of a folder, all finite, and the file that names them."""
-    return read_weights(folder, WHOLE, INDEX, _unpacked)
+    """The tensors of a folder, which must be finite, and the file that lists them."""
+    return read_weights(folder, WHOLE, INDEX, _read_file)
 
 
-def _unpacked(folder: Path, name: str) -> dict[str, Tensor]:
+def _read_file(folder: Path, name: str) -> dict[str, Tensor]:
     require_sound(path_inside(folder, name))
     return unpack(read_bytes(folder, name), folder / name)
 
@@ -34,15 +34,15 @@ def read_weights(folder: Path, whole: str, index: str, read: Read) -> tuple[dict
     if has_file(folder, whole):
         tensors, file = read(folder, whole), folder / whole
     elif has_file(folder, index):
-        tensors, file = _sharded(folder, index, read), folder / index
+        tensors, file = _read_shards(folder, index, read), folder / index
     else:
-        raise _absent(folder)
+        raise _no_weights_error(folder)
     require_finite(tensors, str(file), AGAIN)
     return tensors, file
 
 
-def _sharded(folder: Path, name: str, read: Read) -> dict[str, Tensor]:
-    """The tensors of several shards, each in the one that the index names."""
+def _read_shards(folder: Path, name: str, read: Read) -> dict[str, Tensor]:
+    """The tensors of several shards; each must be in the shard that the index names."""
     index = read_settings(folder, name).get("weight_map")
     if not isinstance(index, dict) or not index or not all(isinstance(shard, str) for shard in index.values()):
         raise UserError(
@@ -50,7 +50,7 @@ def _sharded(folder: Path, name: str, read: Read) -> dict[str, Tensor]:
             expected="the file of each tensor", todo=AGAIN,
         )  # fmt: skip
     shards, ending = sorted(set(index.values())), name.removesuffix(".index.json").rsplit(".", 1)[-1]
-    if len(shards) > MOST_SHARDS:
+    if len(shards) > MAX_SHARDS:
         raise UserError("this index names too many files", where=str(folder / name), found=f"{len(shards):,}")
     for shard in shards:
         path_inside(folder, shard)
@@ -59,21 +59,21 @@ def _sharded(folder: Path, name: str, read: Read) -> dict[str, Tensor]:
                 "this index names a file of a different type", where=str(folder / name), found=shown(shard),
                 expected=f"a name that ends with .{ending}", todo=AGAIN,
             )  # fmt: skip
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for shard in shards:
-        held = read(folder, shard)
-        wrong = {tensor for tensor in held if index.get(tensor) != shard}
-        wrong |= {tensor for tensor, place in index.items() if place == shard and tensor not in held}
+        part = read(folder, shard)
+        wrong = {tensor for tensor in part if index.get(tensor) != shard}
+        wrong |= {tensor for tensor, file in index.items() if file == shard and tensor not in part}
         if wrong:
             raise UserError(
-                "this file holds other tensors than the index says", where=str(folder / shard),
+                "the tensors of this file differ from the index", where=str(folder / shard),
                 found=f"{len(wrong)} that differ: {', '.join(sorted(wrong)[:10])}", todo=AGAIN,
             )  # fmt: skip
-        found |= held
-    return found
+        tensors |= part
+    return tensors
 
 
-def _absent(folder: Path) -> UserError:
+def _no_weights_error(folder: Path) -> UserError:
     old = next((name for name in PICKLES if has_file(folder, name)), None)
     if old is not None:
         return UserError(

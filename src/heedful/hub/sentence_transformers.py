@@ -1,4 +1,4 @@
-"""sentence-transformers folders: how token vectors are pooled into one, read and written; needs no torch."""
+"""Settings of sentence-transformers folders: how token vectors are pooled into one; imports no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 
 class SentenceConfig(Config):
-    """How one vector per text is computed; model folders of ours store this too."""
+    """How one vector per text is computed; also stored in Heedful's model folders."""
 
     pooling: Literal["mean", "first"] | None = Field(
         None, description="mean of the token vectors, or the first one; null: not specified"
@@ -30,18 +30,18 @@ class SentenceConfig(Config):
 
 
 def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig] | None:
-    """The folder of the encoder itself, and the sentence settings, if the folder has any."""
+    """The folder of the encoder itself, and the settings of its sentence embeddings, if the folder has any."""
     if not has_file(folder, "modules.json"):
         return None
     modules = read_json(folder, "modules.json")
     where = str(folder / "modules.json")
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise UserError("this file holds no modules", where=where, found=shown(modules), todo=AGAIN)
+        raise UserError("this file lists no modules", where=where, found=shown(modules), todo=AGAIN)
     kinds = [str(module.get("type")).rsplit(".", 1)[-1] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise UserError(
             "these modules are not supported", where=where, found=shown(kinds),
-            expected="Transformer and Pooling, and perhaps Normalize", todo="name the folder of the encoder itself",
+            expected="Transformer and Pooling, optionally Normalize", todo="name the folder of the encoder itself",
         )  # fmt: skip
     paths = [str(module.get("path")) for module in modules]
     encoder = path_inside(folder, paths[0]) if paths[0] else folder
@@ -65,7 +65,7 @@ def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig] | None:
 
 
 def _prompt(folder: Path) -> str:
-    """What is put before each text where nothing else is asked for."""
+    """The default prompt, which is put before each text."""
     settings = read_settings(folder, WHOLE) if has_file(folder, WHOLE) else {}
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if name is None:
@@ -90,22 +90,22 @@ def _pooling(settings: dict[str, Any], where: Path) -> Literal["mean", "first"]:
     )  # fmt: skip
 
 
-def sentence_files(width: int, told: SentenceConfig, longest: int) -> dict[str, str]:
-    """The sentence-transformers files of a folder, by name; at most `longest` tokens of a text are read."""
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if told.normalize else [])]
+def sentence_files(width: int, config: SentenceConfig, longest: int) -> dict[str, str]:
+    """The sentence-transformers files of a folder, by name; `longest` is the default maximum length."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if config.normalize else [])]
     modules = [
         {"idx": index, "name": str(index), "path": f"{index}_{kind}" if index else "",
          "type": f"sentence_transformers.models.{kind}"}
         for index, kind in enumerate(kinds)
     ]  # fmt: skip
-    flags = {"pooling_mode_cls_token": told.pooling == "first", "pooling_mode_mean_tokens": told.pooling == "mean"}
+    flags = {"pooling_mode_cls_token": config.pooling == "first", "pooling_mode_mean_tokens": config.pooling == "mean"}
     others = {"pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}
-    prompts = {WHOLE: _text({"prompts": {"default": told.prompt}, "default_prompt_name": "default"})}
+    prompts = {WHOLE: _text({"prompts": {"default": config.prompt}, "default_prompt_name": "default"})}
     return {
         "modules.json": _text(modules),
         "1_Pooling/config.json": _text({"word_embedding_dimension": width, **flags, **others}),
-        ENCODER: _text({"max_seq_length": told.longest or longest, "do_lower_case": told.lowercase}),
-        **(prompts if told.prompt else {}),
+        ENCODER: _text({"max_seq_length": config.longest or longest, "do_lower_case": config.lowercase}),
+        **(prompts if config.prompt else {}),
     }
 
 

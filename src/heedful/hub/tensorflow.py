@@ -1,7 +1,7 @@
 """Read TensorFlow checkpoints without TensorFlow: an index file, data files, and checksums for all.
 
-The table is a sorted one as in LevelDB: blocks of keys that share their beginnings, an index of blocks, and a footer.
-Its values are small messages of protocol buffers.
+The index is a sorted table as in LevelDB: blocks of prefix-compressed keys, an index of the blocks, and a footer.
+Its values are protocol buffer messages.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from heedful.files.folders import has_file, path_inside, read_bytes
 from heedful.files.reading import open_file
 from heedful.hub.crc32c import crc32c, mask_crc
 
-LARGEST_INDEX = 100_000_000  # bytes
-MOST_TENSORS = 100_000
-MOST_SHARDS = 1000
+MAX_INDEX = 100_000_000  # bytes
+MAX_TENSORS = 100_000
+MAX_SHARDS = 1000
 MAGIC = 0xDB4775248B80FB57
 FOOTER = 48  # bytes
-TRAILER = 5  # of a block: how it is compressed, and its checksum
+TRAILER = 5  # bytes after a block: compression type and checksum
 TYPES = {1: torch.float32, 2: torch.float64, 3: torch.int32, 9: torch.int64, 14: torch.bfloat16, 19: torch.float16}
 
 
 class Entry(NamedTuple):
-    """Where the data of one tensor is."""
+    """The dtype, shape and location of a tensor."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class DamageError(Exception):
-    """What is wrong in a file."""
+    """A file is damaged; the message says how."""
 
 
 def find_checkpoint(folder: Path) -> str | None:
@@ -58,17 +58,17 @@ def find_checkpoint(folder: Path) -> str | None:
 
 
 def read_checkpoint(folder: Path, name: str) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by name, each with the checksum that was written with it."""
+    """The tensors of a checkpoint by name; their checksums are verified."""
     file = folder / f"{name}.index"
     try:
-        entries, shards = read_index(read_bytes(folder, file.name, LARGEST_INDEX))
+        entries, shards = read_index(read_bytes(folder, file.name, MAX_INDEX))
         found: dict[str, Tensor] = {}
         for shard in range(shards):
             file = folder / f"{name}.data-{shard:05d}-of-{shards:05d}"
             if not has_file(folder, file.name):
                 raise DamageError("the file is not there")
             mine = {key: entry for key, entry in entries.items() if entry.shard == shard}
-            found |= _numbers(path_inside(folder, file.name), mine)
+            found |= _read_tensors(path_inside(folder, file.name), mine)
         return {key: found[key] for key in entries}
     except (DamageError, OSError, ValueError) as error:
         raise UserError(
@@ -77,13 +77,13 @@ def read_checkpoint(folder: Path, name: str) -> dict[str, Tensor]:
         ) from error  # fmt: skip
 
 
-def _numbers(path: Path, entries: dict[str, Entry]) -> dict[str, Tensor]:
+def _read_tensors(path: Path, entries: dict[str, Entry]) -> dict[str, Tensor]:
     """The tensors in one data file."""
     with open_file(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         data = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
     if sum(entry.size for entry in entries.values()) > size:
-        raise DamageError(f"{size:,} bytes, which the tensors do not fit in")
+        raise DamageError(f"{size:,} bytes, too few for its tensors")
     found: dict[str, Tensor] = {}
     for name, entry in entries.items():
         part = data[entry.offset : entry.offset + entry.size]
@@ -103,29 +103,29 @@ def _numbers(path: Path, entries: dict[str, Entry]) -> dict[str, Tensor]:
 def read_index(data: bytes) -> tuple[dict[str, Entry], int]:
     """The tensors that an index lists, and the number of data files."""
     if len(data) < FOOTER or int.from_bytes(data[-8:], "little") != MAGIC:
-        raise DamageError("it does not end as the index of a checkpoint does")
+        raise DamageError("it does not end like the index of a checkpoint")
     footer = ByteReader(data[-FOOTER:-8])
     others, blocks = (ByteReader(_block(data, footer.number(), footer.number())) for _ in range(2))
     if any(footer.data[footer.at :]) or list(block_entries(others)):
-        raise DamageError("it holds more than the index of a checkpoint does")
+        raise DamageError("it has more than the index of a checkpoint")
     entries: dict[str, Entry] = {}
     shards = 0
     for _, handle in block_entries(blocks):
-        place = ByteReader(handle)
-        for key, value in block_entries(ByteReader(_block(data, place.number(), place.number()))):
+        location = ByteReader(handle)
+        for key, value in block_entries(ByteReader(_block(data, location.number(), location.number()))):
             if key:
-                entries[str(key, "utf-8")] = entry_of(value)
+                entries[str(key, "utf-8")] = parse_entry(value)
             else:
-                shards = header_of(value)
-            if len(entries) > MOST_TENSORS:
-                raise DamageError(f"it names more than {MOST_TENSORS:,} tensors")
-    if not 1 <= shards <= MOST_SHARDS or any(not 0 <= entry.shard < shards for entry in entries.values()):
-        raise DamageError(f"it names {shards:,} files of numbers")
+                shards = parse_header(value)
+            if len(entries) > MAX_TENSORS:
+                raise DamageError(f"it names more than {MAX_TENSORS:,} tensors")
+    if not 1 <= shards <= MAX_SHARDS or any(not 0 <= entry.shard < shards for entry in entries.values()):
+        raise DamageError(f"it names {shards:,} data files")
     return entries, shards
 
 
 def _block(data: bytes, offset: int, size: int) -> bytes:
-    """One block of the table, if its checksum is right."""
+    """A block of the table; its checksum is verified."""
     end = offset + size + TRAILER
     if end > len(data):
         raise DamageError(f"a block from byte {offset:,} to {end:,} lies beyond the end")
@@ -133,7 +133,7 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
     if mask_crc(crc32c(data[offset : end - 4])) != crc:
         raise DamageError(f"the checksum of the block at byte {offset:,} is wrong")
     if kind:
-        raise DamageError("its index is compressed, which TensorFlow's checkpoints are not")
+        raise DamageError("its index is compressed, which is not supported")
     return data[offset : offset + size]
 
 
@@ -162,7 +162,7 @@ class ByteReader:
 
     @property
     def left(self) -> bool:
-        """Whether there are more."""
+        """Whether there are more bytes."""
         return self.at < len(self.data)
 
 
@@ -198,7 +198,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             raise DamageError(f"a message in it has a field of kind {kind}")
 
 
-def header_of(message: bytes) -> int:
+def parse_header(message: bytes) -> int:
     """The number of data files, from the table's first entry."""
     found = dict(fields(message))
     if found.get(2, 0) != 0:
@@ -206,7 +206,7 @@ def header_of(message: bytes) -> int:
     return _whole(found.get(1, 0))
 
 
-def entry_of(message: bytes) -> Entry:
+def parse_entry(message: bytes) -> Entry:
     """The location of a tensor, from its entry."""
     found = dict(fields(message))
     if 7 in found:

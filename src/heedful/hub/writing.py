@@ -1,4 +1,4 @@
-"""Trained models as folders that `transformers` and `sentence-transformers` load."""
+"""Write models as folders that `transformers` and `sentence-transformers` load."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ from heedful.training.checkpoint.manifest import Pieces
 from heedful.training.checkpoint.tensors import pack, require_finite
 
 
-def write(folder: Path, found: Pretrained) -> tuple[LedgerLine, ...]:
-    """Write a folder of Hugging Face's kind, which appears whole or not at all, and return its ledger."""
-    contents, ledger = hugging_face_files(found)
+def write(folder: Path, model: Pretrained) -> tuple[LedgerLine, ...]:
+    """Write a Hugging Face folder atomically, and return the ledger."""
+    contents, ledger = hugging_face_files(model)
     needed = sum(len(piece) for pieces in contents.values() for piece in pieces)
     with files.disk_errors(folder.parent, "write the model", needed):
         write_folder(folder, contents)
     return ledger
 
 
-def hugging_face_files(found: Pretrained) -> tuple[dict[str, Pieces], tuple[LedgerLine, ...]]:
-    """The files of such a folder, by name, and its ledger."""
-    config, head, tokenizer, exchange = found.config, found.head, found.tokenizer, find_exchange(found.config.kind)
-    assert exchange is not None, "only what others know is written for them"
+def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[LedgerLine, ...]]:
+    """The files of a Hugging Face folder, by name, and the ledger."""
+    config, head, tokenizer, exchange = model.config, model.head, model.tokenizer, find_exchange(model.config.kind)
+    assert exchange is not None, "only published models can be written"
     kind, labels = (None, ()) if head is None else (head.kind, head.labels)
-    reads = tokenizer is not None and not found.writes
-    pad = tokenizer.pad if reads else 0
+    is_encoder = tokenizer is not None and not model.writes
+    pad = tokenizer.pad if is_encoder else 0
     end = tokenizer.end if isinstance(tokenizer, Gpt2Tokenizer) else None
     settings = exchange.config_json(config, kind, labels, pad, end)
-    tensors = found.tensors | ({} if head is None else {f"head.{name}": value for name, value in head.tensors.items()})
+    tensors = model.tensors | ({} if head is None else {f"head.{name}": value for name, value in head.tensors.items()})
     require_finite(tensors, "model", "go back to an earlier checkpoint")
     written, ledger = convert.write_tensors(tensors, exchange.table(config, kind))
     if all(name.startswith(exchange.PREFIX) for name in written):
         written = {name.removeprefix(exchange.PREFIX): tensor for name, tensor in written.items()}
         ledger = tuple(replace(line, source=line.source.removeprefix(exchange.PREFIX)) for line in ledger)
     texts = {"config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
-    if reads:
-        texts |= tokenizer.files(found.longest or config.context)
-    elif isinstance(tokenizer, Gpt2Tokenizer):  # our line-based tokenizers have no equivalent there
-        texts |= tokenizer.files(config.context, found.starts)
-    if found.word_ends is not None:
-        texts |= found.word_ends.files(config.context, found.starts)
-    if found.pooling is not None:
-        texts |= sentence_files(config.width, found.sentences, config.context)
+    if is_encoder:
+        texts |= tokenizer.files(model.longest or config.context)
+    elif isinstance(tokenizer, Gpt2Tokenizer):  # Heedful's line-based tokenizers have no Hugging Face equivalent
+        texts |= tokenizer.files(config.context, model.starts)
+    if model.word_ends is not None:
+        texts |= model.word_ends.files(config.context, model.starts)
+    if model.pooling is not None:
+        texts |= sentence_files(config.width, model.sentences, config.context)
     header, *pieces = pack(written)
-    weights: dict[str, Pieces] = {"model.safetensors": [_marked(header), *pieces]}
+    weights: dict[str, Pieces] = {"model.safetensors": [_with_format(header), *pieces]}
     return {name: [text.encode()] for name, text in texts.items()} | weights, ledger
 
 
-def _marked(header: bytes | memoryview) -> bytes:
+def _with_format(header: bytes | memoryview) -> bytes:
     """The header of a safetensors file with the format entry that `transformers` expects."""
     entries = json.loads(bytes(header[8:]))
     text = json.dumps({"__metadata__": {"format": "pt"}, **entries}, ensure_ascii=False, separators=(",", ":")).encode()
@@ -68,7 +68,7 @@ def _marked(header: bytes | memoryview) -> bytes:
 
 
 def write_folder(folder: Path, contents: Mapping[str, Pieces]) -> None:
-    """Write files under a temporary name, one folder deep, and rename; a former one is replaced."""
+    """Write files, at most one folder deep, atomically; a former folder is replaced."""
     with files.atomic_path(folder) as fresh:
         files.make_folder(fresh)
         for below in sorted({name.split("/")[0] for name in contents if "/" in name}):

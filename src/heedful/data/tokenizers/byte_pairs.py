@@ -198,7 +198,7 @@ class BpeTokenizer(ByteTokenizer):
             self._engine.add_tokens(kept)
         self._engine.encode_special_tokens = True  # the package means: encode their text as any other
 
-    def adding(self, tokens: dict[str, int], where: str) -> Self:
+    def with_special(self, tokens: dict[str, int], where: str) -> Self:
         """A copy with more special tokens, which are matched in texts."""
         made = type(self).__new__(type(self))
         special = {name for name, number in self._vocab.items() if number in self.special}
