@@ -252,12 +252,12 @@ def test_a_second_wish_to_stop_is_heeded_at_once() -> None:
 
     stopper = Stopper()
     with pytest.raises(KeyboardInterrupt):
-        stopper.heed(signal.SIGINT, None)  # nothing is under way that could be lost
+        stopper.handle(signal.SIGINT, None)  # nothing is under way that could be lost
     stopper.patient = True
-    stopper.heed(signal.SIGINT, None)
+    stopper.handle(signal.SIGINT, None)
     assert stopper()
     with pytest.raises(KeyboardInterrupt):
-        stopper.heed(signal.SIGINT, None)
+        stopper.handle(signal.SIGINT, None)
 
 
 def test_a_lack_of_memory_is_told_kindly(tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:

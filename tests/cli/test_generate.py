@@ -168,7 +168,7 @@ def test_next_tells_both_sides_and_draws_them(gpt: Path, bert: Path, heedful: Ru
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a ___"], "there is no model"),
+        (["a ___"], "no model was given"),
         (["no gap", "--causal", "x"], "one blank"),
         (["a ___", "--causal", "nosuch"], "no such folder"),
         (["a ___", "--causal", "x", "-o", "x.jpg"], ".png, .svg or .pdf"),

@@ -156,7 +156,7 @@ def test_a_colour_picture_is_converted_and_it_is_said(heedful: Run, runs: dict[s
     Image.new("RGB", (8, 8), (255, 0, 0)).save("red.png")
     code, _, err = heedful("reconstruct", runs["plain"], "red.png", "-o", "grid.png")
     assert code == 0
-    assert err == "note: red.png is in colour; the model reads grey, and so it was converted\n"
+    assert err == "note: red.png is in colour; it was converted to grey, as the model reads\n"
 
 
 def test_pictures_of_another_size_are_scaled_as_in_training(
@@ -271,7 +271,7 @@ def test_images_without_labels_give_codes_without(heedful: Run, runs: dict[str, 
         (("reconstruct", "{plain}", "-o", "grid.jpg"), "a name that ends in .png, .svg or .pdf"),
         (("reconstruct", "{plain}", "-o", "no/grid.png"), "there is no such folder"),
         (("reconstruct", "{plain}", "no.png", "-o", "grid.png"), "no.png: there is no such file"),
-        (("reconstruct", "{plain}", "wide.npy", "-o", "grid.png"), "2 x 8 x 9 numbers"),
+        (("reconstruct", "{plain}", "wide.npy", "-o", "grid.png"), "shape 2 x 8 x 9"),
         (("reconstruct", "{plain}", "nan.npy", "-o", "grid.png"), "nan in image 1"),
         (("reconstruct", "{plain}", "words.txt", "-o", "grid.png"), "words.txt"),
         (("reconstruct", "{plain}", "torn.png", "-o", "grid.png"), "this image cannot be read"),

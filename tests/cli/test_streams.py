@@ -84,7 +84,7 @@ def test_want_of_memory_is_said_with_a_code_of_its_own(
     with pytest.raises(SystemExit) as left:
         cli.main()
     assert left.value.code == EXIT_MEMORY
-    assert capsys.readouterr().err.startswith("error: there is not enough memory")
+    assert capsys.readouterr().err.startswith("error: out of memory")
     assert lacks_memory(MemoryError()) and not lacks_memory(ValueError("out of memory"))
 
 

@@ -35,8 +35,8 @@ def test_vectors_are_learned_and_asked_about(
     words = ["word2vec", str(tmp_path / "text.txt"), "--width", "8", "--epochs", "2", "-o"]
     assert main(monkeypatch, *words, str(tmp_path / "a.bin")) == 0
     told = capsys.readouterr()
-    assert "wrote 5 vectors of 8 numbers" in told.out
-    assert "250 words of text, 5 different ones" in told.err
+    assert "wrote 5 vectors of dimension 8" in told.out
+    assert "250 words of text, vocabulary of 5" in told.err
     assert main(monkeypatch, *words, str(tmp_path / "b.bin")) == 0
     assert (tmp_path / "a.bin").read_bytes() == (tmp_path / "b.bin").read_bytes()
     assert set(load_vectors(tmp_path / "a.bin").words) == {"one", "two", "three", "four", "five"}
