@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from heedful.config import MOST_PROBLEMS, Config, FieldError, load_yaml, override, parse, render
+from heedful.config import MAX_PROBLEMS, Config, FieldError, load_yaml, override, parse, render
 from heedful.errors import UserError
 
 
@@ -138,9 +138,9 @@ def test_numbers_are_finite(value: str) -> None:
 def test_long_problem_lists_are_truncated() -> None:
     with pytest.raises(UserError) as caught:
         parse(Drawing, {**GOOD, **{f"key{i}": i for i in range(1000)}})
-    assert len(caught.value.problems) == MOST_PROBLEMS
+    assert len(caught.value.problems) == MAX_PROBLEMS
     assert caught.value.message.startswith("1000 problems")
-    assert f"{1000 - MOST_PROBLEMS} more" in (caught.value.todo or "")
+    assert f"{1000 - MAX_PROBLEMS} more" in (caught.value.todo or "")
 
 
 def test_override_sets_and_creates_keys_in_a_copy() -> None:

@@ -7,14 +7,14 @@ import math
 
 import pytest
 
-from heedful.files.json import DEEPEST, read_json
+from heedful.files.json import MAX_DEPTH, read_json
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "", "{", "nul", "NaN", "[Infinity]", "[" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000,
-        "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "9" * 400, "9" * 5000, "-" + "9" * 309, "1e400", "[-1E+999]",
+        "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "9" * 400, "9" * 5000, "-" + "9" * 309, "1e400", "[-1E+999]",
     ],
     ids=lambda text: text[:20],
 )  # fmt: skip
@@ -31,7 +31,7 @@ def test_what_is_within_them_is_as_before(text: str) -> None:
 
 
 def test_as_many_levels_as_allowed() -> None:
-    text = "[" * DEEPEST + "]" * DEEPEST
+    text = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert read_json(text) == json.loads(text)
     with pytest.raises(json.JSONDecodeError, match="nested more than 2 levels deep"):
         read_json("[[[]]]", max_depth=2)

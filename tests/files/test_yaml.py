@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.errors import UserError
-from heedful.files.yaml import LARGEST_FILE, Mark, load_yaml, parse_scalar, read_yaml, write_yaml
+from heedful.files.yaml import MAX_FILE, Mark, load_yaml, parse_scalar, read_yaml, write_yaml
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_file_that_is_missing_or_a_directory(tmp_path: Path) -> None:
         (b"- 1\n- 2\n", "has no settings"),
         (b"a: 1\nb: \xff\n", "not UTF-8"),
         ("a: 1\n".encode("utf-16"), "not UTF-8"),
-        (b"a" * (LARGEST_FILE + 1), "too large"),
+        (b"a" * (MAX_FILE + 1), "too large"),
     ],
 )
 def test_file_that_holds_no_settings(tmp_path: Path, raw: bytes, told: str) -> None:
