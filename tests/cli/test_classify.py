@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_lines_out_are_lines_in_and_arguments_are_read_alike(run: Path, heedful: Run) -> None:
+def test_classify_reads_arguments_and_lines_alike(run: Path, heedful: Run) -> None:
     texts = ["vierhundertzwölf", "", "ninety-nine thousand four hundred", "  ", "drei"]
     code, out, _ = heedful("classify", run, "-", stdin="\n".join(texts).encode())
     assert code == 0
@@ -41,7 +41,7 @@ def test_lines_out_are_lines_in_and_arguments_are_read_alike(run: Path, heedful:
     assert lines[0].endswith("%  vierhundertzwölf")
 
 
-def test_a_file_where_a_text_belongs_is_refused(
+def test_a_file_name_instead_of_a_text_is_refused(
     run: Path, heedful: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -54,7 +54,7 @@ def test_a_file_where_a_text_belongs_is_refused(
         assert heedful("classify", run, text)[0] == 0
 
 
-def test_a_model_that_predicts_one_class_is_told_of() -> None:
+def test_a_model_that_predicts_only_one_class_is_noted() -> None:
     for recipe in (load_recipe("number-languages", TINY), load_recipe("number-languages-conv")):
         said = [
             task_of(recipe).remarks(Evaluated(1, "test", 0.3, (f1(found, RIGHT, "ab"), matthews(found, RIGHT)), (), 0))
@@ -64,7 +64,7 @@ def test_a_model_that_predicts_one_class_is_told_of() -> None:
         assert "predicts the most frequent class for every text" in said[0][0]
 
 
-def test_json_has_every_label_with_its_probability(run: Path, heedful: Run) -> None:
+def test_json_has_the_probability_of_every_label(run: Path, heedful: Run) -> None:
     code, out, err = heedful("classify", run, "four", "neun " * 40, "--json")
     short, long = map(json.loads, out.splitlines())
     assert (code, short["text"], short["label"]) == (0, "four", "en")
@@ -74,7 +74,7 @@ def test_json_has_every_label_with_its_probability(run: Path, heedful: Run) -> N
     assert err == "note: 1 texts were truncated to 16 tokens\n"
 
 
-def test_pairs_come_two_and_two_or_with_a_tab_between(run: Path, heedful: Run) -> None:
+def test_pairs_are_two_arguments_or_a_line_with_a_tab(run: Path, heedful: Run) -> None:
     given = heedful("classify", run, "--pair", "four", "five", "six", "one", "--json")[1]
     assert [(told["text"], told["pair"]) for told in map(json.loads, given.splitlines())] == [
         ("four", "five"), ("six", "one"),
@@ -86,7 +86,7 @@ def test_pairs_come_two_and_two_or_with_a_tab_between(run: Path, heedful: Run) -
     assert code == 2 and "stdin:2: this is not a pair of texts" in err
 
 
-def test_mistakes_are_told_with_what_to_do(run: Path, heedful: Run, tmp_path: Path) -> None:
+def test_usage_errors_say_what_to_do(run: Path, heedful: Run, tmp_path: Path) -> None:
     code, _, err = heedful("classify", run)
     assert code == 2 and "there is no text to read" in err
     code, _, err = heedful("translate", run, "one")
@@ -95,14 +95,14 @@ def test_mistakes_are_told_with_what_to_do(run: Path, heedful: Run, tmp_path: Pa
     assert code == 2 and "there is no such folder" in err
 
 
-def test_a_run_is_scored_on_its_data(run: Path, heedful: Run) -> None:
+def test_eval_scores_a_classifier(run: Path, heedful: Run) -> None:
     code, out, _ = heedful("eval", run)
     assert code == 0 and out.startswith("test: loss ") and "matthews" in out
     stored = json.loads((run / "results.json").read_text())["scores"]
     assert json.loads(heedful("eval", run, "--json")[1])["scores"] == stored
 
 
-def test_predict_reads_rows_of_any_file(run: Path, heedful: Run, tmp_path: Path) -> None:
+def test_predict_reads_every_file_format(run: Path, heedful: Run, tmp_path: Path) -> None:
     files = {
         "in.csv": "id,text\n1,four\n2,\n3,neun\n", "in.tsv": "text\tid\nfour\t1\n\t2\nneun\t3\n",
         "in.txt": "four\n\nneun\n", "in.jsonl": '{"text": "four"}\n\n{"text": " "}\n{"text": "neun"}\n',
@@ -119,7 +119,7 @@ def test_predict_reads_rows_of_any_file(run: Path, heedful: Run, tmp_path: Path)
     assert rows[0].keys() == {"text", "prediction"}
 
 
-def test_predict_takes_pairs_and_names_what_is_missing(run: Path, heedful: Run, tmp_path: Path) -> None:
+def test_predict_reads_pairs_and_reports_missing_fields(run: Path, heedful: Run, tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("a,b\nfour,five\n")
     words = ("predict", run, source, "-o", tmp_path / "out.jsonl")

@@ -57,7 +57,7 @@ def numbers_of(lines: str, word: str) -> list[float]:
 
 
 # ------------------------------------------------------------------ train
-def test_train_tells_its_way_and_its_end(run: Path) -> None:
+def test_train_reports_progress_and_results(run: Path) -> None:
     log = (run.parent.parent / "log").read_text()
     for expected in (
         " pairs, 90 tokens, 7,072 parameters, on cpu with 1 thread",
@@ -76,7 +76,7 @@ def test_train_tells_its_way_and_its_end(run: Path) -> None:
     assert log.count("  loss ") <= 4  # a log gets few lines: the first step, the last, and one in five seconds
 
 
-def test_train_again_finds_the_run_complete(run: Path, heedful: Run) -> None:
+def test_training_a_complete_run_does_nothing(run: Path, heedful: Run) -> None:
     results = (run / "results.json").read_bytes()
     metrics = (run / "metrics.jsonl").read_bytes()
     code, out, _ = heedful("train", "numbers", *TINY, "--run", run)
@@ -88,7 +88,7 @@ def test_train_again_finds_the_run_complete(run: Path, heedful: Run) -> None:
     assert (run / "metrics.jsonl").read_bytes() == metrics
 
 
-def test_a_folder_of_another_recipe_is_refused(run: Path, heedful: Run) -> None:
+def test_a_run_folder_of_another_recipe_is_refused(run: Path, heedful: Run) -> None:
     before = sorted(run.rglob("*"))
     code, _, err = heedful("train", "numbers", *TINY, "train.seed=3", "--run", run)
     assert code == 2
@@ -97,7 +97,7 @@ def test_a_folder_of_another_recipe_is_refused(run: Path, heedful: Run) -> None:
     assert sorted(run.rglob("*")) == before
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path, heedful: Run) -> None:
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, heedful: Run) -> None:
     (tmp_path / "letters.txt").write_text("dear")
     code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path)
     assert code == 2
@@ -105,7 +105,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, heedful: Run) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["letters.txt"]
 
 
-def test_mistakes_in_a_recipe_are_told_before_anything_is_made(tmp_path: Path, heedful: Run) -> None:
+def test_recipe_errors_are_reported_before_anything_is_written(tmp_path: Path, heedful: Run) -> None:
     code, _, err = heedful("train", "numbers", "train.sede=3", "model.widht=4", "--run", tmp_path / "run")
     assert code == 2
     assert "unknown key train.sede" in err
@@ -126,7 +126,9 @@ def bad_files(tmp_path: Path) -> list[tuple[str, bytes | None, str, str]]:
 
 
 @pytest.mark.parametrize("case", range(7))
-def test_bad_files_are_named_with_line_and_column(tmp_path: Path, texts: list[str], heedful: Run, case: int) -> None:
+def test_invalid_data_is_reported_with_line_and_column(
+    tmp_path: Path, texts: list[str], heedful: Run, case: int
+) -> None:
     name, content, message, place = bad_files(tmp_path)[case]
     (tmp_path / name).unlink()
     if content is not None:
@@ -144,7 +146,7 @@ HARMLESS = (
 )  # fmt: skip
 
 
-def test_odd_unicode_and_over_long_lines_are_counted_not_fatal(tmp_path: Path, texts: list[str], heedful: Run) -> None:
+def test_odd_unicode_and_too_long_lines_are_skipped_and_counted(tmp_path: Path, texts: list[str], heedful: Run) -> None:
     odd = "a\u202eb\u2028c \U0001f600 e\u0301 \ufeff"
     (tmp_path / "train.en").write_text("\n".join(["one"] * 12 + [odd, "", "w " * 60]) + "\n")
     (tmp_path / "test.en").write_text("\n".join(["one"] * 14 + ["w " * 60]) + "\n")
@@ -155,7 +157,7 @@ def test_odd_unicode_and_over_long_lines_are_counted_not_fatal(tmp_path: Path, t
     assert "1 sources are longer than the model's context: they count as empty lines" in out
 
 
-def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_goes_on(
+def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_resumes(
     tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saves = 0
@@ -181,7 +183,7 @@ def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_goes_on(
     assert "resuming at step 10" in out
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -192,7 +194,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, heedful: Run, monkeypat
     assert "make the folder writable" in err
 
 
-def test_a_file_where_the_parent_folder_should_be(tmp_path: Path, heedful: Run) -> None:
+def test_a_file_instead_of_the_parent_folder_is_reported(tmp_path: Path, heedful: Run) -> None:
     (tmp_path / "runs").write_text("")
     code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "runs" / "mine")
     assert code == 2
@@ -201,7 +203,7 @@ def test_a_file_where_the_parent_folder_should_be(tmp_path: Path, heedful: Run) 
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_is_saved_and_goes_on(tmp_path: Path, heedful: Run, sent: int, code: int) -> None:
+def test_a_stopped_run_is_saved_and_resumes(tmp_path: Path, heedful: Run, sent: int, code: int) -> None:
     words = [*(word for word in TINY if "steps" not in word and "_every" not in word), "train.log_every=1"]
     folder = tmp_path / "run"
     process = subprocess.Popen(
@@ -230,7 +232,7 @@ def test_a_stopped_run_is_saved_and_goes_on(tmp_path: Path, heedful: Run, sent: 
         events.close()  # type: ignore[attr-defined]
 
 
-def test_a_run_that_is_stopped_at_once_says_what_there_is_to_go_on_from(
+def test_an_interrupted_run_reports_whether_it_can_resume(
     tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -247,7 +249,7 @@ def test_a_run_that_is_stopped_at_once_says_what_there_is_to_go_on_from(
     )
 
 
-def test_a_second_wish_to_stop_is_heeded_at_once() -> None:
+def test_a_second_signal_stops_at_once() -> None:
     from heedful.cli.train import Stopper
 
     stopper = Stopper()
@@ -260,7 +262,7 @@ def test_a_second_wish_to_stop_is_heeded_at_once() -> None:
         stopper.handle(signal.SIGINT, None)
 
 
-def test_a_lack_of_memory_is_told_kindly(tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_a_clear_error(tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     def greedy(*_: object) -> None:
@@ -273,7 +275,7 @@ def test_a_lack_of_memory_is_told_kindly(tmp_path: Path, heedful: Run, monkeypat
 
 
 # ------------------------------------------------------------------ eval
-def test_eval_gives_the_test_scores_again(run: Path, heedful: Run) -> None:
+def test_eval_reproduces_the_test_scores(run: Path, heedful: Run) -> None:
     stored = json.loads((run / "results.json").read_text())
     code, out, _ = heedful("eval", run, "--json")
     assert code == 0
@@ -287,7 +289,7 @@ def test_eval_gives_the_test_scores_again(run: Path, heedful: Run) -> None:
 
 
 # ------------------------------------------------------------------ translate
-def test_translate_arguments_and_lines_in_batches_agree(run: Path, heedful: Run) -> None:
+def test_translations_do_not_depend_on_the_batch(run: Path, heedful: Run) -> None:
     sources = ["one", "two hundred", "", "three", "  ", "ninety-nine thousand four hundred"]
     code, out, _ = heedful("translate", run, "-", "--batch", 2, stdin="\n".join(sources).encode())
     assert code == 0
@@ -350,7 +352,9 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch(run: Path, heedful: Run
         (b"one\ntwo\nthr\xffee\n", "stdin:3:4", "this is not UTF-8"),
     ],
 )
-def test_a_bad_line_loses_nothing_before_it(run: Path, heedful: Run, stdin: bytes, where: str, message: str) -> None:
+def test_lines_before_an_invalid_one_are_translated(
+    run: Path, heedful: Run, stdin: bytes, where: str, message: str
+) -> None:
     code, out, err = heedful("translate", run, "-", stdin=stdin)
     assert code == 2
     assert out == heedful("translate", run, "one", "two")[1]
@@ -361,7 +365,7 @@ def test_a_bad_line_loses_nothing_before_it(run: Path, heedful: Run, stdin: byte
         assert "at most 40" in err
 
 
-def test_translate_takes_any_text(run: Path, heedful: Run) -> None:
+def test_translate_accepts_any_text(run: Path, heedful: Run) -> None:
     code, out, _ = heedful("translate", run, "\U0001f600 \u202e<eos>\x1b[2J", "\udcff", "a\nb")
     assert code == 0
     assert len(out.splitlines()) == 3
@@ -382,7 +386,7 @@ def test_translate_takes_any_text(run: Path, heedful: Run) -> None:
         (["one", "--sample", "--top-p", 1.5], "--top-p"),
     ],
 )
-def test_settings_that_do_not_go_together(run: Path, heedful: Run, words: list[object], message: str) -> None:
+def test_contradicting_options_are_refused(run: Path, heedful: Run, words: list[object], message: str) -> None:
     code, out, err = heedful("translate", run, *words)
     assert code == 2
     assert message in err
@@ -390,7 +394,7 @@ def test_settings_that_do_not_go_together(run: Path, heedful: Run, words: list[o
 
 
 @pytest.mark.parametrize("verb", [("translate", "x"), ("eval",), ("predict", "in.jsonl", "-o", "out.jsonl")])
-def test_a_run_that_is_not_there(tmp_path: Path, heedful: Run, verb: tuple[str, ...]) -> None:
+def test_a_missing_run_is_reported(tmp_path: Path, heedful: Run, verb: tuple[str, ...]) -> None:
     (tmp_path / "in.jsonl").write_text('{"source": "x"}\n')
     words = [tmp_path / word if word.endswith("jsonl") else word for word in verb[1:]]
     code, _, err = heedful(verb[0], tmp_path / "none", *words)
@@ -402,7 +406,9 @@ def test_a_run_that_is_not_there(tmp_path: Path, heedful: Run, verb: tuple[str, 
 
 
 @pytest.mark.parametrize("verb", [("translate", "x"), ("eval",)])
-def test_a_run_that_has_not_begun(tmp_path: Path, texts: list[str], heedful: Run, verb: tuple[str, ...]) -> None:
+def test_a_run_without_a_checkpoint_is_reported(
+    tmp_path: Path, texts: list[str], heedful: Run, verb: tuple[str, ...]
+) -> None:
     (tmp_path / "train.de").write_text("eins\n")
     assert heedful("train", "transformer-base", *texts, *HARMLESS, "--run", tmp_path / "run")[0] == 2
     code, _, err = heedful(verb[0], tmp_path / "run", *verb[1:])
@@ -410,9 +416,7 @@ def test_a_run_that_has_not_begun(tmp_path: Path, texts: list[str], heedful: Run
     assert "this run has not started" in err
 
 
-def test_a_run_without_a_test_set_is_scored_on_the_validation_set(
-    tmp_path: Path, texts: list[str], heedful: Run
-) -> None:
+def test_without_a_test_set_eval_suggests_the_validation_set(tmp_path: Path, texts: list[str], heedful: Run) -> None:
     words = [*texts, *HARMLESS, "data.test=null"]
     assert heedful("train", "transformer-base", *words, "--run", tmp_path / "run")[0] == 0
     code, _, err = heedful("eval", tmp_path / "run")
@@ -423,7 +427,7 @@ def test_a_run_without_a_test_set_is_scored_on_the_validation_set(
 
 
 # ------------------------------------------------------------------ predict
-def test_predict_adds_to_each_object(run: Path, heedful: Run, tmp_path: Path) -> None:
+def test_predict_adds_a_prediction_to_each_row(run: Path, heedful: Run, tmp_path: Path) -> None:
     rows = [{"id": 1, "text": "one"}, {"text": "", "more": [None]}, {"text": "two hundred", "ä": "ö"}]
     source, to = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -458,7 +462,7 @@ def test_predict_adds_to_each_object(run: Path, heedful: Run, tmp_path: Path) ->
         (json.dumps({"source": "one " * 40}), "in.jsonl:2: this text is too long for the model"),
     ],
 )
-def test_predict_names_the_bad_line_and_leaves_no_file(
+def test_predict_reports_an_invalid_line_and_writes_no_file(
     run: Path, heedful: Run, tmp_path: Path, line: str, message: str
 ) -> None:
     (tmp_path / "in.jsonl").write_text('{"source": "one"}\n' + line + "\n")
@@ -469,7 +473,9 @@ def test_predict_names_the_bad_line_and_leaves_no_file(
 
 
 # ------------------------------------------------------------------ runs, claims
-def test_runs_lists_what_is_there(run: Path, heedful: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_lists_runs_with_their_scores(
+    run: Path, heedful: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, out, _ = heedful("runs", run.parent)
     assert code == 0
     (line,) = (line for line in out.splitlines() if line.startswith("numbers"))
@@ -486,7 +492,7 @@ def test_runs_lists_what_is_there(run: Path, heedful: Run, tmp_path: Path, monke
     assert heedful("runs", "nosuch")[0] == 2
 
 
-def test_claims_prints_the_sheet(heedful: Run) -> None:
+def test_claims_prints_the_claim_sheet(heedful: Run) -> None:
     from heedful.lectures.claims import render, sheet
 
     assert heedful("claims")[1] == render(sheet())
@@ -513,7 +519,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs" / "language-model"
 
 
-def test_training_a_language_model_speaks_of_texts(written: Path) -> None:
+def test_training_a_language_model_reports_tokens_of_text(written: Path) -> None:
     log = (written.parent.parent / "log").read_text()
     for expected in (
         " tokens of text, 25 different ones, ",
@@ -530,7 +536,7 @@ def test_training_a_language_model_speaks_of_texts(written: Path) -> None:
     assert "translat" not in log
 
 
-def test_generate_goes_on_with_prompts(written: Path, heedful: Run) -> None:
+def test_generate_continues_prompts(written: Path, heedful: Run) -> None:
     code, out, err = heedful("generate", written, "Shall I", "Thou", "--length", 30, "--seed", 3)
     assert (code, err) == (0, "")
     assert out.startswith("Shall I")
@@ -547,7 +553,7 @@ def test_generate_goes_on_with_prompts(written: Path, heedful: Run) -> None:
     assert len(out) == 6
 
 
-def test_generate_goes_on_with_each_line_of_stdin(written: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_continues_lines_of_stdin(written: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts, words = ["Shall I", "", "Thou", "to a", "lovely"], ("--json", "--length", 8, "--seed", 3)
     given = [json.loads(line) for line in heedful("generate", written, *prompts, *words)[1].splitlines()]
     assert [told["prompt"] for told in given] == prompts
@@ -563,7 +569,7 @@ def test_generate_goes_on_with_each_line_of_stdin(written: Path, heedful: Run, m
     assert "stdin:2:3: this is not UTF-8" in err
 
 
-def test_eval_of_a_language_model_gives_its_scores_again(written: Path, heedful: Run, monkeypatch: Any) -> None:
+def test_eval_reproduces_the_scores_of_a_language_model(written: Path, heedful: Run, monkeypatch: Any) -> None:
     monkeypatch.chdir(written.parent.parent)
     stored = json.loads((written / "results.json").read_text())
     code, out, _ = heedful("eval", written, "--json")
@@ -576,7 +582,7 @@ def test_eval_of_a_language_model_gives_its_scores_again(written: Path, heedful:
     assert "without a beam search" in err
 
 
-def test_a_model_of_another_task_is_refused_with_advice(run: Path, written: Path, heedful: Run) -> None:
+def test_a_model_of_another_task_names_the_right_command(run: Path, written: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", run, "one")
     assert code == 2
     assert "this model translates" in err
@@ -595,7 +601,7 @@ def test_predict_continues_prompts(written: Path, heedful: Run, tmp_path: Path) 
 
 
 # ------------------------------------------------------------------ what stands in the files of a run
-def test_separators_within_texts_end_no_line(heedful: Run, tmp_path: Path) -> None:
+def test_unicode_line_separators_do_not_end_a_line(heedful: Run, tmp_path: Path) -> None:
     signs = "\u2028\u2029\x85\x0c"
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.tsv").write_text(f"one{signs}two\teins{signs}zwei\nthree\tdrei\n" * 5, encoding="utf-8")
@@ -608,7 +614,7 @@ def test_separators_within_texts_end_no_line(heedful: Run, tmp_path: Path) -> No
     assert heedful("runs", tmp_path)[2] == ""
 
 
-def test_broken_lines_are_counted_where_a_run_is_listed_and_resumed(run: Path, heedful: Run, tmp_path: Path) -> None:
+def test_broken_metric_lines_are_counted_when_listed_and_resumed(run: Path, heedful: Run, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     shutil.copytree(run, mine)
     with (mine / "metrics.jsonl").open("ab") as file:
@@ -627,7 +633,7 @@ def test_broken_lines_are_counted_where_a_run_is_listed_and_resumed(run: Path, h
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "[]", "{}", '{"scores": 1}', '{"scores": {"bleu": {"value": "x", "signature": ""}}}']
 )
-def test_results_that_were_edited_are_named_and_made_anew(run: Path, heedful: Run, tmp_path: Path, text: str) -> None:
+def test_edited_results_are_reported_and_recomputed(run: Path, heedful: Run, tmp_path: Path, text: str) -> None:
     shutil.copytree(run, tmp_path / "mine")
     data = json.loads((run / "results.json").read_text())
     found = json.loads(text) if len(text) < 1000 else None

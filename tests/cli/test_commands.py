@@ -25,7 +25,7 @@ def command(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_verb_has_help_with_an_example_that_parses(name: str, heedful: Run) -> None:
+def test_every_command_has_help_with_an_example_that_parses(name: str, heedful: Run) -> None:
     program, verb, *words = shlex.split(example(name))
     assert (program, verb) == ("heedful", name)
     command(name).make_context(name, words)
@@ -35,7 +35,7 @@ def test_every_verb_has_help_with_an_example_that_parses(name: str, heedful: Run
 
 
 @pytest.mark.parametrize("old", RENAMED)
-def test_an_old_verb_still_works_and_names_the_new_one(old: str, heedful: Run) -> None:
+def test_an_old_command_name_still_works_with_a_note(old: str, heedful: Run) -> None:
     code, out, err = heedful(old, "--help")
     assert code == 0
     assert out == heedful(RENAMED[old], "--help")[1]
@@ -43,7 +43,7 @@ def test_an_old_verb_still_works_and_names_the_new_one(old: str, heedful: Run) -
     assert f"  {old} " not in heedful("--help")[1]
 
 
-def test_help_lists_every_verb_under_its_group(heedful: Run) -> None:
+def test_help_lists_every_command_in_its_group(heedful: Run) -> None:
     lines = iter(heedful("--help")[1].splitlines())
     for group, verbs in GROUPS.items():
         assert f"{group}:" in lines
@@ -52,7 +52,7 @@ def test_help_lists_every_verb_under_its_group(heedful: Run) -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("trian", "train"), ("clasify", "classify"), ("juge", "classify-tree")])
-def test_a_mistyped_verb_gets_a_suggestion(typed: str, meant: str, heedful: Run) -> None:
+def test_a_mistyped_command_gets_a_suggestion(typed: str, meant: str, heedful: Run) -> None:
     code, out, err = heedful(typed, "numbers")
     assert (code, out) == (2, "")
     assert f"there is no command '{typed}'" in err and f"did you mean `heedful {meant}`?" in err
@@ -60,7 +60,7 @@ def test_a_mistyped_verb_gets_a_suggestion(typed: str, meant: str, heedful: Run)
 
 
 @pytest.mark.parametrize(("verb", "old"), [(verb, old) for verb, names in OPTIONS.items() for old in names])
-def test_an_old_option_still_works_and_names_the_new_one(verb: str, old: str, heedful: Run) -> None:
+def test_an_old_option_name_still_works_with_a_note(verb: str, old: str, heedful: Run) -> None:
     options = [name for param in command(verb).params for name in (*param.opts, *param.secondary_opts)]
     assert OPTIONS[verb][old] in options and old not in options
     err = heedful(verb, f"{old}=x", "--help")[2]
@@ -82,7 +82,7 @@ def test_options_of_word2vec_are_its_settings() -> None:
         assert options[name].help.lower() == f"{field.description}.".lower()
 
 
-def test_the_start_screen_names_first_commands_and_runs(heedful: Run, tmp_path: Path) -> None:
+def test_the_start_screen_shows_first_commands_and_runs(heedful: Run, tmp_path: Path) -> None:
     code, out, err = heedful()
     assert (code, err) == (0, "")
     assert "  heedful demo " in out and "Runs in" not in out

@@ -105,7 +105,7 @@ def test_zsh_and_fish(line: str, found: set[str], ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts_are_shown_and_installed(shell: str, ask: Ask, tmp_path: Path) -> None:
+def test_completion_scripts_are_printed_and_installed(shell: str, ask: Ask, tmp_path: Path) -> None:
     home = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}
     script = ask("--show-completion", shell, **home)
     assert f"_HEEDFUL_COMPLETE=complete_{shell}" in script

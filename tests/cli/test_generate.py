@@ -56,7 +56,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_streams_is_what_json_tells(gpt: Path, heedful: Run) -> None:
+def test_streamed_text_equals_json_output(gpt: Path, heedful: Run) -> None:
     for options in ([], ["--greedy"], ["--top-k", 5, "--top-p", 0.9, "--temperature", 0.7], ["--beams", 3]):
         words = ("generate", gpt, "The child", "--length", 12, *options)
         code, out, err = heedful(*words)
@@ -68,7 +68,7 @@ def test_what_streams_is_what_json_tells(gpt: Path, heedful: Run) -> None:
     assert heedful("generate", gpt, "", "--length", 4)[1].endswith("\n")
 
 
-def test_seeds_samples_and_rules_are_those_of_the_library(gpt: Path, heedful: Run) -> None:
+def test_generation_options_equal_the_library_settings(gpt: Path, heedful: Run) -> None:
     rules = {"repetition_penalty": 1.4, "no_repeat_ngram": 2, "min_length": 3, "length": 9}
     words = ["--repetition-penalty", 1.4, "--no-repeat-ngram", 2, "--min-length", 3, "--length", 9]
     _, out, _ = heedful("generate", gpt, "a", "b", "--samples", 2, "--seed", 7, "--json", *words)
@@ -80,7 +80,7 @@ def test_seeds_samples_and_rules_are_those_of_the_library(gpt: Path, heedful: Ru
     assert "".join(library.load(gpt).stream("a", seed=7, **rules)) == one["added"]
 
 
-def test_a_text_beyond_the_context_is_told_of_once(gpt: Path, heedful: Run) -> None:
+def test_a_text_beyond_the_context_is_noted_once(gpt: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", gpt, "a", "b", "--length", 60)
     assert (code, err.count("note: the model's context is 24 tokens")) == (0, 1)
     _, _, err = heedful("generate", gpt, "rose " * 40, "--length", 2)
@@ -104,20 +104,22 @@ def test_a_text_beyond_the_context_is_told_of_once(gpt: Path, heedful: Run) -> N
         (["--no-repeat-ngram", "0"], "--no-repeat-ngram"),
     ],
 )
-def test_mistakes_are_named_and_nothing_is_written(gpt: Path, heedful: Run, words: list[str], message: str) -> None:
+def test_invalid_options_are_reported_and_nothing_is_written(
+    gpt: Path, heedful: Run, words: list[str], message: str
+) -> None:
     code, out, err = heedful("generate", gpt, "a", *words)
     assert (code, out) == (2, "")
     assert message in err
 
 
-def test_special_text_needs_the_word(gpt: Path, heedful: Run) -> None:
+def test_special_tokens_in_prompts_need_the_option(gpt: Path, heedful: Run) -> None:
     words = ("generate", gpt, "a<|endoftext|>b", "--length", 5, "--greedy", "--json")
     plain, special = (json.loads(heedful(*words, *more)[1]) for more in ((), ("--special",)))
     assert plain["log_probability"] != special["log_probability"]
     assert plain["prompt"] == special["prompt"] == "a<|endoftext|>b"
 
 
-def test_models_of_another_kind_are_refused(gpt: Path, bert: Path, heedful: Run) -> None:
+def test_models_of_another_task_are_refused(gpt: Path, bert: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", bert, "a")
     assert (code, "this model embeds texts" in err) == (2, True)
     code, _, err = heedful("predict-word", "a ___", "--masked", gpt)
@@ -132,7 +134,7 @@ def started(*words: object) -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_text_comes_as_it_is_written_and_an_interrupt_or_a_reader_that_goes_away_ends_it(gpt: Path) -> None:
+def test_text_is_streamed_until_an_interrupt_or_a_closed_pipe(gpt: Path) -> None:
     stopped, left = (started("generate", gpt, "The child", "--length", 10**6, "--min-length", 10**6) for _ in range(2))
     assert stopped.stdout is not None and left.stdout is not None and left.stderr is not None
     begun = stopped.stdout.read(60)  # long before the end
@@ -150,7 +152,7 @@ def test_a_text_comes_as_it_is_written_and_an_interrupt_or_a_reader_that_goes_aw
 
 
 # ------------------------------------------------------------------ next
-def test_next_tells_both_sides_and_draws_them(gpt: Path, bert: Path, heedful: Run, tmp_path: Path) -> None:
+def test_predict_word_prints_and_draws_both_models(gpt: Path, bert: Path, heedful: Run, tmp_path: Path) -> None:
     words = ("--causal", gpt, "--masked", bert, "--top", 3)
     text, other = "The child came home from ___ .", "The child came home from ___ with a rose ;"
     code, out, err = heedful("predict-word", text, *words, "-o", tmp_path / "next.png")
@@ -174,7 +176,7 @@ def test_next_tells_both_sides_and_draws_them(gpt: Path, bert: Path, heedful: Ru
         (["a ___", "--causal", "x", "-o", "x.jpg"], ".png, .svg or .pdf"),
     ],
 )
-def test_next_names_mistakes(heedful: Run, words: list[Any], message: str) -> None:
+def test_predict_word_reports_errors(heedful: Run, words: list[Any], message: str) -> None:
     code, out, err = heedful("predict-word", *words)
     assert (code, out) == (2, "")
     assert message in err

@@ -25,7 +25,7 @@ def records(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_every_command_that_prints_a_table_has_it() -> None:
+def test_every_command_that_prints_a_table_has_json() -> None:
     commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert {name for name in COMMANDS if not any("--json" in one.opts for one in commands[name].params)} == WITHOUT
 
@@ -65,6 +65,6 @@ def test_runs(heedful: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("recipes",), ("claims",), ("figure",)])
-def test_without_it_lines_are_for_readers(heedful: Run, words: tuple[str, ...]) -> None:
+def test_without_json_tables_are_plain_text(heedful: Run, words: tuple[str, ...]) -> None:
     with pytest.raises(json.JSONDecodeError):
         records(heedful(*words)[1])

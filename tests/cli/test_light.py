@@ -35,7 +35,7 @@ def main(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
 @pytest.mark.parametrize(
     "words", [("--version",), ("show", "numbers"), ("check", "numbers"), ("schema",), ("recipes",)]
 )
-def test_light_verbs_answer(
+def test_light_commands_run_without_torch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     assert main(monkeypatch, *words) == 0
@@ -49,21 +49,21 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == f"heedful {__version__}\n"
 
 
-def test_show_puts_overrides_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_applies_overrides(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(monkeypatch, "show", "numbers", "train.seed=31", "train.optimizer.lr=1e-4") == 0
     out = capsys.readouterr().out
     assert "  seed: 31\n" in out
     assert "lr: 0.0001\n" in out
 
 
-def test_what_show_prints_is_a_recipe_that_shows_the_same(tmp_path: Path) -> None:
+def test_show_prints_a_valid_recipe(tmp_path: Path) -> None:
     first = heedful("show", "numbers").stdout
     assert first.startswith("task:\n")
     (tmp_path / "shown.yaml").write_text(first)
     assert heedful("show", "shown.yaml", cwd=tmp_path).stdout == first
 
 
-def test_a_mistake_is_told_without_a_traceback(tmp_path: Path) -> None:
+def test_recipe_errors_have_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("train:\n  sede: 3\n")
     done = heedful("check", "bad.yaml", cwd=tmp_path)
     assert done.returncode == 2
@@ -80,12 +80,12 @@ def test_init_then_check(tmp_path: Path) -> None:
     assert heedful("init", "translate", cwd=tmp_path).returncode == 2
 
 
-def test_usage_mistakes_exit_with_two() -> None:
+def test_usage_errors_exit_with_two() -> None:
     assert heedful("nosuchverb").returncode == 2
     assert heedful("show").returncode == 2
 
 
-def test_exit_codes_of_errors_and_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_codes_of_errors_and_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
     def full() -> None:
         raise UserError("the disk is full", exit_code=74)
 
@@ -98,7 +98,7 @@ def test_exit_codes_of_errors_and_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> 
     assert main(monkeypatch, "schema") == 130
 
 
-def test_idle_threads_are_told_to_sleep_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openmp_wait_policy_is_passive_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     main(monkeypatch, "--version")
     assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
@@ -108,7 +108,7 @@ def test_idle_threads_are_told_to_sleep_unless_the_user_chose(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", ["mnist-dense", "digits-denoising"])
-def test_show_ends_with_the_layers_of_an_autoencoder_and_is_still_the_recipe(
+def test_show_lists_the_layers_of_an_autoencoder_as_comments(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(monkeypatch, "show", name) == 0
@@ -124,21 +124,21 @@ def test_show_ends_with_the_layers_of_an_autoencoder_and_is_still_the_recipe(
     assert capsys.readouterr().out == out
 
 
-def test_only_autoencoders_are_shown_with_a_table(
+def test_only_autoencoders_have_a_layer_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(monkeypatch, "show", "numbers") == 0
     assert "#" not in capsys.readouterr().out
 
 
-def test_ever_fewer_epochs_get_a_line() -> None:
+def test_logged_epochs_become_sparser() -> None:
     from heedful.cli.display import is_round
 
     told = [epoch for epoch in range(1, 1001) if is_round(epoch)]
     assert told == [*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100)]
 
 
-def test_every_setting_of_a_text_generator_is_an_option_with_its_own_bounds() -> None:
+def test_generation_settings_are_options_with_the_same_bounds() -> None:
     options = inspect.signature(with_options("generate", generate)).parameters
     for name, field in TextSettings.model_fields.items():
         (option,) = options[name].annotation.__metadata__

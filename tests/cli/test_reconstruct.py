@@ -64,7 +64,7 @@ def autoencoder(run: Path) -> ImageAutoencoder:
 
 # ------------------------------------------------------------------ reconstruct
 @pytest.mark.claim("K11")
-def test_the_first_image_of_each_class_stands_beside_what_is_made_of_it(
+def test_reconstruct_shows_the_first_image_of_each_class(
     heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     code, out, err = heedful("reconstruct", runs["plain"], "-o", "grid.png")
@@ -82,7 +82,7 @@ def test_the_first_image_of_each_class_stands_beside_what_is_made_of_it(
 
 
 @pytest.mark.claim("K11")
-def test_several_runs_and_pca_are_columns_of_one_picture(
+def test_several_runs_and_pca_are_columns_of_one_figure(
     heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     words = (
@@ -113,7 +113,7 @@ def test_several_runs_and_pca_are_columns_of_one_picture(
 
 
 @pytest.mark.claim("K11")
-def test_pca_is_that_of_the_training_images(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
+def test_pca_is_fitted_to_the_training_images(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
     heedful("reconstruct", runs["plain"], "--pca", "-o", "grid.png")
     known = Digits(train=120, valid=20, test=80).read("train").vectors.astype(np.float64)
     given, left, _ = drawn[0]
@@ -124,7 +124,7 @@ def test_pca_is_that_of_the_training_images(heedful: Run, runs: dict[str, Path],
     close(left.images.reshape(10, -1), right, slack=1024)
 
 
-def test_images_come_from_pictures_folders_arrays_and_idx_files(
+def test_images_are_read_from_files_folders_arrays_and_idx(
     heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     bytes_ = (TEST.pixels[:6, 0] * 255).round().astype(np.uint8)
@@ -142,7 +142,7 @@ def test_images_come_from_pictures_folders_arrays_and_idx_files(
     close(drawn[0][0].images, bytes_[:, None] / 255, slack=16)
 
 
-def test_a_named_array_of_several_is_read(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
+def test_a_named_array_of_an_archive_is_read(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
     np.savez("both.npz", x_test=TEST.pixels[:4, 0], y_test=TEST.labels[:4])
     code, _, _ = heedful("reconstruct", runs["plain"], "both.npz:x_test", "-o", "grid.png")
     assert code == 0
@@ -152,14 +152,14 @@ def test_a_named_array_of_several_is_read(heedful: Run, runs: dict[str, Path], d
     assert "the archive has several arrays" in err and "both.npz:x_test" in err
 
 
-def test_a_colour_picture_is_converted_and_it_is_said(heedful: Run, runs: dict[str, Path]) -> None:
+def test_a_colour_image_is_converted_with_a_note(heedful: Run, runs: dict[str, Path]) -> None:
     Image.new("RGB", (8, 8), (255, 0, 0)).save("red.png")
     code, _, err = heedful("reconstruct", runs["plain"], "red.png", "-o", "grid.png")
     assert code == 0
     assert err == "note: red.png is in colour; it was converted to grey, as the model reads\n"
 
 
-def test_pictures_of_another_size_are_scaled_as_in_training(
+def test_images_of_another_size_are_resized_as_in_training(
     heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     Path("many").mkdir()
@@ -173,7 +173,7 @@ def test_pictures_of_another_size_are_scaled_as_in_training(
     assert heedful("encode", runs["plain"], "wide.png", "-o", "codes.npy")[0] == 0
 
 
-def test_a_walk_goes_through_the_codes_between_two_images(
+def test_interpolation_decodes_the_codes_between_two_images(
     heedful: Run, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
@@ -197,7 +197,7 @@ def test_a_walk_goes_through_the_codes_between_two_images(
 
 # ------------------------------------------------------------------ denoise
 @pytest.mark.claim("K11")
-def test_denoise_shows_the_original_what_noise_leaves_and_what_is_restored(
+def test_denoise_shows_original_noisy_and_restored_images(
     heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     for seed in (0, 0, 1):
@@ -213,7 +213,7 @@ def test_denoise_shows_the_original_what_noise_leaves_and_what_is_restored(
     assert [line.split()[0] for line in out.splitlines()[1:3]] == ["noisy", "restored"]
 
 
-def test_the_noise_can_be_told_and_is_needed_where_none_was_learned(
+def test_noise_can_be_set_and_is_required_for_other_models(
     heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]
 ) -> None:
     assert heedful("denoise", runs["plain"], "-o", "grid.png", "--noise", 0.1)[0] == 0
@@ -223,7 +223,7 @@ def test_the_noise_can_be_told_and_is_needed_where_none_was_learned(
     assert not Path("other.png").exists()
 
 
-def test_given_images_are_restored_as_they_are(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
+def test_noisy_images_are_denoised_unchanged(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
     np.save("noisy.npy", TEST.pixels[:3])
     code, out, _ = heedful("denoise", runs["noisy"], "noisy.npy", "--noisy", "-o", "grid.png")
     assert (code, out) == (0, "figure  grid.png\n")
@@ -236,7 +236,7 @@ def test_given_images_are_restored_as_they_are(heedful: Run, runs: dict[str, Pat
 
 
 # ------------------------------------------------------------------ encode
-def test_codes_are_written_with_their_labels(heedful: Run, runs: dict[str, Path]) -> None:
+def test_encode_writes_codes_with_labels(heedful: Run, runs: dict[str, Path]) -> None:
     right = autoencoder(runs["plain"]).encode(TEST.pixels)
     code, out, _ = heedful("encode", runs["plain"], "-o", "codes.npy")
     assert (code, out) == (0, "wrote 80 codes of dimension 10 to codes.npy\n")
@@ -255,7 +255,7 @@ def test_codes_are_written_with_their_labels(heedful: Run, runs: dict[str, Path]
     np.testing.assert_array_equal(numbers[:, -1], TEST.labels)
 
 
-def test_images_without_labels_give_codes_without(heedful: Run, runs: dict[str, Path]) -> None:
+def test_encode_without_labels_writes_codes_only(heedful: Run, runs: dict[str, Path]) -> None:
     np.save("some.npy", TEST.pixels[:3])
     heedful("encode", runs["plain"], "some.npy", "-o", "codes.csv")
     assert "label" not in Path("codes.csv").read_text()
@@ -287,7 +287,7 @@ def test_images_without_labels_give_codes_without(heedful: Run, runs: dict[str, 
         (("generate", "{plain}"), "this model reconstructs images"),
     ],
 )
-def test_mistakes_are_told_without_a_trace(
+def test_errors_have_no_traceback(
     words: tuple[str, ...], told: str, heedful: Run, runs: dict[str, Path], tmp_path: Path
 ) -> None:
     Image.new("L", (9, 8)).save("wide.png")
@@ -304,7 +304,7 @@ def test_mistakes_are_told_without_a_trace(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_models_of_other_sizes_do_not_stand_beside_each_other(
+def test_models_of_different_image_sizes_cannot_be_compared(
     heedful: Run, runs: dict[str, Path], tmp_path: Path
 ) -> None:
     np.save("tall.npy", np.zeros((4, 3, 2), np.uint8))

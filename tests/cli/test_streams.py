@@ -32,20 +32,20 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 @pytest.mark.parametrize("words", ["show numbers", "recipes", "--help", "figure"])
-def test_output_that_cannot_be_written_is_one_line_and_74(tmp_path: Path, words: str) -> None:
+def test_a_write_error_is_one_line_and_exit_code_74(tmp_path: Path, words: str) -> None:
     done = shell(f"heedful {words} > /dev/full", tmp_path)
     assert done.returncode == 74
     assert done.stderr == "error: cannot write the output: No space left on device\n"
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_survived(tmp_path: Path, closed: str) -> None:
+def test_closed_standard_streams_are_no_error(tmp_path: Path, closed: str) -> None:
     done = shell(f"heedful recipes {closed}", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert ("numbers" in done.stdout) is (">&- 2" not in closed and closed != ">&-")
 
 
-def test_a_run_goes_on_where_nobody_reads(tmp_path: Path) -> None:
+def test_a_run_continues_when_its_output_is_closed(tmp_path: Path) -> None:
     done = shell(f"heedful train numbers {' '.join(TINY)} --run run | head -n 1", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
@@ -57,7 +57,7 @@ def test_a_run_goes_on_where_nobody_reads(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_while_it_is_imported_is_no_traceback(tmp_path: Path) -> None:
+def test_ctrl_c_during_import_has_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     script += "from heedful.__main__ import main; main()"
@@ -68,7 +68,7 @@ def test_ctrl_c_while_it_is_imported_is_no_traceback(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
-def test_want_of_memory_is_said_with_a_code_of_its_own(
+def test_out_of_memory_has_its_own_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match="not enough memory") as raised, memory_errors():
@@ -88,7 +88,7 @@ def test_want_of_memory_is_said_with_a_code_of_its_own(
     assert lacks_memory(MemoryError()) and not lacks_memory(ValueError("out of memory"))
 
 
-def test_an_error_of_the_system_that_nobody_foresaw_names_its_file(
+def test_an_unexpected_os_error_names_its_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def app() -> None:

@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "v.bin")
 
 
-def test_vectors_are_learned_and_asked_about(
+def test_word2vec_trains_and_writes_vectors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "text.txt").write_text("one two three four five\n" * 50)
@@ -60,7 +60,7 @@ def test_neighbours_and_analogies(
     assert "did you mean king?" in capsys.readouterr().err
 
 
-def test_rows_are_printed_and_drawn(
+def test_lookup_prints_rows_and_draws_a_map(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str, tmp_path: Path
 ) -> None:
     words = ["man", "king", "apple"]

@@ -55,7 +55,7 @@ def test_plan_is_pure_and_differs_by_seed_and_epoch() -> None:
     assert len({tuple(flat(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
 
 
-def test_other_pairs_stand_together_in_another_epoch() -> None:
+def test_batches_mix_differently_in_each_epoch() -> None:
     lengths = np.full((600, 2), 12)
 
     def companies(seed: int, epoch: int) -> set[frozenset[int]]:
@@ -66,7 +66,7 @@ def test_other_pairs_stand_together_in_another_epoch() -> None:
     assert not companies(0, 0) & companies(1, 0)
 
 
-def test_plan_wastes_little_and_keeps_no_order_of_length() -> None:
+def test_plan_pads_little_and_is_not_sorted_by_length() -> None:
     lengths = spread(20_000, longest=100)
     batches = plan_by_budget(lengths, 0, 0, 4096)
     widths = [round_up(int(lengths[rows].max())) for rows in batches]
@@ -77,11 +77,11 @@ def test_plan_wastes_little_and_keeps_no_order_of_length() -> None:
 
 
 @pytest.mark.parametrize(("length", "expected"), [(1, 8), (8, 8), (9, 16)])
-def test_rounded(length: int, expected: int) -> None:
+def test_round_up(length: int, expected: int) -> None:
     assert round_up(length) == expected
 
 
-def test_batch_holds_the_pairs() -> None:
+def test_batch_contains_the_pairs() -> None:
     batch = ENCODED.batch(np.array([5, 3, 9]))
     assert batch.indices.tolist() == [5, 3, 9]
     assert batch.source.dtype == batch.target.dtype == torch.int64
@@ -97,7 +97,7 @@ def test_batch_holds_the_pairs() -> None:
     assert torch.equal(batch.source_real, batch.source != 0)
 
 
-def test_batch_moves_whole() -> None:
+def test_batch_moves_to_a_device() -> None:
     moved = ENCODED.batch(np.arange(4)).to("meta")
     assert {getattr(moved, name).device.type for name in PairBatch.__slots__} == {"meta"}
     assert same(ENCODED.batch(np.arange(4)).to("cpu"), ENCODED.batch(np.arange(4)))
@@ -112,7 +112,7 @@ def test_long_pairs_are_dropped_and_counted() -> None:
     assert TOKENIZER.decode(encoded.batch(np.array([1])).target[0].tolist()) == "d"
 
 
-def test_padding_never_passes_the_context() -> None:
+def test_padding_never_exceeds_the_context() -> None:
     text = "".join("abcdefghijkl"[place % 12] for place in range(100))
     lengths = [len(TOKENIZER.encode(text[:end]).ids) for end in range(101)]
     fits = lengths.index(11)
@@ -125,26 +125,26 @@ def test_padding_never_passes_the_context() -> None:
     assert batch.target_lengths.tolist() == [13]
 
 
-def test_nothing_left() -> None:
+def test_no_pair_that_fits_is_an_error() -> None:
     with pytest.raises(UserError, match="longer than 3 tokens"):
         encode_pairs(PAIRS[:20], TOKENIZER, longest=3)
     with pytest.raises(UserError, match="no pairs"):
         encode_pairs([], TOKENIZER, longest=3)
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     seen: list[tuple[int, int]] = []
     encode_pairs(PAIRS, TOKENIZER, 512, lambda done, total: seen.append((done, total)))
     assert seen == [(1024, 1500), (1500, 1500)]
 
 
-def test_text_without_pieces_is_a_pair() -> None:
+def test_a_text_without_tokens_is_a_pair() -> None:
     batch = encode_pairs([Pair("", "")], TOKENIZER, longest=8).batch(np.array([0]))
     assert batch.source_lengths.tolist() == [1]
     assert batch.target[0, :2].tolist() == [2, 3]
 
 
-def test_in_order_covers_all_once_longest_first() -> None:
+def test_in_order_has_every_pair_once_longest_first() -> None:
     batches = list(ENCODED.in_order(512))
     indices = torch.cat([batch.indices for batch in batches]).tolist()
     assert sorted(indices) == list(range(1500))
@@ -154,7 +154,7 @@ def test_in_order_covers_all_once_longest_first() -> None:
     assert all(same(one, other) for one, other in zip(batches, ENCODED.in_order(512), strict=True))
 
 
-def test_any_position_is_the_same_whatever_was_asked_before() -> None:
+def test_a_batch_depends_on_its_position_only() -> None:
     sequential = PairBatches(ENCODED, 7, 512)
     total = len(plan_by_budget(ENCODED.lengths, 7, 0, 512)) * 3
     batches = [sequential.at(position) for position in range(total)]
@@ -165,7 +165,7 @@ def test_any_position_is_the_same_whatever_was_asked_before() -> None:
         assert same(PairBatches(ENCODED, 7, 512).at(position), batches[position])
 
 
-def test_epochs_hold_every_sample_once() -> None:
+def test_an_epoch_has_every_sample_once() -> None:
     batches = PairBatches(ENCODED, 0, 512)
     seen: dict[int, list[int]] = {}
     for position in range(len(plan_by_budget(ENCODED.lengths, 0, 0, 512)) * 3):
@@ -175,14 +175,14 @@ def test_epochs_hold_every_sample_once() -> None:
     assert seen[0] != seen[1]
 
 
-def test_a_sample_over_the_budget_is_alone() -> None:
+def test_a_sample_over_the_budget_is_a_batch_of_its_own() -> None:
     rows = Ragged(np.arange(4, 44, dtype=np.int32), np.array([0, 2, 38, 40], dtype=np.int64))
     encoded = EncodedPairs(rows, rows, np.arange(3), longest=64, dropped=0, replaced=0)
     assert [batch.indices.tolist() for batch in encoded.in_order(16)] == [[1], [0, 2]]
 
 
 # ------------------------------------------------------------------ even batches
-def test_even_batches_have_few_shapes_and_the_pairs_of_plain_ones_in_their_order() -> None:
+def test_even_batches_have_few_shapes_and_the_same_pairs() -> None:
     plain, even = PairBatches(ENCODED, 3, 1024), PairBatches(ENCODED, 3, 1024, even=True)
     assert even.few_shapes and not plain.few_shapes
     count = 2 * len(plan_by_budget(ENCODED.lengths, 3, 0, 1024))
@@ -206,7 +206,7 @@ def test_even_batches_have_few_shapes_and_the_pairs_of_plain_ones_in_their_order
 
 @pytest.mark.parametrize("choice", ["soft", "hard"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_rows_that_fill_up_a_batch_teach_nothing(choice: Literal["soft", "hard"], smoothing: float) -> None:
+def test_filler_rows_do_not_change_loss_or_gradient(choice: Literal["soft", "hard"], smoothing: float) -> None:
     torch.manual_seed(1)
     attention = AttentionConfig(score="dot", feed="output", choice=choice)
     config = Seq2SeqConfig(
@@ -230,14 +230,14 @@ def test_rows_that_fill_up_a_batch_teach_nothing(choice: Literal["soft", "hard"]
     torch.testing.assert_close(same_grad, grad, rtol=0, atol=1e-11 * float(grad.abs().max()))
 
 
-def test_an_even_batch_of_no_pairs_is_one_from_which_nothing_is_learned() -> None:
+def test_an_even_batch_without_pairs_has_no_targets() -> None:
     batch = ENCODED.even(np.arange(0), 512)
     assert batch.tokens == 0
     assert batch.source.shape == batch.target.shape == (64, 8)
     assert set(batch.indices.tolist()) == {-1}
 
 
-def test_the_parts_of_an_even_batch_hold_every_pair_once() -> None:
+def test_shards_of_an_even_batch_have_every_pair_once() -> None:
     even = PairBatches(ENCODED, 0, 512, even=True)
     parts = [even.at(5, part, 3) for part in range(3)]
     found = torch.cat([part.indices for part in parts])
@@ -245,6 +245,6 @@ def test_the_parts_of_an_even_batch_hold_every_pair_once() -> None:
     assert sum(part.tokens for part in parts) == even.tokens(5)
 
 
-def test_a_pair_over_the_budget_makes_an_even_batch_of_its_own() -> None:
+def test_a_pair_over_the_budget_is_an_even_batch_of_its_own() -> None:
     longest = int(ENCODED.lengths.max(axis=1).argmax())
     assert ENCODED.even(np.array([longest]), 8).source.shape[0] == 1

@@ -59,7 +59,7 @@ def readable(text: str) -> str:
     return bytepairs.replace_surrogates(text)[0]
 
 
-def test_ids_are_those_of_transformers_on_odd_texts_and_every_text_comes_back(tmp_path: Path) -> None:
+def test_ids_equal_transformers_and_decode_back_on_odd_texts(tmp_path: Path) -> None:
     theirs = theirs_of(tmp_path, TRAINED)
     texts = [*TEXTS, *odd_strings(2000)]
     for text, ids in zip(texts, TRAINED.ids(texts), strict=True):
@@ -74,7 +74,7 @@ def test_ids_are_those_of_transformers_on_odd_texts_and_every_text_comes_back(tm
 
 
 @published
-def test_the_published_files_give_the_ids_that_transformers_gives_and_come_back_byte_for_byte(tmp_path: Path) -> None:
+def test_published_files_equal_transformers_and_round_trip(tmp_path: Path) -> None:
     ours = Gpt2Tokenizer.read(PUBLISHED)
     assert (ours.vocab, ours.end) == (50257, 50256)
     assert ours.ids(["Hello world", " Hello world", "the child came home from"]) == [
@@ -94,7 +94,7 @@ def test_the_published_files_give_the_ids_that_transformers_gives_and_come_back_
     assert [ours.ids_of(text).tolist() for text in texts[-2:]] == ours.ids(texts[-2:])
 
 
-def test_any_ids_decode_as_transformers_decodes_them(tmp_path: Path) -> None:
+def test_random_ids_decode_as_in_transformers(tmp_path: Path) -> None:
     theirs = theirs_of(tmp_path, TRAINED)
     rng = random.Random(1)
     for _ in range(500):
@@ -102,7 +102,7 @@ def test_any_ids_decode_as_transformers_decodes_them(tmp_path: Path) -> None:
         assert TRAINED.decode(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-def test_a_folder_written_here_is_read_by_transformers(tmp_path: Path) -> None:
+def test_transformers_reads_exported_tokenizers(tmp_path: Path) -> None:
     from transformers import AutoTokenizer, GPT2TokenizerFast
 
     for name, text in TRAINED.files(context=64).items():
@@ -118,14 +118,14 @@ def test_a_folder_written_here_is_read_by_transformers(tmp_path: Path) -> None:
     assert plain(GPT2TokenizerFast.from_pretrained(tmp_path), TEXTS[0]) == wanted
 
 
-def test_what_transformers_writes_is_read_here(tmp_path: Path) -> None:
+def test_tokenizers_written_by_transformers_are_read(tmp_path: Path) -> None:
     theirs_of(tmp_path, TRAINED).save_pretrained(tmp_path / "saved")
     read = Gpt2Tokenizer.read(tmp_path / "saved")
     assert read.json == TRAINED.json
     assert (read.sha256, read.files()) == (TRAINED.sha256, TRAINED.files())
 
 
-def test_text_that_spells_the_end_is_ordinary_text_unless_asked_for(tmp_path: Path) -> None:
+def test_endoftext_in_a_text_is_ordinary_text_unless_requested(tmp_path: Path) -> None:
     theirs = theirs_of(tmp_path, TRAINED)
     for text in ("<|endoftext|>", "a<|endoftext|> b", "<|endoftext|><|endoftext|>\n", "<|endof<|endoftext|>text|>", ""):
         assert TRAINED.end not in TRAINED.ids([text])[0]
@@ -138,14 +138,14 @@ def test_text_that_spells_the_end_is_ordinary_text_unless_asked_for(tmp_path: Pa
     assert TRAINED.pieces([TRAINED.end]) == [END]
 
 
-def test_lone_surrogates_are_counted_and_read_as_the_replacement_character() -> None:
+def test_lone_surrogates_become_replacement_characters() -> None:
     found = TRAINED.encode("the \ud800 dog\udfff")
     assert found.replaced == 2
     assert TRAINED.decode(found.ids) == "the \ufffd dog\ufffd"
     assert found.ids == TRAINED.ids(["the \ud800 dog\udfff"])[0] == TRAINED.ids_of("the \udfff dog\ud801").tolist()
 
 
-def test_a_part_of_a_character_reads_as_its_bytes_and_streams_whole() -> None:
+def test_partial_characters_are_shown_as_bytes_and_streamed_whole() -> None:
     ids = TRAINED.ids(["漢"])[0]
     assert TRAINED.pieces(ids) == ["\\xe6", "\\xbc", "\\xa2"]
     assert [TRAINED.bytes([number]) for number in ids] == [b"\xe6", b"\xbc", b"\xa2"]
@@ -162,7 +162,7 @@ WOVEN = Gpt2Tokenizer.train(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(LETTERS), max_size=30))
-def test_a_text_that_is_cut_has_the_ids_of_the_whole(letters: list[str]) -> None:
+def test_split_texts_have_the_same_ids(letters: list[str]) -> None:
     text = "".join(letters)
     whole = WOVEN.encode(text).ids
     usual = bytepairs.PART
@@ -177,7 +177,7 @@ def test_a_text_that_is_cut_has_the_ids_of_the_whole(letters: list[str]) -> None
         bytepairs.PART = usual
 
 
-def test_a_long_text_is_cut_into_parts_for_all_cores_and_groups_do_not_change_it(
+def test_parallel_encoding_has_the_same_ids(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = "\n".join(TEXTS * 3)
@@ -193,7 +193,7 @@ def test_a_long_text_is_cut_into_parts_for_all_cores_and_groups_do_not_change_it
 
 
 @pytest.mark.parametrize("text", ["!", " ", "a", "\n", "ab ", "e\u0301", "' "])
-def test_a_line_of_a_megabyte_is_read_in_three_seconds(text: str) -> None:
+def test_a_line_of_a_megabyte_is_encoded_in_three_seconds(text: str) -> None:
     line = text * (2**20 // len(text.encode()))
     begun = time.process_time()
     ids = TRAINED.ids([line])[0]
@@ -201,7 +201,7 @@ def test_a_line_of_a_megabyte_is_read_in_three_seconds(text: str) -> None:
     assert TRAINED.decode(ids) == line
 
 
-def test_training_gives_the_same_pieces_in_any_process_as_gpt2_numbers_them() -> None:
+def test_bpe_training_is_deterministic_and_numbered_as_gpt2() -> None:
     code = (
         "import pydoc_data.topics as p\n"
         "from heedful.data.tokenizers.byte_pairs import *\n"
@@ -218,7 +218,7 @@ def test_training_gives_the_same_pieces_in_any_process_as_gpt2_numbers_them() ->
     assert [vocab[merge.replace(" ", "")] for merge in merges] == list(range(256, 599))
 
 
-def test_the_smallest_tokenizer_is_of_bytes_alone() -> None:
+def test_the_smallest_vocabulary_is_bytes_only() -> None:
     bare = Gpt2Tokenizer.train(Gpt2Bpe(vocab=257), ["some text"])
     assert (bare.vocab, bare.end) == (257, 256)
     assert bare.bytes(bare.ids(["Grüße"])[0]) == "Grüße".encode()
@@ -226,7 +226,7 @@ def test_the_smallest_tokenizer_is_of_bytes_alone() -> None:
         Gpt2Tokenizer.train(Gpt2Bpe(), ["", " \n"])
 
 
-def test_a_saved_file_is_read_again(tmp_path: Path) -> None:
+def test_saved_tokenizers_load(tmp_path: Path) -> None:
     TRAINED.save(tmp_path / "tokenizer.json")
     assert Gpt2Tokenizer.load(tmp_path / "tokenizer.json").json == TRAINED.json
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
@@ -234,7 +234,7 @@ def test_a_saved_file_is_read_again(tmp_path: Path) -> None:
         TRAINED.save(tmp_path / "no" / "tokenizer.json")
 
 
-def test_a_recipe_may_name_files_by_any_of_their_names(tmp_path: Path) -> None:
+def test_a_recipe_accepts_all_published_file_names(tmp_path: Path) -> None:
     files = TRAINED.files()
     for folder, vocab, merges in (("hf", "vocab.json", "merges.txt"), ("openai", "encoder.json", "vocab.bpe")):
         (tmp_path / folder).mkdir()
@@ -272,7 +272,7 @@ def model(**parts: Any) -> str:
     return changed(model=GOOD["model"] | parts)
 
 
-def test_settings_that_change_no_text_are_passed_over() -> None:
+def test_settings_without_effect_are_ignored() -> None:
     padding = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "!"}
     truncation = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
     assert Gpt2Tokenizer(changed(padding=padding, truncation=truncation, post_processor=None), "x").json == TRAINED.json
@@ -328,7 +328,7 @@ def test_settings_that_change_no_text_are_passed_over() -> None:
         (changed(added_tokens=7), "added_tokens of 7"),
     ],
 )  # fmt: skip
-def test_a_damaged_or_foreign_file_is_refused(text: str, found: str) -> None:
+def test_invalid_tokenizer_files_are_refused(text: str, found: str) -> None:
     with pytest.raises(UserError) as error:
         Gpt2Tokenizer(text, "tokenizer.json")
     assert found in str(error.value)
@@ -345,7 +345,7 @@ def test_a_damaged_or_foreign_file_is_refused(text: str, found: str) -> None:
         ("<| endoftext|>", "which is not in the vocabulary"),
     ],
 )
-def test_a_bad_merge_is_told_by_its_line_with_a_header_and_without(line: str, found: str) -> None:
+def test_an_invalid_merge_is_reported_by_its_line(line: str, found: str) -> None:
     header, *lines = TRAINED.files()["merges.txt"].split("\n")
     for top in ([header], []):
         text = "\r\n".join([*top, *lines[:6], line, *lines[6:]])
@@ -357,7 +357,7 @@ def test_a_bad_merge_is_told_by_its_line_with_a_header_and_without(line: str, fo
     assert Gpt2Tokenizer.from_texts(TRAINED.files()["vocab.json"], good, "v", "m").json == TRAINED.json
 
 
-def test_a_file_that_is_no_text_or_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binary_or_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tokenizer.json"
     file.write_bytes(b"{\xff")
     with pytest.raises(UserError, match=r"tokenizer.json:byte 1: ") as error:
@@ -372,12 +372,12 @@ def test_a_file_that_is_no_text_or_too_large_is_not_read(tmp_path: Path, monkeyp
         Gpt2Tokenizer.load(tmp_path / "nothing.json")
 
 
-def test_a_text_alone_is_no_list_of_texts() -> None:
+def test_a_single_string_instead_of_a_list_is_refused() -> None:
     with pytest.raises(TypeError, match="give a list of texts"):
         TRAINED.ids("a text")
 
 
-def test_files_with_any_bytes_changed_are_read_or_refused_by_name(tmp_path: Path) -> None:
+def test_corrupted_files_load_or_are_refused_by_name(tmp_path: Path) -> None:
     rng = random.Random(0)
     small = Gpt2Tokenizer.train(Gpt2Bpe(vocab=270), TEXTS[:3])
     told = []

@@ -24,14 +24,14 @@ def table(folder: Path, content: str, **settings: object) -> ChoicesTable:
     return ChoicesTable.model_validate({"root": str(folder), "train": "train.csv", "valid": "train.csv", **settings})
 
 
-def test_a_file_of_swag_is_read(tmp_path: Path) -> None:
+def test_swag_files_are_read(tmp_path: Path) -> None:
     (one, two), skipped = table(tmp_path, HEADER + ROW.format(0) + ROW.format(3)).read("train")
     endings = ("He walks in, slowly.", "He eats it.", "He flies.", "He is a lake.")
     assert one == Question("She opens the door.", endings, 0)
     assert (two.correct, skipped) == (3, 0)
 
 
-def test_other_columns_can_be_named(tmp_path: Path) -> None:
+def test_column_names_are_settings(tmp_path: Path) -> None:
     text = "question,yes,no,answer\nis it?,it is,it is not,1\n"
     settings = {"text": "question", "begin": None, "choices": ("yes", "no"), "label": "answer"}
     assert table(tmp_path, text, **settings).read("train").items == [Question("is it?", ("it is", "it is not"), 1)]
@@ -49,13 +49,13 @@ def test_other_columns_can_be_named(tmp_path: Path) -> None:
         ("", "this file is empty"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_file_errors_have_a_location(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         table(tmp_path, text).read("train")
     assert str(tmp_path / "train.csv") in str(error.value)
 
 
-def test_each_choice_is_a_pair_and_a_row_and_each_question_comes_once_an_epoch() -> None:
+def test_choices_are_rows_and_each_question_comes_once_per_epoch() -> None:
     encoded = encode_choices(QUESTIONS, TOKENIZER, 12)
     assert (len(encoded), encoded.choices) == (6, 3)
     batch = encoded.batch(np.array([1, 0]))

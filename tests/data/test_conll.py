@@ -41,14 +41,14 @@ BILOU = ["B-PER", "L-PER", "U-PER", "O", "U-LOC", "U-PER", "B-PER", "L-PER"]
 
 
 @pytest.mark.parametrize("tags", [IOB1, IOB2, IOBES, BILOU], ids=["IOB1", "IOB2", "IOBES", "BILOU"])
-def test_every_way_of_writing_says_the_same(tags: list[str]) -> None:
+def test_all_tagging_schemes_give_the_same_chunks(tags: list[str]) -> None:
     assert chunks(tags) == [
         Chunk(0, 2, "PER"), Chunk(2, 3, "PER"), Chunk(4, 5, "LOC"), Chunk(5, 6, "PER"), Chunk(6, 8, "PER"),
     ]  # fmt: skip
     assert list(iob2(tags)) == IOB2
 
 
-def test_what_is_written_in_iob2_is_read_back_whatever_the_tags_are() -> None:
+def test_iob2_preserves_chunks_of_any_tags() -> None:
     for tags in product(["O", "B-A", "I-A", "E-A", "S-A", "I-B"], repeat=4):
         written = iob2(tags)
         assert chunks(written) == chunks(tags)
@@ -58,12 +58,12 @@ def test_what_is_written_in_iob2_is_read_back_whatever_the_tags_are() -> None:
         assert inside == {place for place, tag in enumerate(tags) if tag != "O"}
 
 
-def test_a_type_may_have_a_hyphen_in_it() -> None:
+def test_chunk_types_may_contain_hyphens() -> None:
     assert chunks(["B-work-of-art", "I-work-of-art", "I-work"]) == [Chunk(0, 2, "work-of-art"), Chunk(2, 3, "work")]
 
 
 # ------------------------------------------------------------------ files
-def test_sentences_are_read_and_documents_are_no_words(tmp_path: Path) -> None:
+def test_sentences_are_read_and_document_marks_skipped(tmp_path: Path) -> None:
     read = source(tmp_path, TEXT).read("train")
     assert [sentence.words for sentence in read.sentences] == [
         ("EU", "rejects", "German"),
@@ -74,12 +74,12 @@ def test_sentences_are_read_and_documents_are_no_words(tmp_path: Path) -> None:
     assert collect_labels(read.sentences) == ("O", "B-MISC", "I-MISC", "B-ORG", "I-ORG", "B-PER", "I-PER")
 
 
-def test_another_column_may_hold_the_tags(tmp_path: Path) -> None:
+def test_the_tag_column_is_a_setting(tmp_path: Path) -> None:
     (read,) = source(tmp_path, "EU NNP I-NP O\nrejects VBZ I-VP O\n", tag_column=2).read("train").sentences
     assert read.tags == ("B-NP", "B-VP")
 
 
-def test_columns_may_have_tabs_between_and_words_may_have_odd_spaces_in_them(tmp_path: Path) -> None:
+def test_tab_separated_columns_may_contain_odd_spaces(tmp_path: Path) -> None:
     (read,) = source(tmp_path, "New York\tB-LOC\r\n8\xa01/2\tO\r\n").read("train").sentences
     assert read.words == ("New York", "8\xa01/2")
 
@@ -91,31 +91,31 @@ def test_gzip_is_read(tmp_path: Path) -> None:
     assert len(files.read("train").sentences) == 2
 
 
-def test_a_line_with_another_number_of_columns_is_named(tmp_path: Path) -> None:
+def test_a_different_number_of_columns_is_reported_by_line(tmp_path: Path) -> None:
     error = problem(tmp_path, "EU NNP I-NP I-ORG\nrejects VBZ O\n")
     assert error.where == f"{tmp_path}/train.txt:2"
     assert error.found == "3 columns in 'rejects VBZ O'"
     assert error.expected == "4 columns, as in the first line"
 
 
-def test_a_word_without_a_tag_is_named(tmp_path: Path) -> None:
+def test_a_word_without_a_tag_is_reported(tmp_path: Path) -> None:
     error = problem(tmp_path, "EU\nrejects\n")
     assert (error.where, error.found) == (f"{tmp_path}/train.txt:1", "1 column in 'EU'")
 
 
 @pytest.mark.parametrize("settings", [{"tag_column": 4}, {"tag_column": -5}, {"tag_column": 0}, {"word_column": 9}])
-def test_a_column_that_is_not_there_is_named(tmp_path: Path, settings: dict[str, int]) -> None:
+def test_a_missing_column_is_reported(tmp_path: Path, settings: dict[str, int]) -> None:
     error = problem(tmp_path, "EU NNP I-NP I-ORG\n", **settings)
     assert error.where == f"{tmp_path}/train.txt:1" and "tag_column" in str(error.todo)
 
 
 @pytest.mark.parametrize("tag", ["NNP", "B", "B-", "X-PER", "o"])
-def test_what_is_no_tag_is_named(tmp_path: Path, tag: str) -> None:
+def test_an_invalid_chunk_tag_is_reported(tmp_path: Path, tag: str) -> None:
     error = problem(tmp_path, f"EU I-ORG\nrejects {tag}\n")
     assert (error.message, error.where, error.found) == ("this is not a tag", f"{tmp_path}/train.txt:2", repr(tag))
 
 
-def test_tags_that_mark_no_chunks_are_kept_as_they_are(tmp_path: Path) -> None:
+def test_other_tags_are_unchanged(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("A DET\ndog NOUN\n\nB-side B_X\nx i-per\n")
     found = Conll(root=str(tmp_path), train="train.txt", valid="train.txt").read("train").sentences
     assert [sentence.tags for sentence in found] == [("DET", "NOUN"), ("B_X", "i-per")]
@@ -124,7 +124,7 @@ def test_tags_that_mark_no_chunks_are_kept_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("chunks", "tags"), [(None, None), (True, None), (False, ("I-ORG", "NNP"))])
-def test_whether_tags_mark_chunks_may_be_set(tmp_path: Path, chunks: bool | None, tags: tuple[str, ...] | None) -> None:
+def test_chunk_detection_can_be_overridden(tmp_path: Path, chunks: bool | None, tags: tuple[str, ...] | None) -> None:
     (tmp_path / "train.txt").write_text("EU I-ORG\nrejects NNP\n")
     data = Conll(root=str(tmp_path), train="train.txt", valid="train.txt", chunks=chunks)
     if tags is None:
@@ -136,13 +136,13 @@ def test_whether_tags_mark_chunks_may_be_set(tmp_path: Path, chunks: bool | None
 
 
 @pytest.mark.parametrize("tag", [" ", "x" * 1001])
-def test_a_tag_without_a_name_is_refused(tmp_path: Path, tag: str) -> None:
+def test_blank_tags_are_refused(tmp_path: Path, tag: str) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps({"tokens": ["a"], "tags": [tag]}) + "\n")
     with pytest.raises(UserError, match=r"train\.jsonl:1: this is not a tag"):
         JsonTags(root=str(tmp_path), train="train.jsonl", valid="train.jsonl").read("train")
 
 
-def test_a_file_without_words_is_refused(tmp_path: Path) -> None:
+def test_files_without_words_are_refused(tmp_path: Path) -> None:
     assert problem(tmp_path, "-DOCSTART- O\n\n\n").message == "there is no sentence to read"
 
 
@@ -164,7 +164,7 @@ def test_json_lines_are_read(tmp_path: Path) -> None:
         ({"tokens": ["EU"], "tags": [1]}, "[1]"),
     ],
 )
-def test_a_row_that_is_not_right_is_named(tmp_path: Path, row: dict[str, object], found: str) -> None:
+def test_invalid_json_rows_are_reported(tmp_path: Path, row: dict[str, object], found: str) -> None:
     (tmp_path / "train.jsonl").write_text('{"tokens": [], "tags": []}\n' + json.dumps(row) + "\n")
     with pytest.raises(UserError) as error:
         JsonTags(root=str(tmp_path), train="train.jsonl", valid="train.jsonl").read("train")
@@ -173,7 +173,7 @@ def test_a_row_that_is_not_right_is_named(tmp_path: Path, row: dict[str, object]
 
 # ------------------------------------------------------------------ the published files
 @pytest.mark.skipif(not CONLL.is_dir(), reason=f"no files of CoNLL-2003 in {CONLL}; set HEEDFUL_DATA")
-def test_the_published_files_have_the_published_numbers() -> None:
+def test_published_files_have_the_published_counts() -> None:
     files = Conll(root=str(CONLL), train="eng.train.gz", valid="eng.testa.gz", test="eng.testb.gz")
     counts = {"valid": (3250, 51362, 5942), "test": (3453, 46435, 5648)}  # sentences, words, names
     for split in ("valid", "test"):

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "tokens"
 
 
-def test_token_files_hold_what_encoding_in_memory_gives(folder: Path) -> None:
+def test_token_files_equal_encoding_in_memory(folder: Path) -> None:
     read = TokenFiles(folder=str(folder)).read("train")
     encoded = encode_documents(DOCUMENTS[:15], TOKENIZER, 32, PairRules())
     for one, other in (
@@ -50,14 +50,14 @@ def test_token_files_hold_what_encoding_in_memory_gives(folder: Path) -> None:
     assert not TokenFiles(folder=str(folder)).problems()
 
 
-def test_a_split_that_is_not_there_is_told(folder: Path) -> None:
+def test_a_missing_split_is_reported(folder: Path) -> None:
     assert TokenFiles(folder=str(folder)).test is None
     with pytest.raises(UserError, match="there is no test data"):
         TokenFiles(folder=str(folder)).read("test")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "train.ids", "train.sentences", "train.documents"])
-def test_one_changed_byte_is_found(folder: Path, name: str) -> None:
+def test_one_changed_byte_is_detected(folder: Path, name: str) -> None:
     data = bytearray((folder / name).read_bytes())
     data[len(data) // 2] ^= 1
     (folder / name).write_bytes(bytes(data))
@@ -66,7 +66,7 @@ def test_one_changed_byte_is_found(folder: Path, name: str) -> None:
     assert name in str(error.value)
 
 
-def test_lost_and_short_files_are_told_at_once(folder: Path) -> None:
+def test_missing_and_short_files_are_reported_without_reading(folder: Path) -> None:
     (folder / "train.ids").unlink()
     (folder / "valid.ids").write_bytes(b"1234")
     told = "\n".join(map(str, TokenFiles(folder=str(folder)).problems()))
@@ -86,14 +86,14 @@ def test_lost_and_short_files_are_told_at_once(folder: Path) -> None:
         (json.dumps({"format": 1, "kind": "tokens", "vocab": 9, "splits": {}, "files": {}, "more": 1}), "more"),
     ],
 )
-def test_a_foreign_manifest_is_refused(folder: Path, text: str, told: str) -> None:
+def test_an_invalid_manifest_is_refused(folder: Path, text: str, told: str) -> None:
     (folder / "manifest.json").write_text(text)
     with pytest.raises(UserError, match=r"manifest.json") as error:
         TokenFiles(folder=str(folder)).read("train")
     assert told in str(error.value)
 
 
-def test_files_that_do_not_fit_together_are_refused_even_where_the_manifest_says_so(folder: Path) -> None:
+def test_inconsistent_files_are_refused_despite_a_matching_manifest(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["splits"]["train"]["tokens"] += 1
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -101,7 +101,7 @@ def test_files_that_do_not_fit_together_are_refused_even_where_the_manifest_says
         TokenFiles(folder=str(folder)).read("train")
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_token_folders_are_written_atomically(tmp_path: Path) -> None:
     def broken() -> object:
         yield [[5, 6], [7]]
         raise KeyboardInterrupt
@@ -122,7 +122,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "train.ids/../../outside", "more.ids"])
-def test_a_manifest_names_no_file_but_the_folders_own(folder: Path, name: str) -> None:
+def test_a_manifest_cannot_name_outside_files(folder: Path, name: str) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"][name] = {"size": 1, "sha256": "0" * 64}
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -132,7 +132,7 @@ def test_a_manifest_names_no_file_but_the_folders_own(folder: Path, name: str) -
         TokenFiles(folder=str(folder)).read("train")
 
 
-def test_a_link_in_place_of_a_file_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_links_are_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "train.ids").rename(tmp_path / "elsewhere")
     (folder / "train.ids").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="a link"):

@@ -55,18 +55,18 @@ def test_paragraphs_are_split_into_sentences(expected: list[str]) -> None:
     assert sentences("  ".join(expected)) == expected
 
 
-def test_sentences_of_other_scripts_and_of_nothing() -> None:
+def test_sentences_of_other_scripts_and_empty_texts() -> None:
     assert sentences("今日は晴れ。明日は雨！") == ["今日は晴れ。", "明日は雨！"]
     assert sentences(" \t ") == []
     assert sentences("...") == ["..."]
 
 
-def test_no_character_is_lost_between_sentences() -> None:
+def test_sentence_splitting_loses_no_character() -> None:
     text = " ".join(pydoc_data.topics.topics.values())
     assert " ".join(sentences(text)) == " ".join(text.split())
 
 
-def test_splitting_takes_time_in_proportion_to_the_text() -> None:
+def test_sentence_splitting_takes_linear_time() -> None:
     for text in (
         "a. " * 200_000,
         "A. " * 100_000,
@@ -85,7 +85,7 @@ def write(folder: Path, **files: str) -> str:
     return str(folder)
 
 
-def test_documents_end_with_files_at_blank_lines_or_before_titles(tmp_path: Path) -> None:
+def test_document_boundaries_are_files_blank_lines_or_titles(tmp_path: Path) -> None:
     root = write(tmp_path, a="One. Two.\n\nThree.\n", b="Four.\n")
     found = lambda **how: list(TextDocuments(**how).documents(root, 1000))  # noqa: E731
     assert found(files=["a.txt", "b.txt"]) == [["One.", "Two.", "Three."], ["Four."]]
@@ -98,7 +98,7 @@ def test_documents_end_with_files_at_blank_lines_or_before_titles(tmp_path: Path
     assert found(files=["w.txt"], between="headings") == [["A cat .", "It sat .", "Mice ."], ["A dog ."], ["Y ."]]
 
 
-def test_texts_of_json_lines_are_documents(tmp_path: Path) -> None:
+def test_json_lines_are_documents(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "r.jsonl.gz", "wt") as file:
         file.write(json.dumps({"text": "Good. Bad.<br /><br />Ugly"}) + "\n\n" + json.dumps({"text": " "}) + "\n")
     part = JsonDocuments(files=["r.jsonl.gz"])
@@ -107,7 +107,7 @@ def test_texts_of_json_lines_are_documents(tmp_path: Path) -> None:
         list(JsonDocuments(files=["r.jsonl.gz"], field="body").documents(str(tmp_path), 1000))
 
 
-def test_a_share_of_the_documents_is_held_out_and_each_is_in_one_split(tmp_path: Path) -> None:
+def test_documents_are_held_out_by_share_without_overlap(tmp_path: Path) -> None:
     write(tmp_path, a="\n\n".join(f"Document {number}. It ends." for number in range(40)))
     part = TextDocuments(files=["a.txt"], between="blank_lines")
     data = Documents(root=str(tmp_path), train=[part], held_out=0.1)
@@ -121,7 +121,7 @@ def test_a_share_of_the_documents_is_held_out_and_each_is_in_one_split(tmp_path:
         read_documents(few, "valid")
 
 
-def test_files_and_folders_that_are_missing_or_empty_are_told_before_reading(tmp_path: Path) -> None:
+def test_missing_or_empty_files_are_reported_before_reading(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     data = Documents(root=str(tmp_path), train=[TextDocuments(files=["no.txt", "empty"])])
     assert [error.message for error in data.problems()] == ["there is no such file", "there is no text in this folder"]
@@ -129,7 +129,7 @@ def test_files_and_folders_that_are_missing_or_empty_are_told_before_reading(tmp
         list(TextDocuments(files=["empty"]).documents(str(tmp_path), 10))
 
 
-def test_a_module_is_a_document_and_code_is_left_out() -> None:
+def test_modules_are_documents_without_code() -> None:
     found = list(library_documents(LibraryProse(), "test"))
     assert 20 <= len(found) <= 30
     assert not any(one.startswith(">>>") for document in found for one in document)
@@ -138,7 +138,7 @@ def test_a_module_is_a_document_and_code_is_left_out() -> None:
 
 
 @pytest.mark.skipif(not (DATA / "novels").is_dir(), reason=f"no novels in {DATA}; set HEEDFUL_DATA")
-def test_a_novel_and_wikipedia_have_about_as_many_sentences_as_they_should() -> None:
+def test_sentence_counts_of_a_novel_and_wikipedia_are_plausible() -> None:
     (hound,) = TextDocuments(files=["novels/Doyle_Hound_1902.txt.gz"]).documents(str(DATA), 10**6)
     words = sum(len(one.split()) for one in hound)
     assert words == 59_639

@@ -50,12 +50,12 @@ SPELLED = {
 
 
 @pytest.mark.parametrize("language", SPELLED)
-def test_words_are_right(language: str) -> None:
+def test_number_words_are_correct(language: str) -> None:
     assert spell(list(SPELLED[language]), language) == list(SPELLED[language].values())
 
 
 @pytest.mark.parametrize("language", languages())
-def test_every_language_spells_as_its_rules_do_by_default(language: str) -> None:
+def test_every_language_has_default_spelling(language: str) -> None:
     numbers = [0, 1, 11, 21, 99, 100, 101, 999, 1000, 1001, 20_000, 999_999, 10**12 - 1]
     engine = RbnfEngine.for_language(language)
     words = spell(numbers, language)
@@ -63,7 +63,7 @@ def test_every_language_spells_as_its_rules_do_by_default(language: str) -> None
     assert not [word for word in words if not word.strip() or "\u00ad" in word or any(map(str.isdigit, word))]
 
 
-def test_splits_are_disjoint_and_as_large_as_asked() -> None:
+def test_splits_are_disjoint_and_have_the_requested_size() -> None:
     data = NumberWords(train=3000, valid=200, test=300)
     numbers = {split: data.numbers(split) for split in SPLITS}
     assert [len(numbers[split]) for split in SPLITS] == [3000, 200, 300]
@@ -72,7 +72,7 @@ def test_splits_are_disjoint_and_as_large_as_asked() -> None:
     assert all(0 <= number < 1_000_000 for split in SPLITS for number in numbers[split])
 
 
-def test_numbers_are_even_over_digit_lengths() -> None:
+def test_numbers_are_balanced_over_digit_lengths() -> None:
     numbers = NumberWords().numbers("train")
     counts = Counter(len(str(number)) for number in numbers)
     assert counts[1] + counts[2] >= 60  # most of the 100 there are
@@ -88,20 +88,20 @@ def test_even_shares(total: int, counts: list[int], shares: list[int]) -> None:
 
 
 @pytest.mark.parametrize(("count", "share"), [(1, 1), (10, 10), (10, 3), (10**11, 1000)])
-def test_sample_repeats_no_number(count: int, share: int) -> None:
+def test_sampling_is_without_replacement(count: int, share: int) -> None:
     chosen = sample(0, 1, count, share)
     assert len(set(chosen)) == share
     assert all(0 <= number < count for number in chosen)
 
 
-def test_sample_is_even() -> None:
+def test_sampling_is_uniform() -> None:
     counts = Counter(number for seed in range(3000) for number in sample(seed, 0, 10, 3))
     assert min(counts.values()) > 780  # 900 expected, deviation 25
     assert max(counts.values()) < 1020
 
 
 @pytest.mark.parametrize("below", [3, 10, 11, 12_345])
-def test_all_numbers_can_be_asked_for(below: int) -> None:
+def test_all_numbers_can_be_requested(below: int) -> None:
     data = NumberWords(train=below - 2, valid=1, test=1, below=below)
     assert sorted(number for split in SPLITS for number in data.numbers(split)) == list(range(below))
 
@@ -119,13 +119,13 @@ def test_pairs_of_large_numbers() -> None:
     assert any("milliard" in pair.target for pair in pairs.pairs)
 
 
-def test_generation_is_quick() -> None:
+def test_generation_is_fast() -> None:
     begin = time.process_time()
     assert sum(len(set(NumberWords().pairs(split))) for split in SPLITS) == 22_500
     assert time.process_time() - begin < 4
 
 
-def test_training_shows_short_numbers_often() -> None:
+def test_short_numbers_are_repeated_in_training() -> None:
     words = NumberWords(train=300, valid=20, test=20, below=1000)
     often = Counter(words.pairs("train"))
     short = set(words.numbers("train")) & set(range(100))
@@ -145,12 +145,12 @@ def test_training_shows_short_numbers_often() -> None:
         ({"seed": -1}, "greater than or equal"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message.replace("?", r"\?")):
         NumberWords.model_validate(settings)
 
 
-def test_no_file_is_missing() -> None:
+def test_embedded_data_has_no_problems() -> None:
     assert NumberWords().problems() == []
 
 
@@ -171,7 +171,7 @@ def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
 
 @pytest.mark.usefixtures("small_library")
-def test_prose_is_what_modules_say_and_no_module_is_in_two_splits() -> None:
+def test_library_prose_splits_are_disjoint_modules() -> None:
     prose = LibraryProse(valid=3, test=2)
     texts = {split: prose.read(split).lines for split in SPLITS}
     assert texts["train"][:5] == [texts["train"][0], "", texts["train"][2], "", "More."]
@@ -184,7 +184,7 @@ def test_prose_is_what_modules_say_and_no_module_is_in_two_splits() -> None:
 
 
 @pytest.mark.usefixtures("small_library")
-def test_more_modules_than_there_are_is_said() -> None:
+def test_requesting_too_many_modules_is_an_error() -> None:
     with pytest.raises(UserError, match="too small") as error:
         LibraryProse(valid=10, test=2).read("train")
     assert error.value.found == "12 modules with docstrings"
@@ -192,6 +192,6 @@ def test_more_modules_than_there_are_is_said() -> None:
 
 
 @pytest.mark.slow
-def test_this_python_has_enough_to_say() -> None:
+def test_the_standard_library_has_enough_prose() -> None:
     text = LibraryProse().read("train")
     assert text.characters > 500_000

@@ -60,7 +60,7 @@ def plain(theirs: Any, text: str) -> list[int]:
     return found
 
 
-def test_ids_are_those_of_transformers_on_odd_texts_and_decode_as_theirs_do(tmp_path: Path) -> None:
+def test_gpt1_ids_and_decoding_equal_transformers_on_odd_texts(tmp_path: Path) -> None:
     theirs = theirs_of(tmp_path)
     texts = [*TEXTS, *odd_strings(2000)]
     for text, ids in zip(texts, MADE.ids(texts), strict=True):
@@ -69,7 +69,7 @@ def test_ids_are_those_of_transformers_on_odd_texts_and_decode_as_theirs_do(tmp_
     assert MADE.ids([TEXTS[0]])[0] == MADE.encode(TEXTS[0]).ids == MADE.ids_of(TEXTS[0]).tolist()
 
 
-def test_words_are_in_lower_case_and_end_in_a_mark() -> None:
+def test_words_are_lowercased_and_end_with_a_mark() -> None:
     found = MADE.encode("The\n Statement")
     assert "".join(found.pieces) == "the</w>statement</w>"
     assert found.offsets[0][0] == 0 and found.offsets[-1][1] == 14
@@ -79,13 +79,13 @@ def test_words_are_in_lower_case_and_end_in_a_mark() -> None:
     assert MADE.end is None
 
 
-def test_text_that_spells_the_unknown_token_is_ordinary_text() -> None:
+def test_unk_in_a_text_is_ordinary_text() -> None:
     assert MADE.unk not in MADE.ids(["a <unk> b<unk>"])[0]
     assert MADE.unk not in MADE.encode_special("<unk>")
     assert MADE.encode("a \ud800").replaced == 1
 
 
-def test_a_long_text_that_is_cut_has_the_ids_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_long_texts_have_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = odd_strings(300)
     wanted = [MADE.encode(text).ids for text in texts]
     monkeypatch.setattr(bytepairs, "PART", 2)
@@ -94,14 +94,14 @@ def test_a_long_text_that_is_cut_has_the_ids_of_the_whole(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("text", ["!", " ", "a", "ab ", "é"])
-def test_a_line_of_a_megabyte_is_read_in_three_seconds(text: str) -> None:
+def test_a_line_of_a_megabyte_is_encoded_in_three_seconds(text: str) -> None:
     line = text * (2**20 // len(text.encode()))
     begun = time.process_time()
     MADE.ids([line])
     assert time.process_time() - begun < 3
 
 
-def test_files_go_to_transformers_and_come_back(tmp_path: Path) -> None:
+def test_files_round_trip_through_transformers(tmp_path: Path) -> None:
     from transformers import OpenAIGPTTokenizerFast
 
     for name, text in MADE.files(context=64).items():
@@ -134,14 +134,14 @@ GOOD = json.loads(MADE.json)
         ("decoder", {"suffix": "@@"}, "decoder with suffix '@@'"),
     ],
 )
-def test_a_damaged_or_foreign_file_is_refused(part: str, change: dict[str, Any], found: str) -> None:
+def test_invalid_tokenizer_files_are_refused(part: str, change: dict[str, Any], found: str) -> None:
     with pytest.raises(UserError) as error:
         Gpt1Tokenizer(json.dumps(GOOD | {part: GOOD[part] | change, "added_tokens": []}), "tokenizer.json")
     assert found in str(error.value)
     assert str(error.value).startswith("tokenizer.json")
 
 
-def test_a_bad_merge_is_told_by_its_line_and_a_missing_unknown_token_by_its_name() -> None:
+def test_invalid_merges_and_a_missing_unk_are_reported() -> None:
     files = MADE.files()
     lines = files["merges.txt"].split("\n")
     with pytest.raises(UserError, match=r"merges\.txt:3: "):

@@ -28,7 +28,7 @@ def same(one: ImageBatch, other: ImageBatch) -> bool:
 
 
 @pytest.mark.parametrize("kind", SETS)
-def test_every_image_comes_once_an_epoch_as_it_was(kind: str) -> None:
+def test_every_image_comes_once_per_epoch_unchanged(kind: str) -> None:
     batches = ImageBatches(encoded(kind), seed=3, size=6)
     orders = []
     for epoch in range(3):
@@ -47,7 +47,7 @@ def test_every_image_comes_once_an_epoch_as_it_was(kind: str) -> None:
     assert orders[0] != sorted(orders[0])
 
 
-def test_the_order_is_a_function_of_seed_and_position() -> None:
+def test_the_order_depends_on_seed_and_position_only() -> None:
     one, two = (ImageBatches(encoded(), seed=5, size=6) for _ in range(2))
     later = [two.at(position) for position in reversed(range(20))][::-1]
     assert all(same(one.at(position), batch) for position, batch in enumerate(later))
@@ -56,7 +56,7 @@ def test_the_order_is_a_function_of_seed_and_position() -> None:
 
 
 @pytest.mark.parametrize(("size", "alike"), [(23, True), (1, True), (50, True), (6, False), (22, False)])
-def test_whether_all_batches_are_of_one_shape(size: int, alike: bool) -> None:
+def test_one_shape_is_reported_correctly(size: int, alike: bool) -> None:
     batches = ImageBatches(encoded(), seed=0, size=size)
     shapes = {batches.at(position).pixels.shape for position in range(2 * batches.count)}
     assert batches.one_shape is alike
@@ -65,7 +65,7 @@ def test_whether_all_batches_are_of_one_shape(size: int, alike: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", SETS)
-def test_parts_make_up_the_batch_and_one_may_hold_no_image(kind: str) -> None:
+def test_shards_make_up_the_batch_and_may_be_empty(kind: str) -> None:
     batches = ImageBatches(encoded(kind), seed=0, size=2)
     whole = batches.at(3)
     parts = [batches.at(3, part, 3) for part in range(3)]
@@ -75,7 +75,7 @@ def test_parts_make_up_the_batch_and_one_may_hold_no_image(kind: str) -> None:
     assert int(parts[2].epoch) == 0
 
 
-def test_in_order_gives_every_image_outside_of_any_epoch() -> None:
+def test_in_order_has_every_image_once() -> None:
     found = list(encoded().in_order(10))
     assert [batch.tokens for batch in found] == [10, 10, 3]
     assert torch.cat([batch.indices for batch in found]).tolist() == list(range(23))
@@ -83,14 +83,14 @@ def test_in_order_gives_every_image_outside_of_any_epoch() -> None:
     assert {int(batch.epoch) for batch in found} == {-1}
 
 
-def test_a_batch_moves_as_a_whole() -> None:
+def test_a_batch_of_images_moves_to_a_device() -> None:
     moved = ImageBatches(encoded(), seed=0, size=4).at(0).to("meta")
     assert {getattr(moved, field.name).device.type for field in fields(moved)} == {"meta"}
 
 
 @pytest.mark.parametrize("kind", SETS)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_send_the_same_images(kind: str, workers: int) -> None:
+def test_workers_load_the_same_images(kind: str, workers: int) -> None:
     # 3 * 5 * 7 bytes an image: what follows them in the pipe is not where a long number may begin
     batches = ImageBatches(encoded(kind), seed=1, size=6)
 
@@ -102,7 +102,7 @@ def test_workers_send_the_same_images(kind: str, workers: int) -> None:
     assert all(same(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
-def test_the_hash_names_type_shape_and_every_pixel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_covers_dtype_shape_and_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     known = encoded().sha256
     assert encode_images(Images(BYTES.copy())).sha256 == known
     changed = BYTES.copy()
@@ -114,7 +114,7 @@ def test_the_hash_names_type_shape_and_every_pixel(monkeypatch: pytest.MonkeyPat
     assert encoded().sha256 == known
 
 
-def test_what_is_encoded_is_not_copied_and_may_be_on_disk(tmp_path: Path) -> None:
+def test_encoding_does_not_copy_memory_mapped_images(tmp_path: Path) -> None:
     pixels = BYTES[:, :1].copy()
     assert encode_images(Images(pixels)).pixels.data_ptr() == pixels.ctypes.data
     np.save(tmp_path / "x.npy", pixels[:, 0])

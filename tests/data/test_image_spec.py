@@ -14,14 +14,14 @@ CANVAS = ImageSpec((1, 28, 28), ("zero", "eins", "zwölf"))
 
 
 @pytest.mark.parametrize("canvas", [CANVAS, ImageSpec((3, 4, 5))], ids=["with names", "without"])
-def test_what_is_written_is_read_again(tmp_path: Path, canvas: ImageSpec) -> None:
+def test_image_spec_round_trip(tmp_path: Path, canvas: ImageSpec) -> None:
     (tmp_path / "images.json").write_text(canvas.json, encoding="utf-8")
     found = ImageSpec.load(tmp_path / "images.json")
     assert found == canvas
     assert found.sha256 == canvas.sha256
 
 
-def test_it_counts_the_numbers_of_an_image_and_has_a_name_of_its_own() -> None:
+def test_vocab_is_the_number_of_values_and_the_hash_is_unique() -> None:
     assert CANVAS.vocab == 784
     others = [
         CANVAS,
@@ -53,7 +53,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str, told: str) -> None:
     assert str(path) in str(raised.value)
 
 
-def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing\.json"):
         ImageSpec.load(tmp_path / "nothing.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
@@ -61,7 +61,7 @@ def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
         ImageSpec.load(tmp_path / "bytes.json")
 
 
-def test_images_of_another_size_are_refused_with_both_sizes() -> None:
+def test_images_of_another_size_are_refused() -> None:
     fit = np.zeros((2, 1, 28, 28), np.uint8)
     assert CANVAS.require(fit) is fit
     with pytest.raises(UserError) as raised:

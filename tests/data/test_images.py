@@ -101,13 +101,13 @@ def test_idx_images_and_labels(tmp_path: Path) -> None:
     assert len(found) == 3 and found.skipped == 0
 
 
-def test_idx_without_labels_and_packed(tmp_path: Path) -> None:
+def test_idx_without_labels_and_gzip(tmp_path: Path) -> None:
     found = idx_files(tmp_path, packed(idx(GREY))).read("train")
     np.testing.assert_array_equal(found.pixels, GREY[:, None])
     assert found.labels is None and found.names == ()
 
 
-def test_idx_colours_come_last_in_the_file_and_first_in_the_tensor(tmp_path: Path) -> None:
+def test_idx_channels_are_last_in_the_file_and_first_in_the_tensor(tmp_path: Path) -> None:
     colours = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
     found = idx_files(tmp_path, idx(colours)).read("train").pixels
     assert found.shape == (2, 3, 4, 5) and found.flags.c_contiguous
@@ -115,7 +115,7 @@ def test_idx_colours_come_last_in_the_file_and_first_in_the_tensor(tmp_path: Pat
 
 
 @pytest.mark.parametrize("code", sorted(TYPES))
-def test_idx_of_every_type_and_any_rank(tmp_path: Path, code: int) -> None:
+def test_idx_of_every_dtype_and_rank(tmp_path: Path, code: int) -> None:
     array = np.array([[1, 100], [3, 4], [0, 7]]).astype(np.dtype(TYPES[code]).newbyteorder("="))
     for shape in [(6,), (3, 2), (1, 3, 2), (1, 1, 3, 1, 2)]:
         (tmp_path / "x").write_bytes(idx(array.reshape(shape)))
@@ -154,7 +154,7 @@ def header(*sizes: int, code: int = 8) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "file",
 )  # fmt: skip
-def test_bad_idx_files(tmp_path: Path, data: bytes, message: str, told: str) -> None:
+def test_invalid_idx_files_are_refused(tmp_path: Path, data: bytes, message: str, told: str) -> None:
     error = refused(idx_files(tmp_path, data))
     assert error.where == f"{tmp_path}/images"
     assert message in error.message
@@ -172,7 +172,7 @@ def test_bad_idx_files(tmp_path: Path, data: bytes, message: str, told: str) -> 
     ],
     ids=lambda value: value if isinstance(value, str) else "file",
 )
-def test_bad_idx_labels(tmp_path: Path, labels: bytes, message: str, told: str) -> None:
+def test_invalid_idx_labels_are_refused(tmp_path: Path, labels: bytes, message: str, told: str) -> None:
     error = refused(idx_files(tmp_path, idx(GREY), labels))
     assert error.where == f"{tmp_path}/labels"
     assert message in error.message
@@ -201,7 +201,7 @@ def limited(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("pack", [bytes, packed], ids=["plain", "gzip"])
-def test_sizes_beyond_the_bytes_that_there_are_take_no_memory(tmp_path: Path, pack: Any) -> None:
+def test_an_oversized_header_takes_no_memory(tmp_path: Path, pack: Any) -> None:
     (tmp_path / "x").write_bytes(pack(header(60_000, 2000, 2000) + bytes(100)))
     told = limited(tmp_path / "x").stderr
     assert "this idx file is truncated" in told and "MemoryError" not in told
@@ -225,12 +225,12 @@ GOOD = [idx(GREY), idx(LABELS), packed(idx(GREY)), idx(GREY.astype(np.float32))]
     )
 )
 @example(header(2**32 - 1, 2**32 - 1, 0, 2**32 - 1, code=14))
-def test_any_bytes_are_images_or_an_error_for_users(tmp_path: Path, data: bytes) -> None:
+def test_random_bytes_are_images_or_a_user_error(tmp_path: Path, data: bytes) -> None:
     with contextlib.suppress(UserError):
         assert isinstance(idx_files(tmp_path, data, idx(LABELS)).read("train"), Images)
 
 
-def test_validation_images_are_those_of_the_test_unless_named(tmp_path: Path) -> None:
+def test_validation_defaults_to_the_test_images(tmp_path: Path) -> None:
     for name, shade in (("a", 10), ("b", 20), ("c", 30)):
         (tmp_path / name).write_bytes(idx(np.full((1, 2, 2), shade, np.uint8)))
     a, b, c = (ImageFiles(images=name) for name in "abc")
@@ -245,7 +245,7 @@ def test_validation_images_are_those_of_the_test_unless_named(tmp_path: Path) ->
     assert data.problems() == [] and alone.problems(["train"]) == []
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(idx(GREY))
     (tmp_path / "folder").mkdir()
     data = IdxImages(
@@ -262,7 +262,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     assert lost.where == "data.root"
 
 
-def test_settings_from_a_recipe_and_nothing_heavy_to_check_them(tmp_path: Path) -> None:
+def test_image_settings_are_checked_without_heavy_packages(tmp_path: Path) -> None:
     data = parse(ArrayImages, {"kind": "array", "train": {"file": "x.npz"}, "shape": [1, 28, 28]})
     assert data.shape == (1, 28, 28)
     script = (
@@ -274,7 +274,7 @@ def test_settings_from_a_recipe_and_nothing_heavy_to_check_them(tmp_path: Path) 
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "set()\n"
 
 
-def test_bytes_are_scaled_and_floats_are_not() -> None:
+def test_uint8_is_scaled_and_floats_are_not() -> None:
     every = np.arange(256, dtype=np.uint8)
     np.testing.assert_array_equal(scale_pixels(every), np.arange(256, dtype=np.float32) / 255)
     assert scale_pixels(every).dtype == np.float32 and scale_pixels(every)[255] == 1
@@ -283,14 +283,14 @@ def test_bytes_are_scaled_and_floats_are_not() -> None:
 
 
 @pytest.mark.parametrize("shade", [0, 255])
-def test_one_image_of_one_shade_is_read(tmp_path: Path, shade: int) -> None:
+def test_a_single_uniform_image_is_read(tmp_path: Path, shade: int) -> None:
     one = np.full((1, 2, 2), shade, np.uint8)
     assert idx_files(tmp_path, idx(one)).read("train").pixels.tolist() == [[[[shade] * 2] * 2]]
     assert arrays(tmp_path, one).read("train").pixels.tolist() == [[[[shade] * 2] * 2]]
     assert scale_pixels(table(tmp_path, ",".join([str(shade)] * 4)).read("train").pixels).max() == shade / 255
 
 
-def test_arrays_of_each_shape(tmp_path: Path) -> None:
+def test_arrays_of_every_shape(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays(tmp_path, GREY).read("train").pixels, GREY[:, None])
     rows = GREY.reshape(3, 20)
     assert arrays(tmp_path, rows).read("train").pixels.shape == (3, 1, 1, 20)
@@ -304,7 +304,7 @@ def test_arrays_of_each_shape(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays(tmp_path, np.asfortranarray(GREY)).read("train").pixels, GREY[:, None])
 
 
-def test_arrays_of_each_type(tmp_path: Path) -> None:
+def test_arrays_of_every_dtype(tmp_path: Path) -> None:
     def read(array: NDArray[Any]) -> NDArray[Any]:
         return arrays(tmp_path, array).read("train").pixels[:, 0]
 
@@ -319,7 +319,7 @@ def test_arrays_of_each_type(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, (GREY / 7).astype(kind).astype(np.float32))
 
 
-def test_a_file_of_bytes_or_floats_stays_on_disk(tmp_path: Path) -> None:
+def test_uint8_and_float_arrays_stay_memory_mapped(tmp_path: Path) -> None:
     for array in (GREY, GREY.astype(np.float32)):
         found = arrays(tmp_path, array).read("train").pixels
         with (tmp_path / "images.npy").open("r+b") as file:
@@ -330,7 +330,7 @@ def test_a_file_of_bytes_or_floats_stays_on_disk(tmp_path: Path) -> None:
         assert np.load(tmp_path / "images.npy")[0, 0, 0] == array[0, 0, 0]
 
 
-def test_labels_of_arrays(tmp_path: Path) -> None:
+def test_array_labels(tmp_path: Path) -> None:
     for labels in (LABELS, LABELS[:, None], LABELS.astype(np.float64)):
         assert arrays(tmp_path, GREY, labels).read("train").labels.tolist() == [2, 0, 1]  # type: ignore[union-attr]
     assert "differs from" in refused(arrays(tmp_path, GREY, LABELS[:1])).message
@@ -338,7 +338,7 @@ def test_labels_of_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_archives_of_arrays(tmp_path: Path, save: Any) -> None:
+def test_npz_archives(tmp_path: Path, save: Any) -> None:
     save(tmp_path / "mnist.npz", x_train=GREY, y_train=LABELS, x_test=GREY[:1])
     named = ArrayFile(file="mnist.npz", key="x_train", labels="y_train")
     found = ArrayImages(root=str(tmp_path), train=named, test=ArrayFile(file="mnist.npz", key="x_test"))
@@ -354,7 +354,7 @@ def test_archives_of_arrays(tmp_path: Path, save: Any) -> None:
     np.testing.assert_array_equal(two.read("train").pixels, GREY[:, None])
 
 
-def test_names_in_a_file_that_has_none() -> None:
+def test_a_key_for_npy_files_is_refused() -> None:
     for more in ({"key": "x"}, {"labels": "y"}):
         with pytest.raises(ValidationError, match="file has named arrays"):
             ArrayFile(file="x.npy", **more)
@@ -389,21 +389,21 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
         (np.zeros((2, 3, 8, 8)), "are the channels", "data.shape=[3, 8, 8]"),
     ],
 )
-def test_bad_arrays(tmp_path: Path, array: NDArray[Any], message: str, told: str) -> None:
+def test_invalid_arrays_are_refused(tmp_path: Path, array: NDArray[Any], message: str, told: str) -> None:
     error = refused(arrays(tmp_path, array))
     assert str(error.where) == f"{tmp_path}/images.npy"
     assert message in error.message
     assert told in str(error)
 
 
-def test_the_first_bad_pixel_is_found_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_invalid_pixel_is_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.data.images.pixels.AT_ONCE", 40)  # two images at a time
     many = np.zeros((9, 4, 5))
     many[7, 3, 2] = many[8, 0, 0] = np.nan
     assert "nan in image 7, channel 0, row 3, column 2" in str(refused(arrays(tmp_path, many)))
 
 
-def test_a_shape_that_does_not_fit(tmp_path: Path) -> None:
+def test_a_mismatched_shape_is_reported(tmp_path: Path) -> None:
     error = refused(arrays(tmp_path, GREY, shape=(1, 5, 5)))
     assert error.found == "4 x 5 numbers an image" and "25 in a row" in str(error.expected)
     assert "3 x 4 x 5" in str(refused(arrays(tmp_path, GREY, shape=(3, 4, 5))))
@@ -417,7 +417,7 @@ def test_truncated_arrays(tmp_path: Path, spoil: int) -> None:
     assert refused(source).message in {"this file is empty", "this is not a numpy array", "the size of this array differs from its header"}  # fmt: skip  # noqa: E501
 
 
-def test_an_array_that_claims_much_or_odd_sizes(tmp_path: Path) -> None:
+def test_arrays_with_odd_headers_are_refused(tmp_path: Path) -> None:
     source = arrays(tmp_path, GREY)
     path = tmp_path / "images.npy"
     good = path.read_bytes()
@@ -436,7 +436,7 @@ def test_an_array_that_claims_much_or_odd_sizes(tmp_path: Path) -> None:
         }
 
 
-def test_damaged_archives(tmp_path: Path) -> None:
+def test_damaged_archives_are_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", images=GREY)
     good = (tmp_path / "a.npz").read_bytes()
     source = ArrayImages(root=str(tmp_path), train=ArrayFile(file="a.npz"))
@@ -469,7 +469,7 @@ def test_rows_of_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["label,1x1,1x2,1x3,1x4", '"label","p 1","p2","p3","p4"', "label,0,1,2,3"])
-def test_a_header_is_seen(tmp_path: Path, first: str) -> None:
+def test_headers_are_detected(tmp_path: Path, first: str) -> None:
     found = table(tmp_path, f"{first}\n7,4,3,2,1\n", label="label").read("train")
     assert found.pixels.tolist() == [[[[4, 3], [2, 1]]]]
     assert found.labels.tolist() == [7]  # type: ignore[union-attr]
@@ -496,13 +496,13 @@ def test_a_header_of_numbers(tmp_path: Path) -> None:
         (" 1 , 2,3,\t4", np.array([1, 2, 3, 4], np.uint8)),
     ],
 )
-def test_whole_numbers_to_255_are_bytes_and_others_stay(tmp_path: Path, text: str, values: NDArray[Any]) -> None:
+def test_integers_up_to_255_become_uint8(tmp_path: Path, text: str, values: NDArray[Any]) -> None:
     found = table(tmp_path, text).read("train").pixels
     assert found.dtype == values.dtype
     np.testing.assert_array_equal(found.ravel(), values)
 
 
-def test_one_odd_number_among_many_bytes_changes_none(tmp_path: Path) -> None:
+def test_one_float_among_integers_changes_no_value(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).integers(0, 256, (2500, 4)).astype(np.float32)
     rows[1700, 2] = 0.5
     found = table(tmp_path, "\n".join(",".join(f"{n:g}" for n in row) for row in rows)).read("train").pixels
@@ -523,13 +523,13 @@ def test_one_odd_number_among_many_bytes_changes_none(tmp_path: Path) -> None:
         ("\n\n", "", "no line with numbers"),
     ],
 )
-def test_bad_rows_are_placed(tmp_path: Path, text: str, place: str, message: str) -> None:
+def test_invalid_rows_are_located(tmp_path: Path, text: str, place: str, message: str) -> None:
     error = refused(table(tmp_path, text))
     assert error.where == f"{tmp_path}/rows.csv{place}"
     assert message in error.message
 
 
-def test_columns_and_labels_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_columns_and_labels_are_reported(tmp_path: Path) -> None:
     assert "'a', 'b', 'c'" in str(refused(table(tmp_path, "a,b,c\n1,2,3\n", label="label")))
     assert "without names" in str(refused(table(tmp_path, "1,2,3\n", label=3)))
     assert "0.5 for image 0" in str(refused(table(tmp_path, "0.5,2,3\n", label=0)))
@@ -548,7 +548,7 @@ def shades(*levels: int, size: tuple[int, int] = (4, 5)) -> list[NDArray[np.uint
     return [np.full(size, level, np.uint8) for level in levels]
 
 
-def test_folders_are_classes(tmp_path: Path) -> None:
+def test_subfolders_are_classes(tmp_path: Path) -> None:
     for name, level in (
         ("train/dog/b.png", 3),
         ("train/cat/x.bmp", 1),
@@ -574,7 +574,7 @@ def test_folders_are_classes(tmp_path: Path) -> None:
     assert "loose.png beside the folder cat" in str(refused(data))
 
 
-def test_pictures_without_classes(tmp_path: Path) -> None:
+def test_image_folders_without_classes(tmp_path: Path) -> None:
     colours = np.random.default_rng(0).integers(0, 256, (4, 5, 3)).astype(np.uint8)
     picture(tmp_path / "train/10.png", colours)
     picture(tmp_path / "train/9.png", *shades(7))
@@ -586,7 +586,7 @@ def test_pictures_without_classes(tmp_path: Path) -> None:
     assert ImageFolders(root=str(tmp_path)).read("test").names == ("cat",)
 
 
-def test_pictures_of_several_sizes(tmp_path: Path) -> None:
+def test_images_of_several_sizes(tmp_path: Path) -> None:
     picture(tmp_path / "train/a.png", *shades(50))
     picture(tmp_path / "train/b.png", *shades(60, size=(8, 6)))
     data = ImageFolders(root=str(tmp_path), test=None, channels=1)
@@ -600,7 +600,7 @@ def test_pictures_of_several_sizes(tmp_path: Path) -> None:
     assert found[:, 0, 0, 0].tolist() == [50, 60]
 
 
-def test_pictures_are_scaled_as_pillow_does(tmp_path: Path) -> None:
+def test_images_are_resized_as_pillow_does(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (16, 12)).astype(np.uint8)
     picture(tmp_path / "train/a.png", pixels)
     found = ImageFolders(root=str(tmp_path), channels=1, size=(8, 6)).read("train").pixels[0, 0]
@@ -608,7 +608,7 @@ def test_pictures_are_scaled_as_pillow_does(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, np.asarray(wanted))
 
 
-def test_photographs_are_turned_the_right_way_up(tmp_path: Path) -> None:
+def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
     (tmp_path / "train").mkdir()
@@ -617,7 +617,7 @@ def test_photographs_are_turned_the_right_way_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "gif", "bmp", "webp", "tif"])
-def test_damaged_pictures_are_named(tmp_path: Path, kind: str) -> None:
+def test_damaged_images_are_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"train/a.{kind}"
     pixels = np.random.default_rng(0).integers(0, 256, (40, 40)).astype(np.uint8)
     picture(path, pixels)
@@ -638,7 +638,7 @@ def test_damaged_pictures_are_named(tmp_path: Path, kind: str) -> None:
     assert refused(data).message == "this image cannot be read"
 
 
-def test_pictures_too_large_or_too_deep_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_or_too_deep_images_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "train/a.png"
     picture(path, *shades(1, size=(30, 30)))
     data = ImageFolders(root=str(tmp_path), channels=1)
@@ -650,7 +650,7 @@ def test_pictures_too_large_or_too_deep_are_refused(tmp_path: Path, monkeypatch:
     assert "I;16" in str(refused(data).found)
 
 
-def test_folders_without_pictures(tmp_path: Path) -> None:
+def test_folders_without_images_are_reported(tmp_path: Path) -> None:
     (tmp_path / "train/cat").mkdir(parents=True)
     (tmp_path / "train/cat/notes.txt").touch()
     data = ImageFolders(root=str(tmp_path))
@@ -662,7 +662,7 @@ def test_folders_without_pictures(tmp_path: Path) -> None:
     assert refused(data).where == f"{tmp_path}/train/cat"
 
 
-def test_digits_are_all_there_and_none_twice() -> None:
+def test_digits_are_complete_and_disjoint() -> None:
     from sklearn.datasets import load_digits
 
     data = Digits()
@@ -681,7 +681,7 @@ def test_digits_are_all_there_and_none_twice() -> None:
     assert rows(vectors, labels) == rows(every.data, every.target)
 
 
-def test_digits_depend_on_the_seed_and_are_limited() -> None:
+def test_digits_depend_on_the_seed_and_sizes() -> None:
     np.testing.assert_array_equal(Digits().read("test").pixels, Digits().read("test").pixels)
     assert (Digits(seed=1).read("test").pixels != Digits().read("test").pixels).any()
     assert len(Digits(train=3, valid=2, test=1).read("valid")) == 2

@@ -32,7 +32,7 @@ def rows(batch: LabelledBatch) -> list[tuple[list[int], int]]:
     return found
 
 
-def test_one_text_and_two_are_laid_out_as_published() -> None:
+def test_texts_and_pairs_are_laid_out_as_in_bert() -> None:
     found = encode_texts([("one", None), ("one", "two hundred")], np.zeros(2, np.int64), TOKENIZER, 64)
     t, (a, b) = TOKENIZER, TOKENIZER.ids(["one", "two hundred"])
     single, pair = found.row(0), found.row(1)
@@ -41,7 +41,7 @@ def test_one_text_and_two_are_laid_out_as_published() -> None:
     assert pair[1].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
 
 
-def test_texts_are_cut_where_the_context_ends_and_each_loss_is_counted() -> None:
+def test_texts_are_truncated_to_the_context_and_counted() -> None:
     long = "neunhundertneunundneunzigtausend " * 9
     found = encode_texts(
         [("one", None), (long, None), ("one", long), (long, long)], np.zeros(4, np.int64), TOKENIZER, 24
@@ -79,9 +79,7 @@ def test_an_epoch_has_every_text_once_with_its_target(
 
 
 @pytest.mark.parametrize(("budget", "examples", "packed"), WAYS)
-def test_no_batch_is_wider_than_a_context_that_is_no_multiple_of_eight(
-    budget: int, examples: int | None, packed: bool
-) -> None:
+def test_no_batch_is_wider_than_the_context(budget: int, examples: int | None, packed: bool) -> None:
     found = encode_texts([("neunhundert " * 9, None)] * 20, np.zeros(20, np.int64), TOKENIZER, 21)
     batch = LabelledBatches(found, 0, budget, examples, packed).at(0)
     assert batch.longest == 21 and int(batch.lengths.max()) == 21
@@ -89,7 +87,7 @@ def test_no_batch_is_wider_than_a_context_that_is_no_multiple_of_eight(
 
 
 @pytest.mark.parametrize(("budget", "examples", "packed"), WAYS)
-def test_parts_of_a_batch_are_the_whole_and_may_be_empty(
+def test_shards_of_a_batch_make_up_the_batch_and_may_be_empty(
     budget: int, examples: int | None, packed: bool, encoded: EncodedTexts
 ) -> None:
     batches = LabelledBatches(encoded, 0, budget, examples, packed)
@@ -100,14 +98,14 @@ def test_parts_of_a_batch_are_the_whole_and_may_be_empty(
     assert sorted(row for part in parts for row in rows(part)) == whole
 
 
-def test_packed_batches_of_a_number_of_texts_have_few_shapes(encoded: EncodedTexts) -> None:
+def test_packed_batches_with_fixed_examples_have_few_shapes(encoded: EncodedTexts) -> None:
     batches = LabelledBatches(encoded, 0, 1, 16, packed=True)
     shapes = {(tuple(batches.at(position).ids.shape), len(batches.at(position).lengths)) for position in range(100)}
     assert len(shapes) <= 6 and all(count == 16 for _, count in shapes)
     assert batches.few_shapes and len({batches.at(position).longest for position in range(100)}) == 1
 
 
-def test_workers_hand_over_the_same_batches(encoded: EncodedTexts) -> None:
+def test_workers_load_the_same_batches(encoded: EncodedTexts) -> None:
     batches = LabelledBatches(encoded, 0, 256, 16)
 
     def places() -> list[BatchIndex]:  # type: ignore[misc]

@@ -37,7 +37,7 @@ def same(one: LaneBatch, other: LaneBatch) -> bool:
 
 
 @pytest.mark.parametrize(("tokens", "count", "context"), SHAPES)
-def test_every_token_is_predicted_once_an_epoch(tokens: int, count: int, context: int) -> None:
+def test_every_token_is_predicted_once_per_epoch(tokens: int, count: int, context: int) -> None:
     batches = lanes(tokens, count, context)
     assert batches.lanes == count
     for epoch in range(3):
@@ -50,7 +50,7 @@ def test_every_token_is_predicted_once_an_epoch(tokens: int, count: int, context
 
 
 @pytest.mark.parametrize(("tokens", "count", "context"), SHAPES)
-def test_each_window_begins_where_the_one_before_ended(tokens: int, count: int, context: int) -> None:
+def test_each_window_continues_the_one_before(tokens: int, count: int, context: int) -> None:
     batches = lanes(tokens, count, context)
     for position in range(1, 3 * batches.count):
         former, batch = targets(batches.at(position - 1)), batches.at(position)
@@ -63,7 +63,7 @@ def test_each_window_begins_where_the_one_before_ended(tokens: int, count: int, 
     assert first.ids[0, 0] == 0
 
 
-def test_windows_are_cut_elsewhere_in_later_epochs_as_the_seed_says() -> None:
+def test_window_boundaries_shift_with_the_epoch() -> None:
     batches, again, other = lanes(200, 4, 9), lanes(200, 4, 9), lanes(200, 4, 9, seed=1)
     span = range(8 * batches.count)
     assert all(same(batches.at(position), again.at(position)) for position in span)
@@ -75,7 +75,7 @@ def test_windows_are_cut_elsewhere_in_later_epochs_as_the_seed_says() -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
-def test_parts_are_lanes_that_stay_with_their_process(parts: int) -> None:
+def test_shards_are_lanes_that_stay_with_their_process(parts: int) -> None:
     batches = lanes(203, 5, 7)
     for position in range(2 * batches.count):
         whole = batches.at(position)
@@ -93,7 +93,7 @@ def test_workers_change_nothing() -> None:
     assert all(same(one, batches.at(*place)) for one, place in zip(found, places, strict=True))
 
 
-def test_documents_that_begin_are_marked() -> None:
+def test_document_starts_are_marked() -> None:
     batches = Lanes(text(24, 4, 4, 10, 16), 0, 2 * 4)  # lane 0 reads 0 ... 11, lane 1 reads 12 ... 23
     found = [batches.at(position) for position in range(3)]
     assert [batch.fresh.tolist() for batch in found] == [[True, True], [True, True], [False, False]]

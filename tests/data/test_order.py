@@ -5,7 +5,7 @@ from heedful.data.order import permutation, random_bits
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 1000])
-def test_permutation_has_every_number_once(n: int) -> None:
+def test_permutation_is_a_permutation(n: int) -> None:
     assert sorted(permutation(3, 5, n).tolist()) == list(range(n))
 
 
@@ -17,13 +17,13 @@ def test_permutation_is_pure_and_differs_by_seed_epoch_and_stream() -> None:
     assert all((first != other).any() for other in others)
 
 
-def test_permutation_never_changes() -> None:
+def test_permutation_is_stable_across_versions() -> None:
     # A resumed run reads data in this order, so that it is part of what a checkpoint means.
     assert permutation(0, 0, 10).tolist() == [0, 2, 9, 1, 8, 5, 4, 3, 6, 7]
     assert permutation(7, 3, 10).tolist() == [2, 5, 9, 7, 3, 0, 6, 8, 4, 1]
 
 
-def test_permutation_is_even() -> None:
+def test_permutation_is_uniform() -> None:
     places = np.stack([permutation(0, epoch, 8) for epoch in range(4000)])
     counts = np.stack([(places == number).sum(axis=0) for number in range(8)])  # expected 500, deviation 21
     assert counts.min() > 400

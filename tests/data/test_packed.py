@@ -67,7 +67,7 @@ def test_loss_and_gradients_are_those_of_padded_pairs(positions: Any, norm: Any)
     assert float((second - first).norm() / first.norm()) < 1e-9
 
 
-def test_what_lies_beside_a_pair_does_not_matter() -> None:
+def test_other_pairs_of_a_packed_row_do_not_matter() -> None:
     model: Any = build(
         TransformerConfig(
             vocab=TOKENIZER.vocab, width=16, heads=2, encoder_layers=1, decoder_layers=1, hidden=24, context=80,
@@ -84,7 +84,7 @@ def test_what_lies_beside_a_pair_does_not_matter() -> None:
 
 
 # ------------------------------------------------------------------ the batch
-def test_a_batch_holds_its_pairs_end_to_end() -> None:
+def test_a_packed_batch_has_its_pairs_end_to_end() -> None:
     batch = ENCODED.pack(np.array([7, 2]), (200, 250))
     assert batch.source.shape == (1, 200)
     assert batch.target.shape == batch.labels.shape == (1, 250)
@@ -104,7 +104,7 @@ def test_a_batch_holds_its_pairs_end_to_end() -> None:
     assert batch.longest == 80
 
 
-def test_a_batch_moves_whole() -> None:
+def test_a_batch_moves_to_a_device() -> None:
     batch = ENCODED.pack(np.array([7, 2]), (200, 250))
     tensors = [name for name in PackedBatch.__slots__ if name != "longest"]
     assert {getattr(batch.to("meta"), name).device.type for name in tensors} == {"meta"}
@@ -112,7 +112,7 @@ def test_a_batch_moves_whole() -> None:
     assert batch.to("meta").longest == 80
 
 
-def test_indices_are_places_in_the_list_that_was_encoded() -> None:
+def test_indices_refer_to_the_encoded_list() -> None:
     pairs = [Pair("x " * 90, "b"), *PAIRS[:4]]
     encoded = encode_pairs(pairs, TOKENIZER, longest=80)
     assert encoded.pack(np.array([0, 3]), (200, 200)).indices.tolist()[:3] == [1, 4, -1]
@@ -121,7 +121,7 @@ def test_indices_are_places_in_the_list_that_was_encoded() -> None:
 # ------------------------------------------------------------------ the plan
 @pytest.mark.parametrize(("count", "room"), [(1, 64), (7, 64), (1000, 512), (5000, 100), (2000, 10**6), (4000, 4096)])
 @pytest.mark.parametrize("lean", [0, 40, -40], ids=["even", "long targets", "long sources"])
-def test_plan_has_every_sample_once_within_the_rooms(count: int, room: int, lean: int) -> None:
+def test_packed_plan_has_every_sample_once_within_the_widths(count: int, room: int, lean: int) -> None:
     lengths = spread(count)
     lengths[:, int(lean < 0)] = np.maximum(2, lengths[:, int(lean < 0)] - abs(lean))
     rooms = packed_widths(lengths, room)
@@ -133,7 +133,7 @@ def test_plan_has_every_sample_once_within_the_rooms(count: int, room: int, lean
         assert 1 <= len(rows) <= max_packed(max(rooms))
 
 
-def test_plan_fills_batches_as_far_as_they_go() -> None:
+def test_packed_plan_fills_batches() -> None:
     lengths = spread(3000)
     rooms = packed_widths(lengths, 1024)
     batches = plan_packed(lengths, 0, 0, 1024)
@@ -154,14 +154,14 @@ def test_plan_is_pure_and_differs_by_seed_and_epoch() -> None:
     assert len({str(flat(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
 
 
-def test_short_pairs_are_no_more_than_a_batch_counts() -> None:
+def test_short_pairs_do_not_exceed_the_maximum_per_batch() -> None:
     lengths = np.tile([1, 2], (100, 1))
     batches = plan_packed(lengths, 0, 0, 64)
     assert [len(rows) for rows in batches] == [8] * 12 + [4]
 
 
 @pytest.mark.parametrize("room", [1, 16, 58])
-def test_a_room_too_small_for_a_pair_is_refused(room: int) -> None:
+def test_a_width_too_small_for_a_pair_is_refused(room: int) -> None:
     lengths = spread(100)
     lengths[50] = (60, 12)
     with pytest.raises(UserError, match="too small for one pair") as error:
@@ -173,7 +173,7 @@ def test_a_room_too_small_for_a_pair_is_refused(room: int) -> None:
 
 @pytest.mark.parametrize("room", [60, 100, 127, 128, 1000, 1060, 4096, 25_000])
 @pytest.mark.parametrize("target", [2, 20, 60])
-def test_rooms_are_shared_as_the_sides_need(room: int, target: int) -> None:
+def test_packed_widths_follow_the_lengths_of_both_sides(room: int, target: int) -> None:
     lengths = np.stack([np.full(100, 30), np.full(100, target)], axis=1)
     first, second = packed_widths(lengths, room)
     longest = max(30, target)
@@ -199,14 +199,14 @@ def test_batches_have_one_shape_and_an_epoch_has_each_pair_once() -> None:
     assert seen[0] != seen[1]
 
 
-def test_any_position_is_the_same_whatever_was_asked_before() -> None:
+def test_a_batch_depends_on_its_position_only() -> None:
     batches = PairBatches(ENCODED, 3, 512, packed=True)
     for position in (40, 0, 17, 41):
         fresh = packed(PairBatches(ENCODED, 3, 512, packed=True).at(position))
         assert torch.equal(packed(batches.at(position)).target, fresh.target)
 
 
-def test_the_name_of_the_data_is_of_its_ids_and_their_order() -> None:
+def test_the_hash_covers_ids_and_their_order() -> None:
     assert ENCODED.sha256 == encode_pairs(PAIRS, TOKENIZER, longest=80).sha256
     others = [
         encode_pairs(PAIRS[::-1], TOKENIZER, 80),

@@ -46,7 +46,7 @@ def test_every_token_of_a_passage_is_in_a_window() -> None:
                 assert all(b - a == min(stride, room) for a, b in pairwise(firsts))
 
 
-def test_a_tokens_best_window_is_where_it_has_most_on_both_sides() -> None:
+def test_the_best_window_of_a_token_has_the_most_context() -> None:
     for length, room, stride in [(30, 12, 5), (31, 12, 12), (9, 12, 5), (100, 40, 7)]:
         windows = passage_windows(length, room, stride)
         best = best_windows(windows, length)
@@ -58,7 +58,7 @@ def test_a_tokens_best_window_is_where_it_has_most_on_both_sides() -> None:
 
 # ------------------------------------------------------------------ encoding
 @pytest.mark.parametrize("context", [64, 24])
-def test_answers_stand_where_their_characters_are(context: int) -> None:
+def test_answer_tokens_cover_the_answer_characters(context: int) -> None:
     some = questions(60)
     encoded = encode_questions(some, TOKENIZER, context, WindowsConfig(stride=4))
     assert len(encoded) == 60 and (len(encoded.firsts) > 60) == (context == 24)
@@ -77,7 +77,7 @@ def test_answers_stand_where_their_characters_are(context: int) -> None:
     assert encoded.dropped == 60 - len(set(with_answer.tolist()))
 
 
-def test_an_answer_that_no_window_holds_as_a_whole_is_counted() -> None:
+def test_answers_in_no_window_are_counted() -> None:
     passage = " ".join(["ann"] * 30)
     long, short = (Question(n, "who?", passage, (Answer(passage[:end], 0),)) for n, end in (("a", 79), ("b", 3)))
     encoded = encode_questions([long, short], TOKENIZER, 16, WindowsConfig(stride=4))
@@ -85,14 +85,14 @@ def test_an_answer_that_no_window_holds_as_a_whole_is_counted() -> None:
     assert encoded.windows[1] not in encoded.with_targets.tolist() or encoded.starts[encoded.windows[1]] == 0
 
 
-def test_an_answer_that_cuts_a_piece_takes_the_whole_piece() -> None:
+def test_an_answer_inside_a_token_includes_the_token() -> None:
     encoded = encode_questions(
         [Question("a", "who?", "saw rome .", (Answer("om", 5),))], TOKENIZER, 32, WindowsConfig()
     )
     assert (encoded.starts.tolist(), encoded.ends.tolist()) == ([1], [1])
 
 
-def test_an_answer_has_no_token_that_only_touches_it() -> None:
+def test_an_answer_excludes_adjacent_tokens() -> None:
     passage = "saw bobas.ann"  # tokens saw, bob, ##a, ##s, "." and ann
     for text, tokens in (("bobas", (1, 3)), (".", (4, 4)), ("ann", (5, 5))):
         asked = Question("a", "who?", passage, (Answer(text, passage.index(text)),))
@@ -100,7 +100,7 @@ def test_an_answer_has_no_token_that_only_touches_it() -> None:
         assert (int(encoded.starts[0]), int(encoded.ends[0])) == tokens
 
 
-def test_a_long_question_is_cut_and_counted() -> None:
+def test_a_long_question_is_truncated_and_counted() -> None:
     long = Question("a", "who " * 50, "ann saw rome", (Answer("ann", 0),))
     encoded = encode_questions([long], TOKENIZER, 64, WindowsConfig(question=10))
     assert encoded.cut == 1 and encoded.begins.tolist() == [12]
@@ -134,7 +134,7 @@ def expected(encoded: EncodedQuestions) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("examples", [None, 4])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_an_epoch_has_every_answer_once_however_windows_lie(packed: bool, examples: int | None, parts: int) -> None:
+def test_an_epoch_has_every_answer_once(packed: bool, examples: int | None, parts: int) -> None:
     encoded = encode_questions(questions(50), TOKENIZER, 24, WindowsConfig(stride=4))
     batches = AnswerBatches(encoded, 0, 96, examples, packed)
     found: list[tuple[int, ...]] = []
@@ -159,7 +159,7 @@ def test_packed_batches_of_a_budget_have_one_shape() -> None:
     assert len({(batch.ids.shape, batch.begins.shape, batch.most, batch.longest) for batch in some}) == 1
 
 
-def test_other_answers_are_other_data() -> None:
+def test_answers_change_the_hash() -> None:
     some = questions(5)
     changed = [*some[:-1], some[-1]._replace(answers=(Answer(some[-1].passage, 0),))]
     one, other = (encode_questions(each, TOKENIZER, 64, WindowsConfig()).sha256 for each in (some, changed))

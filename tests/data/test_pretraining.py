@@ -50,7 +50,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 # ------------------------------------------------------------------ pairs
-def test_a_pair_is_laid_out_as_published_and_fills_the_context() -> None:
+def test_a_pair_is_laid_out_as_in_bert_and_fills_the_context() -> None:
     found = built()
     for ids, length, segments in zip(found.ids, found.lengths, found.segments, strict=True):
         seps = np.flatnonzero(ids == TOKENIZER.sep)
@@ -65,7 +65,7 @@ def test_a_pair_is_laid_out_as_published_and_fills_the_context() -> None:
     assert 0.7 < full < 0.95  # most, but for a tenth that is short on purpose and the ends of documents
 
 
-def test_segments_are_text_as_it_stands_and_the_second_follows_or_is_of_another_document() -> None:
+def test_the_second_segment_follows_or_is_of_another_document() -> None:
     cells = np.arange(ENCODED.cells)
     spans = ENCODED.spans(3, 1, cells)
     documents = np.searchsorted(ENCODED.sentences[ENCODED.documents], np.stack([*spans.a, *spans.b]), side="right") - 1
@@ -82,13 +82,13 @@ def test_segments_are_text_as_it_stands_and_the_second_follows_or_is_of_another_
     assert ENCODED.room >= (spans.lengths - 3).max()
 
 
-def test_half_of_the_pairs_follow_in_every_epoch() -> None:
+def test_half_of_the_pairs_are_consecutive_in_every_epoch() -> None:
     shares = [float(ENCODED.spans(0, epoch, np.arange(ENCODED.cells)).unrelated.mean()) for epoch in range(8)]
     assert abs(np.mean(shares) - 0.5) < 4 * 0.5 / np.sqrt(8 * ENCODED.cells)
     assert len(set(shares)) > 4
 
 
-def test_every_token_of_the_text_is_reached_about_as_often_as_any() -> None:
+def test_all_tokens_occur_about_equally_often() -> None:
     seen = np.zeros(len(ENCODED) + 1, dtype=np.int64)
     for epoch in range(60):
         spans = ENCODED.spans(0, epoch, np.arange(ENCODED.cells))
@@ -106,7 +106,7 @@ def test_every_token_of_the_text_is_reached_about_as_often_as_any() -> None:
     assert {place for begin, end in ranges for place in range(begin, end)} == set(range(len(short)))
 
 
-def test_pairs_are_cut_as_published() -> None:
+def test_pairs_are_truncated_as_in_bert() -> None:
     """A token at a time from the longer text, and from the second where they are as long as each other."""
     for a in range(1, 12):
         for b in range(1, 12):
@@ -118,7 +118,7 @@ def test_pairs_are_cut_as_published() -> None:
                 assert (a - int(from_a[0]), b - int(from_b[0])) == (first, second)
 
 
-def test_a_document_of_one_sentence_is_followed_by_another_one() -> None:
+def test_a_document_of_one_sentence_is_paired_with_another_document() -> None:
     encoded = encode_documents(
         [["the first one"], ["the second"], ["a third"]], TOKENIZER, 16, PairRules(unrelated=0.0)
     )
@@ -126,13 +126,13 @@ def test_a_document_of_one_sentence_is_followed_by_another_one() -> None:
 
 
 @pytest.mark.parametrize("documents", [[], [["only one document"] * 5], [["one"]]])
-def test_text_that_no_pair_can_be_made_of_is_refused(documents: list[list[str]]) -> None:
+def test_text_without_possible_pairs_is_refused(documents: list[list[str]]) -> None:
     with pytest.raises(UserError, match="too little text"):
         encode_documents(documents, TOKENIZER, 16, PairRules())
 
 
 # ------------------------------------------------------------------ masks
-def test_fifteen_of_a_hundred_tokens_are_hidden_and_most_of_them_masked() -> None:
+def test_fifteen_percent_are_masked_and_most_replaced_by_mask() -> None:
     tokens, kinds = 0, Counter[str]()
     for epoch in range(12):
         found = built(replace(ENCODED, context=100), epoch=epoch)
@@ -151,7 +151,7 @@ def test_fifteen_of_a_hundred_tokens_are_hidden_and_most_of_them_masked() -> Non
     assert kinds["kept"] / tokens == pytest.approx(0.015, abs=0.001)
 
 
-def test_every_place_of_the_context_is_hidden_now_and_then_and_masks_change_with_the_epoch() -> None:
+def test_masked_positions_cover_the_context_and_change_with_the_epoch() -> None:
     places = sum(np.bincount(np.nonzero(built(epoch=epoch).hidden)[1], minlength=CONTEXT) for epoch in range(8))
     assert places[0] == 0  # [CLS]
     assert (places[1 : CONTEXT - 1] > 0).all()
@@ -168,11 +168,11 @@ def torch_of(found: MaskedPairs) -> PretrainingBatch:
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 9, 10, 11, 64, 512])
-def test_the_number_of_hidden_tokens_is_a_rounded_share_and_never_none(length: int) -> None:
+def test_the_number_of_masked_tokens_is_a_rounded_share_and_at_least_one(length: int) -> None:
     assert count_masked(np.array([length]), 0.15)[0] == max(1, round(0.15 * length))
 
 
-def test_as_many_places_are_chosen_as_asked_for_and_only_of_text() -> None:
+def test_the_requested_number_of_text_positions_is_chosen() -> None:
     rng = np.random.default_rng(0)
     text, counts = rng.random((50, 20)) < 0.5, rng.integers(1, 20, 50)
     text[3] = False
@@ -181,7 +181,7 @@ def test_as_many_places_are_chosen_as_asked_for_and_only_of_text() -> None:
     assert not (found & ~text).any()
 
 
-def test_whole_words_are_hidden_whole_and_as_many_tokens_as_without() -> None:
+def test_whole_word_masking_masks_whole_words() -> None:
     whole = replace(ENCODED, rules=PairRules(whole_words=True))
     found, marks = built(whole), ENCODED.marks
     plain = built()
@@ -197,7 +197,7 @@ def test_whole_words_are_hidden_whole_and_as_many_tokens_as_without() -> None:
     assert 0.97 * plain.hidden.sum() < found.hidden.sum() <= plain.hidden.sum()
 
 
-def test_a_word_too_long_for_what_is_left_is_passed_over() -> None:
+def test_words_that_exceed_the_budget_are_skipped() -> None:
     text = np.array([[False, True, True, True, True, False]])
     inner = np.array([[False, False, True, True, False, False]])
     luck = np.array([[0, 1, 9, 9, 5, 0]], dtype=np.uint64)  # the long word comes first
@@ -205,7 +205,7 @@ def test_a_word_too_long_for_what_is_left_is_passed_over() -> None:
     assert choose_whole_words(text, inner, np.array([4]), luck).sum() == 4
 
 
-def test_what_stands_in_place_of_hidden_tokens_is_a_function_of_the_numbers() -> None:
+def test_replacements_depend_on_the_random_numbers_only() -> None:
     marks = MaskingVocab.of(TOKENIZER)
     ids, hidden = np.array([[10, 11, 12, 13]], dtype=np.int32), np.array([[True, True, False, True]])
     luck = (np.array([0.79, 0.85, 0.95]) * 2.0**64).astype(np.uint64)
@@ -213,7 +213,7 @@ def test_what_stands_in_place_of_hidden_tokens_is_a_function_of_the_numbers() ->
     assert apply_masking(ids, hidden, luck, other, marks).tolist() == [[TOKENIZER.mask, int(marks.ordinary[7]), 12, 13]]
 
 
-def test_numbers_belong_to_their_index_whatever_else_is_asked_for_and_are_even() -> None:
+def test_random_bits_at_an_index_are_independent_and_uniform() -> None:
     every = random_bits_at(1, 2, 3, np.arange(100_000))
     assert (random_bits_at(1, 2, 3, np.array([70_000, 5])) == every[[70_000, 5]]).all()
     assert len(set(every.tolist())) == 100_000
@@ -245,7 +245,7 @@ def unpacked(batch: PretrainingBatch) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("how", ["padded", "even", "packed"])
-def test_an_epoch_has_every_cell_once_and_its_batches_fit(how: str) -> None:
+def test_an_epoch_has_every_cell_once_within_the_budget(how: str) -> None:
     batches = PretrainingBatches(ENCODED, 5, 1024, packed=how == "packed", even=how == "even")
     plain = {row[0]: row for row in unpacked(torch_of(ENCODED.build(5, 0, np.arange(ENCODED.cells))))}
     seen = Counter[object]()
@@ -272,7 +272,7 @@ def test_an_epoch_has_every_cell_once_and_its_batches_fit(how: str) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("parts", [2, 3, 40])
-def test_the_parts_of_a_batch_are_the_batch(packed: bool, parts: int) -> None:
+def test_shards_make_up_the_batch(packed: bool, parts: int) -> None:
     batches = PretrainingBatches(ENCODED, 0, 512, packed=packed)
     for position in (0, batches.count + 3):
         whole = batches.at(position)
@@ -283,7 +283,7 @@ def test_the_parts_of_a_batch_are_the_batch(packed: bool, parts: int) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_batch_is_the_same_from_a_fresh_start_and_from_workers(packed: bool) -> None:
+def test_batches_are_the_same_after_a_restart_and_from_workers(packed: bool) -> None:
     batches = PretrainingBatches(ENCODED, 1, 512, packed=packed)
     far = 3 * batches.count + 2
     fresh = PretrainingBatches(ENCODED, 1, 512, packed=packed)
@@ -297,12 +297,12 @@ def test_a_batch_is_the_same_from_a_fresh_start_and_from_workers(packed: bool) -
     assert not same(batches.at(0), PretrainingBatches(ENCODED, 2, 512, packed=packed).at(0))
 
 
-def test_a_batch_that_no_pair_fits_into_is_refused() -> None:
+def test_a_batch_too_small_for_a_pair_is_refused() -> None:
     with pytest.raises(UserError, match=r"train.batch_tokens"):
         PretrainingBatches(ENCODED, 0, CONTEXT - 1, packed=True)
 
 
-def test_evaluation_sees_every_cell_once_and_the_same_words_each_time() -> None:
+def test_evaluation_has_every_cell_once_with_fixed_masks() -> None:
     once, again = (list(ENCODED.in_order(512)) for _ in range(2))
     assert [index for batch in once for index in batch.indices.tolist()] == list(range(ENCODED.cells))
     assert all(same(one, other) for one, other in zip(once, again, strict=True))

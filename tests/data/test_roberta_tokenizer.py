@@ -33,7 +33,7 @@ def written(folder: Path, tokenizer: RobertaTokenizer = OURS, **settings: Any) -
 
 @pytest.mark.parametrize("prefix", [False, True])
 @pytest.mark.parametrize("listed", [False, True])
-def test_ids_and_places_are_the_same(prefix: bool, listed: bool, tmp_path: Path) -> None:
+def test_ids_and_offsets_equal_transformers(prefix: bool, listed: bool, tmp_path: Path) -> None:
     folder = written(tmp_path / "files", add_prefix_space=prefix)
     if listed:
         (folder / "tokenizer.json").unlink()
@@ -54,7 +54,7 @@ def test_ids_and_places_are_the_same(prefix: bool, listed: bool, tmp_path: Path)
         assert ours.encode_with_masks(text) == theirs(text, add_special_tokens=False)["input_ids"], text
 
 
-def test_texts_come_back_and_special_tokens_are_ordinary_text() -> None:
+def test_texts_decode_back_and_special_tokens_are_ordinary_text() -> None:
     for text in (*ODD, "<s></s><pad><unk><mask>"):
         ids = OURS.ids([text])[0]
         assert OURS.decode(ids) == text and not OURS.special & set(ids)
@@ -62,7 +62,7 @@ def test_texts_come_back_and_special_tokens_are_ordinary_text() -> None:
     assert RobertaTokenizer(OURS.json, "again").json == OURS.json
 
 
-def test_words_begin_with_a_space() -> None:
+def test_words_start_with_a_space() -> None:
     (ids,) = OURS.words(["cat"])
     assert OURS.decode(ids) == " cat" and OURS.words([""]) == [[OURS.unk]]
     assert not OURS.continues_word[ids[0]] and all(OURS.continues_word[number] for number in ids[1:])
@@ -85,7 +85,7 @@ def test_files_are_read_by_their_names(tmp_path: Path) -> None:
         ({"extra_special_tokens": ["<extra>"]}, "added tokens"),
     ],
 )
-def test_what_would_give_other_ids_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_settings_that_change_ids_are_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
         RobertaTokenizer.from_folder(written(tmp_path / "files", **change), OURS.vocab)
 

@@ -41,7 +41,7 @@ def test_parallel_lines(tmp_path: Path) -> None:
     assert data.problems() == []
 
 
-def test_only_newlines_end_a_line(tmp_path: Path) -> None:
+def test_only_newlines_separate_lines(tmp_path: Path) -> None:
     odd = "a\u2028b\u2029c\x0bd\x0ce\x85f\x1cg\rh"
     assert parallel(tmp_path, f"{odd}\n".encode(), b"one\n").pairs("train") == [Pair(odd, "one")]
     assert tsv(tmp_path, f"{odd}\tone\n".encode()).pairs("train") == [Pair(odd, "one")]
@@ -65,13 +65,13 @@ def test_blank_pairs_are_skipped_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".txt"])
-def test_gzip_is_told_by_its_content(tmp_path: Path, suffix: str) -> None:
+def test_gzip_is_detected_by_content(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"file{suffix}"
     path.write_bytes(gzip.compress(b"\xef\xbb\xbfone\n") + gzip.compress(b"two\n"))
     assert list(lines(path, 100)) == ["one", "two"]
 
 
-def test_unequal_counts_name_both_files(tmp_path: Path) -> None:
+def test_unequal_line_counts_name_both_files(tmp_path: Path) -> None:
     error = refused(parallel(tmp_path, b"1\n2\n3\n4\n5\n", b"1\n2\n"))
     assert error.found == f"5 lines in {tmp_path}/s, 2 in {tmp_path}/t"
     assert refused(parallel(tmp_path, b"1\n", b"1\n2\n")).found == f"1 lines in {tmp_path}/s, 2 in {tmp_path}/t"
@@ -90,7 +90,7 @@ def test_unequal_counts_name_both_files(tmp_path: Path) -> None:
         (b"", "", "empty"),
     ],
 )
-def test_bad_lines_are_placed(tmp_path: Path, data: bytes, place: str, message: str) -> None:
+def test_invalid_lines_are_located(tmp_path: Path, data: bytes, place: str, message: str) -> None:
     error = refused(parallel(tmp_path, data, b"one\n" * 3, longest=50))
     assert error.where == f"{tmp_path}/s{place}"
     assert message in error.message
@@ -103,7 +103,7 @@ def test_longest_counts_characters(tmp_path: Path) -> None:
     )
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty").touch()
     (tmp_path / "good").write_text("one\n")
@@ -136,11 +136,11 @@ def test_devices_are_refused() -> None:
         list(lines(Path("/dev/zero"), 100))
 
 
-def test_split_that_is_not_given(tmp_path: Path) -> None:
+def test_a_split_that_is_not_given_is_reported(tmp_path: Path) -> None:
     assert refused(tsv(tmp_path, b"a\tb\n"), "test").where == "data.test"
 
 
-def test_blank_files_have_no_pair(tmp_path: Path) -> None:
+def test_blank_files_are_an_error(tmp_path: Path) -> None:
     assert "2 pairs" in str(refused(parallel(tmp_path, b"\n\n", b"a\nb\n")))
 
 
@@ -153,7 +153,7 @@ def test_tsv_columns(tmp_path: Path) -> None:
     ("data", "line", "expected"),
     [(b"a\tb\na\tb\tc\n", 2, "2 columns"), (b"a\tb\na\n", 2, "2 columns"), (b"a\n", 1, "least 2")],
 )
-def test_ragged_tsv(tmp_path: Path, data: bytes, line: int, expected: str) -> None:
+def test_ragged_tsv_is_refused(tmp_path: Path, data: bytes, line: int, expected: str) -> None:
     error = refused(tsv(tmp_path, data))
     assert error.where == f"{tmp_path}/x:{line}"
     assert expected in str(error.expected)
@@ -180,14 +180,14 @@ def test_jsonl(tmp_path: Path) -> None:
         (b'{"source": ' + b"1" * 5000 + b"}", ":2", "cannot be read"),
     ],
 )
-def test_bad_json_lines(tmp_path: Path, line: bytes, place: str, message: str) -> None:
+def test_invalid_json_lines_are_located(tmp_path: Path, line: bytes, place: str, message: str) -> None:
     error = refused(jsonl(tmp_path, b'{"source": "a", "target": "b"}\n' + line + b"\n"))
     assert error.where == f"{tmp_path}/x{place}"
     assert message in error.message
 
 
 @pytest.mark.parametrize("end", [5, 15, 100, -4])
-def test_cut_gzip(tmp_path: Path, end: int) -> None:
+def test_truncated_gzip_is_reported(tmp_path: Path, end: int) -> None:
     text = "".join(f"{number * number}\n" for number in range(1000)).encode()
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(text)[:end])
@@ -195,7 +195,7 @@ def test_cut_gzip(tmp_path: Path, end: int) -> None:
         list(lines(path, 100))
 
 
-def test_gzip_with_a_flipped_bit_or_of_another_kind(tmp_path: Path) -> None:
+def test_corrupted_gzip_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     packed = bytearray(gzip.compress(b"some text\n" * 100))
     packed[-6] ^= 1  # the checksum
@@ -205,7 +205,7 @@ def test_gzip_with_a_flipped_bit_or_of_another_kind(tmp_path: Path) -> None:
             list(lines(path, 100))
 
 
-def test_gzip_bomb(tmp_path: Path) -> None:
+def test_a_gzip_bomb_of_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress((b"a" * 63 + b"\n") * 2**21))
     with pytest.raises(UserError, match="suspiciously high"):
@@ -215,7 +215,7 @@ def test_gzip_bomb(tmp_path: Path) -> None:
     assert sum(1 for _ in lines(path, 100)) == 2**17
 
 
-def test_long_lines_take_no_memory(tmp_path: Path) -> None:
+def test_too_long_lines_take_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "x"
     with path.open("wb") as file:
         file.truncate(2**30)
@@ -227,7 +227,7 @@ def test_long_lines_take_no_memory(tmp_path: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
-def test_odd_files_give_pairs_or_a_placed_error(tmp_path: Path) -> None:
+def test_random_files_give_pairs_or_a_located_error(tmp_path: Path) -> None:
     rng = random.Random(0)
     good = {
         "parallel": b"one two\nthree\n",

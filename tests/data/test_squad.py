@@ -49,7 +49,7 @@ def test_questions_are_read_with_all_their_answers(tmp_path: Path) -> None:
         ({"text": "", "answer_start": 3}, "' ' at character 3", "''", "it does not occur in the passage"),
     ],
 )
-def test_an_answer_that_is_not_there_is_named(
+def test_an_answer_outside_the_passage_is_reported(
     tmp_path: Path, answer: dict[str, Any], found: str, expected: str, todo: str
 ) -> None:
     error = problem(tmp_path, whole(answers=[answer]))
@@ -57,7 +57,7 @@ def test_an_answer_that_is_not_there_is_named(
     assert (error.found, error.expected, error.todo) == (found, expected, todo)
 
 
-def test_a_question_of_squad_2_without_an_answer_is_refused_clearly(tmp_path: Path) -> None:
+def test_unanswerable_questions_of_squad_2_are_refused(tmp_path: Path) -> None:
     error = problem(tmp_path, whole(is_impossible=True, answers=[]))
     assert "question q7" in str(error.where) and "is_impossible" in str(error.found)
     assert len(read(tmp_path, whole(is_impossible=False))) == 1
@@ -87,7 +87,7 @@ DAMAGES: list[Callable[[dict[str, Any]], Any]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=range(len(DAMAGES)))
-def test_a_file_that_is_not_squads_is_told_of(tmp_path: Path, damage: Callable[[dict[str, Any]], Any]) -> None:
+def test_other_json_files_are_reported(tmp_path: Path, damage: Callable[[dict[str, Any]], Any]) -> None:
     assert str(problem(tmp_path, damage(whole())).where).startswith(f"{tmp_path}/train.json")
 
 
@@ -104,7 +104,7 @@ def test_json_lines_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not SQUAD.is_dir(), reason=f"no files of SQuAD in {SQUAD}; set HEEDFUL_DATA")
-def test_the_published_files_have_the_published_numbers() -> None:
+def test_published_files_have_the_published_counts() -> None:
     files = Squad(root=str(SQUAD), train="train-subset-v1.1.json.gz", valid="dev-v1.1.json.gz")
     found = files.read("valid").questions
     assert len(found) == 10570 and len({question.name for question in found}) == 10570

@@ -47,7 +47,7 @@ def plain(items: list[Item]) -> list[tuple[str, str | None, str]]:
 
 
 # ------------------------------------------------------------------ what is read
-def test_columns_are_found_by_name_or_number_whatever_stands_first(tmp_path: Path) -> None:
+def test_columns_are_found_by_name_or_index(tmp_path: Path) -> None:
     content = '\ufefflabel\ttext\tmore\n1\tsays "this"\tx\n0\tand, that \t\n'
     right = [('says "this"', None, "1"), ("and, that ", None, "0")]
     assert plain(tsv(tmp_path, content).read("train").items) == right
@@ -76,13 +76,13 @@ def test_quotes_in_csv_protect_commas_quotes_and_line_ends(tmp_path: Path) -> No
     assert plain(other.items)[0] == ("a; b", None, "1")
 
 
-def test_labels_in_json_may_be_text_numbers_or_truth(tmp_path: Path) -> None:
+def test_json_labels_may_be_strings_numbers_or_booleans(tmp_path: Path) -> None:
     rows = ['{"text": "a", "label": 3}', "", '{"text": "b", "label": "x"}', '{"text": "c", "label": true}',
             '{"text": "d", "label": 2.5, "also": null}']  # fmt: skip
     assert [item.label for item in jsonl(tmp_path, "\n".join(rows)).read("train").items] == ["3", "x", "true", "2.5"]
 
 
-def test_whole_numbers_stand_by_size_and_words_by_the_alphabet() -> None:
+def test_integer_labels_sort_by_value_and_others_alphabetically() -> None:
     def of(*labels: str) -> tuple[str, ...]:
         return collect_labels([Item("t", None, label, "here") for label in labels], "here")
 
@@ -113,7 +113,7 @@ def test_number_words_in_several_languages_need_no_file() -> None:
         ("\n\n", {}, "", "no line with text"),
     ],
 )
-def test_mistakes_in_a_table_are_named_by_their_place(
+def test_table_errors_are_located(
     content: str, changes: dict[str, Any], where: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=message) as error:
@@ -121,20 +121,20 @@ def test_mistakes_in_a_table_are_named_by_their_place(
     assert error.value.where == f"{tmp_path}/f{where}"
 
 
-def test_a_quote_that_is_never_closed_is_told_of_where_it_begins(tmp_path: Path) -> None:
+def test_an_unclosed_quote_is_reported_where_it_opens(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="this is not CSV") as error:
         csv(tmp_path, 'text,label\na,1\n"b,0\nc,1\n').read("train")
     assert error.value.where == f"{tmp_path}/f:3"
 
 
 @pytest.mark.parametrize("label", ["null", "[1]", '{"a": 1}'])
-def test_a_label_in_json_that_is_none_is_refused(label: str, tmp_path: Path) -> None:
+def test_invalid_json_labels_are_refused(label: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a string") as error:
         jsonl(tmp_path, f'{{"text": "a", "label": {label}}}\n').read("train")
     assert error.value.where == f"{tmp_path}/f:1"
 
 
-def test_an_unknown_label_is_named_with_its_place_and_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_label_is_located_with_the_known_ones(tmp_path: Path) -> None:
     read = tsv(tmp_path, "text\tlabel\na\tyes\nb\tmaybe\n").read("train")
     with pytest.raises(UserError, match="unknown label") as error:
         class_numbers(read.items, ("no", "yes"))
@@ -145,7 +145,7 @@ def test_an_unknown_label_is_named_with_its_place_and_the_known_ones(tmp_path: P
 @pytest.mark.parametrize(
     ("label", "found"), [("much", "'much'"), ("", "nothing"), ("nan", "'nan'"), ("1e99", "'1e99'")]
 )
-def test_what_is_no_number_is_refused_where_numbers_are_learned(label: str, found: str, tmp_path: Path) -> None:
+def test_regression_labels_must_be_numbers(label: str, found: str, tmp_path: Path) -> None:
     read = tsv(tmp_path, f"text\tlabel\na\t1.5\nb\t{label}\n").read("train")
     with pytest.raises(UserError, match="this is not a number") as error:
         label_values(read.items)
@@ -157,12 +157,12 @@ def test_what_is_no_number_is_refused_where_numbers_are_learned(label: str, foun
     [(["a", "a"], "only one class"), (["a", ""], "label is missing"),
      ([f"{n}" for n in range(150)], "different label")],
 )  # fmt: skip
-def test_labels_that_cannot_be_learned_are_refused(labels: list[str], message: str) -> None:
+def test_useless_label_sets_are_refused(labels: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         collect_labels([Item("t", None, label, "f:1") for label in labels], "f")
 
 
-def test_names_of_columns_need_a_header() -> None:
+def test_column_names_need_a_header() -> None:
     with pytest.raises(ValidationError, match="without a header, columns have no names"):
         TsvTable(train="f", valid="f", text="text", label=0, header=False)
 

@@ -38,7 +38,7 @@ def starts(words: Sequence[str]) -> list[int]:
 
 
 # ------------------------------------------------------------------ windows
-def test_every_word_is_tagged_once_and_stands_in_its_window() -> None:
+def test_every_word_is_tagged_once_in_its_window() -> None:
     luck = random.Random(0)
     for _ in range(500):
         room = luck.randint(1, 12)
@@ -50,7 +50,7 @@ def test_every_word_is_tagged_once_and_stands_in_its_window() -> None:
             assert sum(sizes[window.start : window.end]) <= room
 
 
-def test_windows_overlap_and_a_word_is_tagged_where_it_has_more_neighbours() -> None:
+def test_a_word_in_two_windows_is_tagged_where_it_has_more_context() -> None:
     windows = word_windows([1] * 40, 16)
     assert [(window.start, window.end) for window in windows] == [(0, 16), (12, 28), (24, 40)]
     for window in windows:
@@ -67,7 +67,7 @@ def test_a_sentence_that_fits_has_one_window() -> None:
 
 # ------------------------------------------------------------------ encoding
 @pytest.mark.parametrize("context", [64, 12, 6])
-def test_words_are_tagged_at_their_first_piece_in_order(context: int) -> None:
+def test_words_are_tagged_at_their_first_piece(context: int) -> None:
     some = sentences(60)
     encoded = encode_tags(some, TOKENIZER, LABELS, context)
     assert len(encoded) == 60 and encoded.cut == 0
@@ -85,14 +85,14 @@ def test_words_are_tagged_at_their_first_piece_in_order(context: int) -> None:
         assert (ids[0], ids[-1]) == (TOKENIZER.cls, TOKENIZER.sep)
 
 
-def test_a_word_of_more_pieces_than_fit_is_cut_and_counted() -> None:
+def test_words_with_too_many_pieces_are_truncated_and_counted() -> None:
     encoded = encode_words([["annssssss", "bob"]], TOKENIZER, 6)
     assert encoded.cut == 1
     assert encoded.ids.lengths.tolist() == [6, 3]
     assert encoded.labels.tolist() == [IGNORE_INDEX, IGNORE_INDEX]
 
 
-def test_a_tag_that_is_not_known_is_named() -> None:
+def test_an_unknown_tag_is_reported() -> None:
     with pytest.raises(UserError) as error:
         encode_tags([Sentence(("Ann",), ("B-ORG",), "file:7")], TOKENIZER, LABELS, 16)
     assert str(error.value.where).startswith("file:7") and error.value.found == "'B-ORG'"
@@ -117,7 +117,7 @@ def one_epoch(batches: TagBatches, parts: int = 1) -> list[TagBatch]:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("examples", [None, 4])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_an_epoch_has_every_word_once_however_sentences_lie(packed: bool, examples: int | None, parts: int) -> None:
+def test_an_epoch_has_every_word_once(packed: bool, examples: int | None, parts: int) -> None:
     encoded = encode_tags(sentences(50), TOKENIZER, LABELS, 12)
     batches = TagBatches(encoded, 0, 64, examples, packed)
     every = one_epoch(batches, parts)
@@ -146,14 +146,14 @@ def test_packed_batches_of_a_budget_have_one_shape() -> None:
     assert len(shapes) == 1
 
 
-def test_which_batch_comes_depends_on_the_seed_alone() -> None:
+def test_the_order_of_batches_depends_on_the_seed_only() -> None:
     encoded = encode_tags(sentences(50), TOKENIZER, LABELS, 12)
     first, again, other = (one_epoch(TagBatches(encoded, seed, 64)) for seed in (0, 0, 1))
     assert all(a.ids.equal(b.ids) and a.labels.equal(b.labels) for a, b in zip(first, again, strict=True))
     assert any(not a.ids.equal(b.ids) for a, b in zip(first, other, strict=False))
 
 
-def test_in_order_gives_every_word_its_place() -> None:
+def test_in_order_has_every_word_once() -> None:
     encoded = encode_tags(sentences(50), TOKENIZER, LABELS, 12)
     labels = np.full(len(encoded.labels), -1)
     for batch, places in encoded.in_order(64):
@@ -161,7 +161,7 @@ def test_in_order_gives_every_word_its_place() -> None:
     assert labels.tolist() == encoded.labels.tolist()
 
 
-def test_other_tags_are_other_data() -> None:
+def test_tags_change_the_hash() -> None:
     some = sentences(5)
     changed = [*some[:-1], some[-1]._replace(tags=("I-LOC", *some[-1].tags[1:]))]
     one, other = (encode_tags(each, TOKENIZER, LABELS, 12).sha256 for each in (some, changed))

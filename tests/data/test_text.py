@@ -28,7 +28,7 @@ def files(folder: Path, **texts: str) -> TextFiles:
 
 
 # ------------------------------------------------------------------ files
-def test_a_text_keeps_its_lines_blank_ones_and_spaces_included(tmp_path: Path) -> None:
+def test_a_text_keeps_blank_lines_and_spaces(tmp_path: Path) -> None:
     source = files(tmp_path, train="\n".join(LINES) + "\n", valid="x\r\ny")
     assert source.read("train") == Text(LINES, 0)
     assert source.read("valid").lines == ["x", "y"]
@@ -37,7 +37,7 @@ def test_a_text_keeps_its_lines_blank_ones_and_spaces_included(tmp_path: Path) -
     assert source.read("train").lines == LINES
 
 
-def test_the_end_of_the_text_is_held_out_where_there_is_no_other(tmp_path: Path) -> None:
+def test_the_end_of_the_text_is_held_out_by_default(tmp_path: Path) -> None:
     source = files(tmp_path, train="\n".join(LINES))
     train, valid = source.read("train"), source.read("valid")
     assert [*train.lines, *valid.lines] == LINES
@@ -47,7 +47,7 @@ def test_the_end_of_the_text_is_held_out_where_there_is_no_other(tmp_path: Path)
     assert source.model_copy(update={"held_out": 0.001}).read("valid").lines == LINES[-1:]
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_text_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be split"):
         files(tmp_path, train="one line").read("train")
     with pytest.raises(UserError, match="no text to read"):
@@ -65,7 +65,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------ ids
 @pytest.mark.parametrize("config", [Characters(vocab=60), Bpe(vocab=300)])
-def test_ids_of_a_text_read_back_as_the_text(config: Characters | Bpe) -> None:
+def test_ids_of_a_text_decode_to_the_text(config: Characters | Bpe) -> None:
     tokenizer = TrainedTokenizer.train(config, LINES)
     codec = codec_of(tokenizer)
     for text in ("\n".join(LINES), "a\n", "\n\n", "", "to <eos> be"):
@@ -77,7 +77,7 @@ def test_ids_of_a_text_read_back_as_the_text(config: Characters | Bpe) -> None:
     assert encoded.unknown == 0
 
 
-def test_lines_of_words_end_with_a_token_each() -> None:
+def test_lines_end_with_an_eos_token() -> None:
     tokenizer = TrainedTokenizer.train(WholeWords(vocab=9), LINES)
     encoded = encode_text(Text(LINES), tokenizer, 8)
     assert len(encoded) == sum(len(line.split()) + 1 for line in LINES)
@@ -85,7 +85,7 @@ def test_lines_of_words_end_with_a_token_each() -> None:
     assert 0 < encoded.unknown < len(encoded)
 
 
-def test_other_texts_have_other_names() -> None:
+def test_different_texts_have_different_hashes() -> None:
     names = {encode_text(Text(lines), LETTERS, 8).sha256 for lines in (LINES, LINES[:-1], LINES[::-1])}
     assert len(names) == 3
     assert encode_text(Text(["a\ud800b"]), LETTERS, 8).amounts.replaced == 1
@@ -93,7 +93,7 @@ def test_other_texts_have_other_names() -> None:
 
 # ------------------------------------------------------------------ windows
 @pytest.mark.parametrize(("context", "batch_tokens"), [(8, 32), (7, 21), (5, 3), (10_000, 100)])
-def test_every_token_is_predicted_once_an_epoch_from_those_before_it(context: int, batch_tokens: int) -> None:
+def test_every_token_is_predicted_once_per_epoch_from_the_tokens_before_it(context: int, batch_tokens: int) -> None:
     encoded = encode_text(Text(LINES), LETTERS, context)
     batches = TextBatches(encoded, 3, batch_tokens)
     cuts = set()
@@ -118,7 +118,7 @@ def test_every_token_is_predicted_once_an_epoch_from_those_before_it(context: in
     assert (len(cuts) > 1) == (not full and context < len(encoded))
 
 
-def test_the_order_depends_on_the_seed_and_the_position_alone() -> None:
+def test_the_order_of_windows_depends_on_seed_and_position_only() -> None:
     encoded = encode_text(Text(LINES), LETTERS, 8)
 
     def order(seed: int, positions: range) -> list[list[int]]:
@@ -133,7 +133,7 @@ def test_the_order_depends_on_the_seed_and_the_position_alone() -> None:
     assert whole[:count] != whole[count : 2 * count]
 
 
-def test_parts_of_a_batch_make_up_the_batch_and_may_be_empty() -> None:
+def test_shards_of_windows_make_up_the_batch_and_may_be_empty() -> None:
     batches = TextBatches(encode_text(Text(LINES), LETTERS, 8), 0, 32)
     whole = batches.at(0)
     parts = [batches.at(0, part, 6) for part in range(6)]
@@ -145,7 +145,7 @@ def test_parts_of_a_batch_make_up_the_batch_and_may_be_empty() -> None:
     assert (parts[5].ids[:, 1:] == TrainedTokenizer.pad).all()
 
 
-def test_workers_bring_the_same_windows() -> None:
+def test_workers_load_the_same_windows() -> None:
     batches = TextBatches(encode_text(Text(LINES), LETTERS, 8), 0, 32)
     one, two = (
         list(islice(load_batches(batches, lambda: (BatchIndex(position) for position in range(9)), workers), 9))
@@ -156,7 +156,7 @@ def test_workers_bring_the_same_windows() -> None:
         assert torch.equal(ours.indices, theirs.indices)
 
 
-def test_in_order_is_the_text() -> None:
+def test_windows_in_order_are_the_text() -> None:
     encoded = encode_text(Text(LINES), LETTERS, 8)
     rows = [
         row[1:length] for batch in encoded.in_order(24) for row, length in zip(batch.ids, batch.lengths, strict=True)

@@ -62,7 +62,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ------------------------------------------------------------------ what is written
 @pytest.mark.parametrize("tokenizer", [PAIRS, LETTERS], ids=["bytes", "lines"])
-def test_token_files_hold_what_encoding_in_memory_gives(tmp_path: Path, tokenizer: LanguageTokenizer) -> None:
+def test_token_files_equal_encoding_in_memory(tmp_path: Path, tokenizer: LanguageTokenizer) -> None:
     built(tmp_path / "tokens", tokenizer)
     data = TokenizedText(folder=str(tmp_path / "tokens"))
     read, encoded = data.read("train"), encode_text(collect(iter(DOCUMENTS[:50])), tokenizer, 16)
@@ -82,7 +82,7 @@ def test_token_files_hold_what_encoding_in_memory_gives(tmp_path: Path, tokenize
         data.read("test")
 
 
-def test_a_large_vocabulary_takes_more_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_vocabulary_is_stored_in_wider_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_building, "SMALL", 256)
     built(tmp_path / "tokens")
     read = TokenizedText(folder=str(tmp_path / "tokens")).read("train")
@@ -90,7 +90,7 @@ def test_a_large_vocabulary_takes_more_bytes(tmp_path: Path, monkeypatch: pytest
     assert read.ids.tolist() == encode_text(collect(iter(DOCUMENTS[:50])), PAIRS, 16).ids.tolist()
 
 
-def test_two_processes_write_what_one_writes(tmp_path: Path) -> None:
+def test_two_processes_write_the_same_files_as_one(tmp_path: Path) -> None:
     built(tmp_path / "one")
     built(tmp_path / "two", jobs=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
@@ -114,7 +114,7 @@ def stopped(folder: Path, after: int, split: Split = "train", **more: Any) -> No
 
 
 @pytest.mark.parametrize(("split", "after"), [("train", 1), ("train", 30), ("train", 50), ("valid", 5)])
-def test_a_making_that_was_stopped_goes_on_to_the_same_files(tmp_path: Path, split: Split, after: int) -> None:
+def test_an_interrupted_tokenization_resumes_to_the_same_files(tmp_path: Path, split: Split, after: int) -> None:
     built(tmp_path / "whole")
     begin = 0 if split == "train" else 50
 
@@ -136,7 +136,7 @@ def test_a_making_that_was_stopped_goes_on_to_the_same_files(tmp_path: Path, spl
     assert not work.exists()
 
 
-def test_what_was_begun_with_another_text_or_recipe_begins_anew(tmp_path: Path) -> None:
+def test_a_changed_text_or_recipe_restarts_tokenization(tmp_path: Path) -> None:
     built(tmp_path / "whole")
     stopped(tmp_path / "a", 40)
     assert "the recipe or the text files" in built(tmp_path / "a", plan={"tokenizer": "other"})[0]
@@ -161,7 +161,7 @@ def changing(changed: list[str] | None) -> DocumentStream:
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on(tmp_path: Path) -> None:
+def test_a_killed_tokenize_command_resumes(tmp_path: Path) -> None:
     text = "".join(f"line {number} of a text that is long enough to be cut\n" for number in range(90_000))
     (tmp_path / "text.txt").write_text(text)
     words = ["tokenize", "gpt-prose", "-o", "tokens", "data={kind: text, train: text.txt}", "tokenizer.vocab=300"]
@@ -182,7 +182,7 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     assert "data={kind: tokens, folder: tokens}" in done.stdout
 
 
-def test_nothing_is_written_over_and_no_two_write_at_once(tmp_path: Path) -> None:
+def test_existing_folders_and_concurrent_writers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(UserError, match="already taken"):
         built(tmp_path / "there")
@@ -203,7 +203,7 @@ def test_nothing_is_written_over_and_no_two_write_at_once(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("cut", [ByteCodec.split_point, LineCodec.split_point])
-def test_a_text_is_never_in_memory_as_a_whole(tmp_path: Path, cut: Callable[[str], int]) -> None:
+def test_tokenization_never_loads_the_whole_text(tmp_path: Path, cut: Callable[[str], int]) -> None:
     path = tmp_path / "text.txt"
     with path.open("w") as file:
         for number in range(100_000):
@@ -220,7 +220,7 @@ def test_a_text_is_never_in_memory_as_a_whole(tmp_path: Path, cut: Callable[[str
 
 # ------------------------------------------------------------------ what is refused
 @pytest.mark.parametrize("name", ["tokenizer.json", "train.ids", "train.documents"])
-def test_one_changed_byte_is_found(tmp_path: Path, name: str) -> None:
+def test_one_changed_byte_is_detected(tmp_path: Path, name: str) -> None:
     built(tmp_path / "tokens")
     path = tmp_path / "tokens" / name
     data = bytearray(path.read_bytes())
@@ -234,7 +234,7 @@ def test_one_changed_byte_is_found(tmp_path: Path, name: str) -> None:
     assert name in str(problem)
 
 
-def test_files_that_do_not_fit_together_are_refused_even_where_the_manifest_says_so(tmp_path: Path) -> None:
+def test_inconsistent_files_are_refused_despite_a_matching_manifest(tmp_path: Path) -> None:
     built(tmp_path / "tokens")
     path = tmp_path / "tokens" / "manifest.json"
     manifest = json.loads(path.read_text())

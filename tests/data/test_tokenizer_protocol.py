@@ -36,7 +36,7 @@ TOKENIZERS: dict[str, Tokenizer] = {
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_ids_have_places_and_read_back(kind: str) -> None:
+def test_ids_have_offsets_and_decode_back(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
     for text, ids, encoding in zip(TEXTS, tokenizer.ids(TEXTS), tokenizer.encode_batch(TEXTS), strict=True):
         assert ids == encoding.ids and tokenizer.encode(text) == encoding
@@ -52,7 +52,7 @@ def test_ids_have_places_and_read_back(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_a_pair_stands_between_special_tokens(kind: str) -> None:
+def test_a_pair_is_put_between_special_tokens(kind: str) -> None:
     tokenizer = PAIRS[kind]
     a, b = tokenizer.ids(["the cat", "sat"])
     one, two = tokenizer.pair(a), tokenizer.pair(a, b)
@@ -61,14 +61,14 @@ def test_a_pair_stands_between_special_tokens(kind: str) -> None:
     assert [number for number in two[0] if number not in tokenizer.special] == [*a, *b]
 
 
-def test_lower_case_keeps_the_places_of_the_text_as_it_was_given() -> None:
+def test_lowercasing_keeps_offsets_into_the_original_text() -> None:
     tokenizer = PAIRS["text words"]
     text = "İt is"  # of which the first letter is two in lower case
     assert [text[start:end] for start, end in tokenizer.encode(text).offsets][-1] == "is"
 
 
 @pytest.mark.parametrize("kind", MASKS)
-def test_what_is_masked_is_special_and_inner_pieces_are_known(kind: str) -> None:
+def test_mask_is_special_and_continuation_pieces_are_known(kind: str) -> None:
     tokenizer = MASKS[kind]
     assert {tokenizer.mask, tokenizer.cls, tokenizer.sep, tokenizer.pad, tokenizer.unk} <= tokenizer.special
     assert len(tokenizer.continues_word) == tokenizer.vocab and any(tokenizer.continues_word)

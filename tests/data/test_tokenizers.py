@@ -98,7 +98,7 @@ def test_odd_strings(kind: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
-def test_byte_pieces_cover_the_text(text: str) -> None:
+def test_byte_level_pieces_cover_the_text(text: str) -> None:
     tokenizer = TRAINED["bpe"]
     encoding = tokenizer.encode(text)
     assert tokenizer.decode(encoding.ids) == text
@@ -107,7 +107,7 @@ def test_byte_pieces_cover_the_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
-def test_words_come_back(kind: str) -> None:
+def test_texts_decode_back(kind: str) -> None:
     tokenizer = TRAINED[kind]
     text = "Grüße aus Köln"
     encoding = tokenizer.encode(text)
@@ -152,14 +152,14 @@ def test_pieces_are_readable() -> None:
     assert tokenizer.encode("\U0001f9ff").pieces == ["\\xf0", "\\x9f", "\\xa7", "\\xbf"]
 
 
-def test_letters_of_bytes_are_those_of_the_package() -> None:
+def test_byte_letters_equal_the_package() -> None:
     assert sorted(byte_letters()) == sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     assert split.pre_tokenize_str("ü\n")[0][0] == "".join(byte_letters()[byte] for byte in "ü\n".encode())
 
 
 @kinds
-def test_sizes_and_lower_case(kind: str) -> None:
+def test_vocabulary_sizes_and_lowercasing(kind: str) -> None:
     tokenizer = TRAINED[kind]
     assert tokenizer.vocab <= 600
     assert max(len(tokenizer.encode(line).ids) for line in TEXTS[:50]) > 1
@@ -168,14 +168,14 @@ def test_sizes_and_lower_case(kind: str) -> None:
 
 @pytest.mark.parametrize("text", ["a" * 10**6, "!" * 10**6, " " * 10**6, "hello world " * 83_333, "é" * 500_000])
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram", "characters", "words"])
-def test_long_lines_are_quick(kind: str, text: str) -> None:
+def test_long_lines_are_fast(kind: str, text: str) -> None:
     begin = time.process_time()
     TRAINED[kind].ids([text])
     assert time.process_time() - begin < 3
 
 
 @kinds
-def test_saved_is_loaded(kind: str, tmp_path: Path) -> None:
+def test_save_and_load(kind: str, tmp_path: Path) -> None:
     tokenizer = TRAINED[kind]
     tokenizer.save(tmp_path / "tokenizer.json")
     loaded = TrainedTokenizer.load(tmp_path / "tokenizer.json")
@@ -186,7 +186,7 @@ def test_saved_is_loaded(kind: str, tmp_path: Path) -> None:
     assert loaded.encode_batch(strings) == tokenizer.encode_batch(strings)
 
 
-def test_training_is_the_same_in_every_process() -> None:
+def test_training_is_deterministic_across_processes() -> None:
     script = (
         "import sys; sys.path[:0] = ['tests', 'tests/data']; import test_tokenizers as t\n"
         "print(*(one.sha256 for one in t.TRAINED.values()))"
@@ -199,7 +199,7 @@ def test_training_is_the_same_in_every_process() -> None:
     assert found.stdout.split() == [one.sha256 for one in TRAINED.values()]
 
 
-def test_last_digits_that_depend_on_the_order_of_adding_change_no_unigram_tokenizer() -> None:
+def test_rounding_of_scores_does_not_change_unigram_tokenizers() -> None:
     data = json.loads(TRAINED["unigram"].json)
     found = set()
     for noise in (-4e-11, 0.0, 4e-11):  # as it was measured between processes
@@ -210,7 +210,7 @@ def test_last_digits_that_depend_on_the_order_of_adding_change_no_unigram_tokeni
 
 
 @pytest.mark.parametrize("texts", [[], [""], [" ", "\n"]])
-def test_nothing_to_train_on(texts: list[str]) -> None:
+def test_an_empty_corpus_is_an_error(texts: list[str]) -> None:
     with pytest.raises(UserError, match="no text"):
         TrainedTokenizer.train(Bpe(), texts)
 
@@ -222,7 +222,7 @@ def test_tiny_corpus(config: TokenizerConfig) -> None:
     assert sound(tokenizer, "ab zz", tokenizer.encode("ab zz"))
 
 
-def test_too_many_letters_for_the_vocabulary() -> None:
+def test_a_vocabulary_smaller_than_the_alphabet_is_an_error() -> None:
     with pytest.raises(UserError, match=r"tokenizer\.vocab"):
         TrainedTokenizer.train(Unigram(vocab=40), ["".join(map(chr, range(0x400, 0x480)))])
     letters = TrainedTokenizer.train(WordPiece(vocab=40), ["".join(map(chr, range(0x400, 0x480)))])
@@ -296,7 +296,7 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram", "characters", "words"])
-def test_scrambled_files_load_sound_or_are_refused(kind: str) -> None:
+def test_scrambled_files_load_valid_or_are_refused(kind: str) -> None:
     rng = random.Random(0)
     text = TRAINED[kind].json
     scraps = ['"', "{", "]", ",", "9", "-", "null", "x", "\\ud800", "🙂"]
@@ -317,7 +317,7 @@ def test_scrambled_files_load_sound_or_are_refused(kind: str) -> None:
     assert misplaced == 0
 
 
-def test_characters_and_words_known_are_the_commonest() -> None:
+def test_characters_and_words_keep_the_most_frequent() -> None:
     texts = ["b a n a n a", "band a", "<unk> <eos> B"]
     letters = TrainedTokenizer.train(Characters(vocab=7), texts)
     assert letters.pieces(range(letters.vocab))[4:] == [" ", "a", "n"]
@@ -329,7 +329,7 @@ def test_characters_and_words_known_are_the_commonest() -> None:
     assert words.decode(words.encode("n  A").ids) == "n a"
 
 
-def test_a_text_alone_is_no_list_of_texts() -> None:
+def test_a_single_string_instead_of_a_list_is_refused() -> None:
     assert require_list(("six", "seven")) == ["six", "seven"]
     with pytest.raises(TypeError, match="a list of texts"):
         require_list("six")

@@ -22,7 +22,7 @@ def encoded(lines: list[str]) -> EncodedTrees:
     return encode_trees(trees, known(trees))
 
 
-def test_a_batch_lies_level_by_level() -> None:
+def test_a_tree_batch_is_ordered_by_level() -> None:
     batch = encoded(LINES).batch(np.arange(3))
     assert batch.leaf_counts == (4, 2, 1)  # the deepest level first
     assert batch.inner_counts == (0, 2, 2)
@@ -35,7 +35,7 @@ def test_a_batch_lies_level_by_level() -> None:
 
 
 @pytest.mark.parametrize("widest", [2, 5])
-def test_the_children_of_a_level_are_the_whole_level_below(widest: int) -> None:
+def test_the_children_of_a_level_are_the_level_below(widest: int) -> None:
     trees = [parse_tree(random_tree(seed, 1 + seed, widest), "here", 5) for seed in range(12)]
     batch = encode_trees(trees, known(trees)).batch(np.arange(12))
     counts = [inner + leaves for inner, leaves in zip(batch.inner_counts, batch.leaf_counts, strict=True)]
@@ -64,7 +64,7 @@ def test_inner_nodes_may_have_words() -> None:
     assert batch.tokens == 2
 
 
-def test_a_leaf_without_a_word_is_named() -> None:
+def test_a_leaf_without_a_word_is_reported() -> None:
     good, bare = Tree((0,), ("a",), ((),)), Tree((0, 0, 1), ("a", None, None), ((), (), (0, 1)))
     with pytest.raises(UserError, match="a leaf has no word") as caught:
         encode_trees([good, bare], None)
@@ -72,18 +72,18 @@ def test_a_leaf_without_a_word_is_named() -> None:
     assert caught.value.found == "neither a word nor children at node 2"
 
 
-def test_unknown_words_are_one_word() -> None:
+def test_unknown_words_share_one_id() -> None:
     tree = parse_tree(LINES[1], "here", 5)
     assert encode_trees([tree], None).words.tolist() == [WordVocab.unk]
 
 
-def test_no_tree_is_a_batch_with_nothing_to_learn() -> None:
+def test_an_empty_batch_has_no_targets() -> None:
     batch = encoded(LINES).batch(np.array([], np.int64))
     assert batch.tokens == 0
     assert batch.indices.tolist() == [-1]
 
 
-def test_every_tree_comes_once_an_epoch_within_the_budget() -> None:
+def test_every_tree_comes_once_per_epoch_within_the_budget() -> None:
     data = encoded([random_tree(seed, 1 + seed % 17) for seed in range(200)])
     batches = TreeBatches(data, seed=3, batch_nodes=60)
     epochs: list[set[tuple[int, ...]]] = []
@@ -101,7 +101,7 @@ def test_every_tree_comes_once_an_epoch_within_the_budget() -> None:
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]  # other trees come together, not only in another order
 
 
-def test_a_batch_depends_on_seed_and_position_alone() -> None:
+def test_a_tree_batch_depends_on_seed_and_position_only() -> None:
     data = encoded([random_tree(seed, 1 + seed % 9) for seed in range(60)])
     one, two = TreeBatches(data, 1, 50), TreeBatches(data, 1, 50)
     ahead = [one.at(position).indices.tolist() for position in range(40)]
@@ -109,7 +109,7 @@ def test_a_batch_depends_on_seed_and_position_alone() -> None:
     assert TreeBatches(data, 2, 50).at(0).indices.tolist() != ahead[0]
 
 
-def test_parts_of_a_batch_make_the_whole() -> None:
+def test_shards_of_trees_make_up_the_batch() -> None:
     data = encoded([random_tree(seed, 1 + seed % 9) for seed in range(30)])
     batches = TreeBatches(data, 0, 100)
     parts = [batches.at(1, part, 3).indices.tolist() for part in range(3)]
@@ -118,7 +118,7 @@ def test_parts_of_a_batch_make_the_whole() -> None:
     assert TreeBatches(encoded(LINES[:1]), 0, 9).at(0, 1, 2).tokens == 0
 
 
-def test_trees_of_like_depth_come_together() -> None:
+def test_trees_of_similar_depth_are_batched() -> None:
     data = encoded([random_tree(seed, 1 + seed % 40) for seed in range(400)])
     batches = TreeBatches(data, 0, 400)
     steps = 0
@@ -130,7 +130,7 @@ def test_trees_of_like_depth_come_together() -> None:
     assert steps < 0.9 * sum(len(data.batch(rows).leaf_counts) for rows in shuffled)
 
 
-def test_a_tree_beyond_the_budget_is_alone() -> None:
+def test_a_tree_over_the_budget_is_a_batch_of_its_own() -> None:
     data = encoded([random_tree(0, 50), *LINES])
     sizes = [batch.indices.tolist() for batch in data.in_order(10)]
     assert [0] in sizes
@@ -138,13 +138,13 @@ def test_a_tree_beyond_the_budget_is_alone() -> None:
     assert all(a >= b for a, b in pairwise(len(batch.leaf_counts) for batch in data.in_order(10)))
 
 
-def test_a_batch_moves_whole() -> None:
+def test_a_batch_moves_to_a_device() -> None:
     batch = encoded(LINES).batch(np.arange(3))
     moved = batch.to("cpu")
     assert type(moved) is type(batch) and moved.tokens == batch.tokens
     assert moved.to("meta").words.device.type == moved.to("meta").nodes.device.type == "meta"
 
 
-def test_the_name_of_a_set_tells_order_words_and_labels_apart() -> None:
+def test_the_hash_covers_order_words_and_labels() -> None:
     names = {encoded(LINES).sha256, encoded(LINES[::-1]).sha256, encoded(["(2 no)", *LINES[1:]]).sha256}
     assert len(names) == 3 and encoded(LINES).sha256 in names

@@ -12,7 +12,7 @@ SST = DATA / "sst-trees"
 LINE = "(3 (2 It) (4 (2 's) (4 great)))"
 
 
-def test_a_tree_is_read_children_first() -> None:
+def test_trees_are_parsed_children_first() -> None:
     tree = parse_tree(LINE, "here", 5)
     assert tree.labels == (2, 2, 4, 4, 3)
     assert tree.words == ("It", "'s", "great", None, None)
@@ -21,17 +21,17 @@ def test_a_tree_is_read_children_first() -> None:
     assert len(tree) == 5
 
 
-def test_white_space_does_not_matter_but_for_what_is_inside_a_word() -> None:
+def test_whitespace_around_words_is_ignored() -> None:
     assert parse_tree("  (3(2 It)\t(4 (2   's) (4 great) ) ) ", "here", 5) == parse_tree(LINE, "here", 5)
     assert parse_tree("(2 8\xa01\\/2)", "here", 5).words == ("8\xa01/2",)
 
 
-def test_what_the_treebank_writes_for_brackets_and_quotes_is_read_as_them() -> None:
+def test_treebank_escapes_are_decoded() -> None:
     tree = parse_tree("(2 (2 -LRB-) (2 (2 ``) (2 (2 and\\/or) (2 -RRB-))))", "here", 5)
     assert tree.text == '( " and/or )'
 
 
-def test_without_classes_any_label_will_do() -> None:
+def test_without_classes_any_label_is_accepted() -> None:
     tree = parse_tree("(S (NP It) (VP (V 's) (ADJ great)))", "here", None)
     assert set(tree.labels) == {IGNORE_INDEX}
     assert tree.children == parse_tree(LINE, "here", 5).children
@@ -65,9 +65,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("line", "column", "found", "message"), BAD, ids=[line[:24] for line, *_ in BAD])
-def test_a_malformed_tree_is_named_by_file_line_and_column(
-    line: str, column: int, found: str, message: str, tmp_path: Path
-) -> None:
+def test_malformed_trees_are_located(line: str, column: int, found: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "trees.txt"
     path.write_text(f"{LINE}\n\n{line}\n", encoding="utf-8")
     with pytest.raises(UserError, match=message) as caught:
@@ -77,11 +75,11 @@ def test_a_malformed_tree_is_named_by_file_line_and_column(
     assert caught.value.expected
 
 
-def test_the_deepest_tree_that_is_allowed_is_read() -> None:
+def test_the_maximum_depth_is_accepted() -> None:
     assert len(parse_tree("(1 " * DEEPEST + "a" + ")" * DEEPEST, "here", 5)) == DEEPEST
 
 
-def test_plain_and_gzip_files_give_the_same_and_blank_lines_are_counted(tmp_path: Path) -> None:
+def test_plain_and_gzip_files_are_equal_and_blank_lines_counted(tmp_path: Path) -> None:
     text = f"{LINE}\n\n(2 word)\r\n"
     (tmp_path / "plain.txt").write_bytes(text.encode())
     (tmp_path / "packed.txt.gz").write_bytes(gzip.compress(text.encode()))
@@ -106,7 +104,7 @@ def test_a_file_without_a_tree_is_refused(tmp_path: Path) -> None:
     assert caught.value.found == "2 blank lines"
 
 
-def test_every_file_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_every_missing_file_is_named(tmp_path: Path) -> None:
     source = SentimentTrees(root=str(tmp_path), train="a", valid="b", test="c", vectors="d")
     assert [error.where for error in source.problems()] == [str(tmp_path / name) for name in "abcd"]
     assert [error.where for error in source.problems(["test"])] == [str(tmp_path / "c")]  # which begins from no vectors

@@ -32,7 +32,7 @@ TOKENIZERS: list[LanguageTokenizer] = [LETTERS, PAIRS]
 
 
 # ------------------------------------------------------------------ files
-def test_every_file_of_a_list_or_a_folder_is_a_document(tmp_path: Path) -> None:
+def test_files_of_a_list_or_folder_are_documents(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for name, text in (("a.txt", "one\ntwo\n"), ("b/c.txt", "three\n\nfour"), ("b/d.txt", " \n\n"), ("b/e.bin", "no")):
         (tmp_path / name).write_text(text)
@@ -58,7 +58,7 @@ def test_the_end_of_several_files_is_held_out(tmp_path: Path) -> None:
     assert valid.starts == (0, len(valid.lines) - 10)
 
 
-def test_documents_come_as_they_stand_with_their_headings(tmp_path: Path) -> None:
+def test_documents_are_split_at_headings_and_keep_them(tmp_path: Path) -> None:
     wiki = [" ", " = Title = ", "", " = = Section = = ", "  text .", " = Next = ", "more"]
     (tmp_path / "wiki.txt").write_text("\n".join(wiki))
     (tmp_path / "some.jsonl").write_text('{"text": "a\\n b "}\n\n{"text": " "}\n{"text": "c"}\n')
@@ -74,7 +74,7 @@ def test_documents_come_as_they_stand_with_their_headings(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("data", "told"), [(b"a\nb\x00c\n", "a NUL byte, byte 2"), (b"a\nb\xffc\n", "byte 0xff, byte 2")]
 )
-def test_what_is_no_text_is_told_with_its_place(tmp_path: Path, data: bytes, told: str) -> None:
+def test_invalid_text_is_located(tmp_path: Path, data: bytes, told: str) -> None:
     (tmp_path / "a.txt").write_bytes(data)
     with pytest.raises(UserError, match=told) as error:
         TextFiles(root=str(tmp_path), train="a.txt", valid="a.txt").read("train")
@@ -83,7 +83,7 @@ def test_what_is_no_text_is_told_with_its_place(tmp_path: Path, data: bytes, tol
 
 # ------------------------------------------------------------------ ids
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=["lines", "bytes"])
-def test_each_document_stands_after_the_token_that_texts_begin_with(tokenizer: LanguageTokenizer) -> None:
+def test_each_document_follows_a_start_token(tokenizer: LanguageTokenizer) -> None:
     codec, encoded = codec_of(tokenizer), encode_text(TEXT, tokenizer, 8)
     assert len(encoded.starts) == len(DOCUMENTS)
     assert encoded.ids[encoded.starts].tolist() == [codec.start_id] * len(DOCUMENTS)
@@ -102,7 +102,7 @@ def test_each_document_stands_after_the_token_that_texts_begin_with(tokenizer: L
     assert (told.unknown > 0) == (tokenizer is LETTERS)
 
 
-def test_a_script_opens_either_kind_of_tokenizer() -> None:
+def test_open_tokenizer_detects_the_kind() -> None:
     word = TrainedTokenizer.train(WholeWords(vocab=20), ["<|endoftext|> is a word here"])
     for tokenizer in (*TOKENIZERS, word):
         found = open_tokenizer(tokenizer.json, "tokenizer.json")
@@ -118,7 +118,7 @@ def test_a_script_opens_either_kind_of_tokenizer() -> None:
 @pytest.mark.parametrize(
     "tokenizer", [*TOKENIZERS, TrainedTokenizer.train(Bpe(vocab=300), TEXT.lines)], ids=["c", "b", "bpe"]
 )
-def test_passages_and_shards_have_the_ids_of_the_whole(tokenizer: LanguageTokenizer) -> None:
+def test_passages_and_shards_have_the_ids_of_the_whole_text(tokenizer: LanguageTokenizer) -> None:
     codec, whole = codec_of(tokenizer), encode_text(TEXT, tokenizer, 8)
     for most in (1, 10, 40, PASSAGE):
         cut = list(passages(DOCUMENTS, codec.split_point, most))
@@ -158,7 +158,7 @@ def test_every_token_is_predicted_once_and_in_its_document(tokenizer: LanguageTo
     assert seen == set(range(len(encoded)))
 
 
-def test_a_text_that_is_one_document_has_no_others_to_tell_apart() -> None:
+def test_a_single_document_has_no_boundaries() -> None:
     encoded = encode_text(Text(TEXT.lines), LETTERS, 8)
     assert all(batch.documents is None for batch in encoded.in_order(32))
     assert TextBatches(encoded, 0, 32).at(0, 7, 9).documents is None
@@ -166,7 +166,7 @@ def test_a_text_that_is_one_document_has_no_others_to_tell_apart() -> None:
     assert encoded.sha256 != encode_text(TEXT, LETTERS, 8).sha256
 
 
-def test_workers_bring_documents_too() -> None:
+def test_workers_load_document_boundaries() -> None:
     batches = TextBatches(encode_text(TEXT, PAIRS, 8), 0, 32)
     places = [BatchIndex(position, part, 2) for position in range(5) for part in range(2)]
     for found, place in zip(load_batches(batches, lambda: iter(places), workers=2), places, strict=True):
@@ -179,7 +179,7 @@ def test_workers_bring_documents_too() -> None:
 
 
 @pytest.mark.parametrize(("context", "stride"), [(8, 8), (8, 3), (8, 1), (50, 7), (1000, 500), (1, 1)])
-def test_sliding_windows_predict_each_token_once_with_enough_before_it(context: int, stride: int) -> None:
+def test_sliding_windows_predict_each_token_once_with_context(context: int, stride: int) -> None:
     encoded = encode_text(TEXT, PAIRS, context)
     seen, number = [], brute(encoded)
     for batch, new in encoded.sliding(stride, 3 * context):

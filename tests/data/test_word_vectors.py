@@ -31,7 +31,7 @@ def made(words: list[str], width: int = 7) -> WordVectors:
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_is_written_is_read_with_the_same_bits(tmp_path: Path, format: Format, packed: bool) -> None:
+def test_word_vectors_round_trip_bit_for_bit(tmp_path: Path, format: Format, packed: bool) -> None:
     vectors, path = made(ODD), tmp_path / ("v.gz" if packed else "v")
     vectors.save(path, format)
     with (gzip.open if packed else open)(path, "rb") as file:  # type: ignore[operator]
@@ -42,7 +42,7 @@ def test_what_is_written_is_read_with_the_same_bits(tmp_path: Path, format: Form
         assert again.notes == ()
 
 
-def test_the_name_says_what_is_written(tmp_path: Path) -> None:
+def test_the_extension_determines_the_format(tmp_path: Path) -> None:
     for name, format in (("a.bin", "word2vec-binary"), ("a.txt", "word2vec"), ("a.bin.gz", "word2vec-binary")):
         made(["x", "y"]).save(tmp_path / name)
         data = (tmp_path / name).read_bytes()
@@ -51,7 +51,7 @@ def test_the_name_says_what_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_bytes_are_read_with_and_without_line_ends_between(tmp_path: Path, end: bytes) -> None:
+def test_binary_files_may_have_line_ends_between_vectors(tmp_path: Path, end: bytes) -> None:
     rows = [struct.pack("<3f", *row) + end for row in ((1, 2, 3), (4, 5, 6))]
     (tmp_path / "v.bin").write_bytes(b"2 3\n" + b"in " + rows[0] + b"New_York " + rows[1])
     found = load_vectors(tmp_path / "v.bin")
@@ -59,7 +59,7 @@ def test_bytes_are_read_with_and_without_line_ends_between(tmp_path: Path, end: 
     assert found.matrix.tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
-def test_a_word_may_hold_spaces_even_in_the_first_line(tmp_path: Path) -> None:
+def test_words_may_contain_spaces_even_in_the_first_line(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_bytes(
         b". . . 1 2 3\nat name@domain.com 4 5 6\r\nword 7 8 9 \nmore 1 1 1\nand 0 0 0\nso 1 0 1\n"
     )
@@ -72,7 +72,7 @@ def test_a_word_may_hold_spaces_even_in_the_first_line(tmp_path: Path) -> None:
     assert load_vectors(tmp_path / "again.txt").words == found.words
 
 
-def test_only_some_words_are_kept(tmp_path: Path) -> None:
+def test_only_requested_words_are_kept(tmp_path: Path) -> None:
     vectors = made(["a", "b", "c", "d", "e"])
     vectors.save(tmp_path / "v.bin")
     assert load_vectors(tmp_path / "v.bin", most=2).words == ["a", "b"]
@@ -82,7 +82,7 @@ def test_only_some_words_are_kept(tmp_path: Path) -> None:
         load_vectors(tmp_path / "v.bin", only={"z"})
 
 
-def test_of_a_word_that_stands_twice_the_first_vector_counts(tmp_path: Path) -> None:
+def test_of_duplicate_words_the_first_vector_counts(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("a 1 2\nb 3 4\na 5 6\na 7 8\n")
     found = load_vectors(tmp_path / "v.txt")
     assert found.words == ["a", "b"]
@@ -117,14 +117,14 @@ def test_of_a_word_that_stands_twice_the_first_vector_counts(tmp_path: Path) -> 
         (gzip.compress(b"a 1 2\nb 3 4\n" * 1000, mtime=0)[:-20], "this gzip file is damaged", "v"),
     ],
 )  # fmt: skip
-def test_damage_is_named_by_its_place(tmp_path: Path, contents: bytes, message: str, where: str) -> None:
+def test_damaged_vector_files_are_located(tmp_path: Path, contents: bytes, message: str, where: str) -> None:
     (tmp_path / "v").write_bytes(contents)
     with pytest.raises(UserError, match=message) as raised:
         load_vectors(tmp_path / "v")
     assert raised.value.where == str(tmp_path / where)
 
 
-def test_there_must_be_such_a_file_and_such_a_format(tmp_path: Path) -> None:
+def test_missing_files_and_unknown_formats_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such file"):
         load_vectors(tmp_path / "none")
     with pytest.raises(UserError, match="this is a folder"):
@@ -133,7 +133,7 @@ def test_there_must_be_such_a_file_and_such_a_format(tmp_path: Path) -> None:
         load_vectors(tmp_path, "bin")  # type: ignore[arg-type]
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     bad = WordVectors(["a", "b"], np.array([[1, np.nan], [1, 2]], np.float32))
     with pytest.raises(UserError, match="not finite"):
         bad.save(tmp_path / "v.txt")
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_neighbours_are_by_cosine_and_leave_the_word_out() -> None:
+def test_neighbours_are_by_cosine_without_the_word_itself() -> None:
     matrix = np.array([[1, 0], [2, 0.1], [0, 3], [-5, 0], [0, 0]], np.float32)
     vectors = WordVectors(["a", "b", "c", "d", "zero"], matrix)
     found = vectors.neighbours("a", 3)
@@ -155,7 +155,7 @@ def test_neighbours_are_by_cosine_and_leave_the_word_out() -> None:
         vectors.neighbours(np.zeros(3, np.float32))
 
 
-def test_an_analogy_is_b_less_a_and_c_and_leaves_the_three_out() -> None:
+def test_an_analogy_is_b_minus_a_plus_c_without_the_three() -> None:
     words = ["man", "king", "woman", "queen", "apple"]
     matrix = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1], [-1, 0.2, 0]], np.float32)
     found = WordVectors(words, matrix).analogy("man", "king", "woman")
@@ -165,7 +165,7 @@ def test_an_analogy_is_b_less_a_and_c_and_leaves_the_three_out() -> None:
     assert found[0].cosine == pytest.approx(unit[3] @ wanted / np.linalg.norm(wanted))
 
 
-def test_a_word_without_a_vector_is_told_with_one_like_it() -> None:
+def test_an_unknown_word_suggests_a_similar_one() -> None:
     vectors = made(["house", "river"])
     for word in ("River", "rivr"):
         with pytest.raises(UserError, match="this word has no vector") as raised:
@@ -176,7 +176,7 @@ def test_a_word_without_a_vector_is_told_with_one_like_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["v.bin", "v.txt"])
-def test_rows_of_a_vocabulary_are_filled_and_others_stay(tmp_path: Path, name: str) -> None:
+def test_vectors_fill_the_rows_of_a_vocabulary(tmp_path: Path, name: str) -> None:
     vectors = made(["a", "b", "c"], 4)
     vectors.save(tmp_path / name)
     table = np.full((3, 4), 9, np.float32)
@@ -198,7 +198,7 @@ def test_each_reader_refuses_the_other_format(tmp_path: Path) -> None:
         load_glove(tmp_path / "w2v.txt", {"a": 0}, np.zeros((1, 4), np.float32))
 
 
-def test_vectors_to_begin_from_are_as_wide_as_the_model(tmp_path: Path) -> None:
+def test_initial_vectors_must_match_the_model_width(tmp_path: Path) -> None:
     made(["a", "b", "c"], 4).save(tmp_path / "v.bin")
     begins = EmbeddingInit(file=str(tmp_path / "v.bin"), read_fn="load_word2vec")
     assert begins.problems() == []

@@ -44,7 +44,7 @@ def changed(**parts: Any) -> str:
 
 
 @pytest.mark.parametrize("lower", [False, True])
-def test_ids_are_those_of_transformers_on_odd_texts(lower: bool, tmp_path: Path) -> None:
+def test_ids_equal_transformers_on_odd_texts(lower: bool, tmp_path: Path) -> None:
     from transformers import BertTokenizer as HuggingFaceTokenizer
 
     ours = TRAINED[lower]
@@ -63,7 +63,7 @@ def test_ids_are_those_of_transformers_on_odd_texts(lower: bool, tmp_path: Path)
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no vocabulary in {PUBLISHED}; set HEEDFUL_WEIGHTS")
-def test_the_published_vocabulary_is_read_and_cuts_texts_as_transformers_does() -> None:
+def test_the_published_vocabulary_equals_transformers() -> None:
     from transformers import BertTokenizer as HuggingFaceTokenizer
 
     ours = BertTokenizer.from_vocab(read_vocab(PUBLISHED), True, str(PUBLISHED))
@@ -74,7 +74,7 @@ def test_the_published_vocabulary_is_read_and_cuts_texts_as_transformers_does() 
     assert ours.pieces(ours.ids(["unaffable"])[0]) == ["una", "##ffa", "##ble"]
 
 
-def test_a_file_written_here_is_read_by_transformers_layout_included(tmp_path: Path) -> None:
+def test_transformers_reads_exported_files_with_their_layout(tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     (tmp_path / "tokenizer.json").write_text(TRAINED[True].json)
@@ -85,7 +85,7 @@ def test_a_file_written_here_is_read_by_transformers_layout_included(tmp_path: P
     assert theirs("the quick fox")["input_ids"] == ours.pair(a)[0]
 
 
-def test_special_tokens_are_ordinary_text_where_a_user_writes_them() -> None:
+def test_special_tokens_in_texts_are_ordinary_text() -> None:
     for tokenizer in TRAINED.values():
         for name in NAMES:
             assert not (tokenizer.special - {tokenizer.unk}) & set(tokenizer.ids([f"a {name} b{name}c"])[0])
@@ -94,13 +94,13 @@ def test_special_tokens_are_ordinary_text_where_a_user_writes_them() -> None:
         assert encoding.offsets[-1][1] == len("The [MASK] dog")
 
 
-def test_lone_surrogates_are_counted_and_do_no_harm() -> None:
+def test_lone_surrogates_are_counted_and_replaced() -> None:
     encoding = TRAINED[True].encode("the \ud800 dog\udfff")
     assert encoding.replaced == 2
     assert encoding.ids == TRAINED[True].ids(["the  dog"])[0]
 
 
-def test_words_have_at_least_one_piece_each_and_pieces_read_back() -> None:
+def test_words_have_at_least_one_piece_and_decode_back() -> None:
     tokenizer = TRAINED[True]
     words = ["quick", "\x00\u200b", "漢字", "", "unaffable"]
     found = tokenizer.words(words)
@@ -112,7 +112,7 @@ def test_words_have_at_least_one_piece_each_and_pieces_read_back() -> None:
     assert tokenizer.decode([tokenizer.cls, *tokenizer.ids(["The lazy dog"])[0], tokenizer.sep]) == "the lazy dog"
 
 
-def test_training_gives_the_same_pieces_each_time_the_special_ones_first() -> None:
+def test_training_is_deterministic_with_special_tokens_first() -> None:
     again = BertTokenizer.train(WordPiece(vocab=200, lowercase=True), iter(TEXTS * 3))
     assert again.sha256 == TRAINED[True].sha256 != TRAINED[False].sha256
     assert again.pieces(range(5)) == list(NAMES)
@@ -120,7 +120,7 @@ def test_training_gives_the_same_pieces_each_time_the_special_ones_first() -> No
 
 
 @pytest.mark.parametrize("room", range(2, 20))
-def test_a_pair_is_cut_as_tokenizers_cuts_it_and_the_longer_one_keeps_the_odd_token(room: int, tmp_path: Path) -> None:
+def test_pairs_are_truncated_as_tokenizers_does(room: int, tmp_path: Path) -> None:
     engine = Engine.from_str(TRAINED[True].json)
     engine.enable_truncation(room + 3, strategy="longest_first")
     dog = TRAINED[True].ids(["d"])[0]
@@ -129,12 +129,12 @@ def test_a_pair_is_cut_as_tokenizers_cuts_it_and_the_longer_one_keeps_the_odd_to
         assert TRAINED[True].pair(*truncate_pair(dog * a, dog * b, room))[0] == kept, (a, b)
 
 
-def test_an_odd_token_stays_with_the_longer_text_of_a_pair() -> None:
+def test_the_odd_token_goes_to_the_longer_text() -> None:
     found = [tuple(map(len, truncate_pair(range(a), range(b), 45))) for a, b in ((40, 30), (30, 40), (30, 30))]
     assert found == [(23, 22), (22, 23), (22, 23)]
 
 
-def test_settings_of_a_foreign_file_are_passed_over_where_they_would_act_unasked() -> None:
+def test_padding_and_truncation_settings_of_files_are_ignored() -> None:
     padding = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
     read = BertTokenizer(
         changed(truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 0}, padding=padding), "x"
@@ -145,7 +145,7 @@ def test_settings_of_a_foreign_file_are_passed_over_where_they_would_act_unasked
     assert BertTokenizer(changed(added_tokens=[*added, more]), "x").vocab == TRAINED[True].vocab + 1
 
 
-def test_an_added_token_is_kept_whole_and_its_file_is_read_as_it_was_written() -> None:
+def test_added_tokens_are_not_split_and_round_trip() -> None:
     added, count = json.loads(TRAINED[True].json)["added_tokens"], TRAINED[True].vocab
     more = [{**added[0], "id": count + place, "content": name} for place, name in enumerate(("[E1]", "[/E1]"))]
     word = {**added[0], "id": count + 2, "content": "DogCat", "special": False, "normalized": True}
@@ -187,14 +187,14 @@ VOCAB = GOOD["model"]["vocab"]
         (changed(added_tokens=3), "added_tokens of 3"),
     ],
 )  # fmt: skip
-def test_a_damaged_or_foreign_file_is_refused(text: str, found: str) -> None:
+def test_invalid_tokenizer_files_are_refused(text: str, found: str) -> None:
     with pytest.raises(UserError) as error:
         BertTokenizer(text, "tokenizer.json")
     assert found in str(error.value)
     assert str(error.value).startswith("tokenizer.json")
 
 
-def test_a_bad_vocabulary_is_told_by_its_line(tmp_path: Path) -> None:
+def test_an_invalid_vocabulary_is_reported_by_its_line(tmp_path: Path) -> None:
     file = tmp_path / "vocab.txt"
     file.write_text("\n".join([*NAMES, "dog", "cat", "dog"]))
     with pytest.raises(UserError, match=r"vocab.txt:8") as error:
@@ -207,7 +207,7 @@ def test_a_bad_vocabulary_is_told_by_its_line(tmp_path: Path) -> None:
         BertTokenizer.load(tmp_path / "nothing.json")
 
 
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "LARGEST", 100)
     (tmp_path / "tokenizer.json").write_text(TRAINED[True].json)
     with pytest.raises(UserError, match="over 100 bytes"):

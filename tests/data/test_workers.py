@@ -41,14 +41,14 @@ def same(one: Batch, other: Batch) -> bool:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-def test_the_order_is_the_same_whoever_makes_the_batches(packed: bool) -> None:
+def test_the_order_does_not_depend_on_workers(packed: bool) -> None:
     wanted = [PairBatches(ENCODED, 3, 256, packed).at(position) for position in range(5, 45)]
     for workers in (0, 1, 2):
         found = list(islice(load_batches(PairBatches(ENCODED, 3, 256, packed), places(5), workers), 40))
         assert all(same(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)), workers
 
 
-def test_parts_of_batches_come_from_workers_too() -> None:
+def test_workers_load_shards_of_batches() -> None:
     asked = [BatchIndex(position, part, 3) for position in range(4) for part in range(3)]
     one, two = (list(load_batches(PairBatches(ENCODED, 0, 256), lambda: iter(asked), workers)) for workers in (0, 2))
     assert all(same(ours, theirs) for ours, theirs in zip(one, two, strict=True))
@@ -72,12 +72,12 @@ def lost(spoil: int, patience: float, monkeypatch: pytest.MonkeyPatch, batch_tok
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGALRM])
-def test_a_dead_worker_is_an_error_without_waiting(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+def test_a_dead_worker_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     error = lost(number, LONG, monkeypatch)  # and not that it has sent nothing for so long
     assert f"was killed by {number.name} (signal {number.value})" in str(error.found)
 
 
-def test_a_dead_worker_is_noticed_even_where_its_last_batch_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_worker_is_detected_after_its_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
     next(source)  # the turn of the second is next, which is well
     first = min(multiprocessing.active_children(), key=lambda worker: worker.pid or 0)
@@ -88,12 +88,12 @@ def test_a_dead_worker_is_noticed_even_where_its_last_batch_has_come(monkeypatch
 
 
 @pytest.mark.parametrize("batch_tokens", [256, 16384])  # the larger ones fill the pipe, so it stops amid a batch
-def test_a_frozen_worker_is_an_error_when_patience_ends(monkeypatch: pytest.MonkeyPatch, batch_tokens: int) -> None:
+def test_a_frozen_worker_is_an_error_after_a_timeout(monkeypatch: pytest.MonkeyPatch, batch_tokens: int) -> None:
     error = lost(signal.SIGSTOP, 0.5, monkeypatch, batch_tokens)
     assert "of 2 has sent nothing for" in str(error.found)
 
 
-def test_workers_end_with_whoever_reads() -> None:
+def test_workers_end_with_the_generator() -> None:
     source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
     next(source)
     assert len(multiprocessing.active_children()) == 2
@@ -101,7 +101,7 @@ def test_workers_end_with_whoever_reads() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_workers_leave_it_to_the_run_to_heed_signals() -> None:
+def test_workers_ignore_signals() -> None:
     source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
     assert next(source).tokens + next(source).tokens > 0  # both are at work
     for worker in multiprocessing.active_children():
@@ -111,7 +111,7 @@ def test_workers_leave_it_to_the_run_to_heed_signals() -> None:
     source.close()
 
 
-def test_a_program_that_reads_half_of_it_ends() -> None:
+def test_a_program_that_stops_reading_exits() -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; import test_workers as t;"
         "from heedful.data.pairs.batches import PairBatches;"
@@ -139,17 +139,17 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     os.close(reading)
 
 
-def test_what_comes_to_an_end_ends() -> None:
+def test_finite_positions_end() -> None:
     asked = [BatchIndex(position) for position in range(5)]
     for workers in (0, 1, 2, 7):
         assert len(list(load_batches(PairBatches(ENCODED, 0, 256), lambda: iter(asked), workers))) == 5
 
 
-def test_patience_ends_within_a_minute() -> None:
+def test_the_worker_timeout_is_below_a_minute() -> None:
     assert feeding.PATIENCE <= 50
 
 
-def test_an_error_in_a_worker_is_raised_as_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_worker_is_raised_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, *place: int) -> Batch:
         raise KeyError("no such row")
 

@@ -18,7 +18,7 @@ from heedful.files.json import MAX_DEPTH, read_json
     ],
     ids=lambda text: text[:20],
 )  # fmt: skip
-def test_what_is_beyond_a_limit_is_one_error(text: str) -> None:
+def test_json_beyond_a_limit_is_a_decode_error(text: str) -> None:
     with pytest.raises(json.JSONDecodeError):
         read_json(text)
 
@@ -26,11 +26,11 @@ def test_what_is_beyond_a_limit_is_one_error(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["null", "0", "-1.5e-300", '"' + "9" * 500 + '"', '"1e999"', '{"a": [1, {"b": "[[["}]}', "1" + "0" * 30]
 )
-def test_what_is_within_them_is_as_before(text: str) -> None:
+def test_json_within_the_limits_is_parsed(text: str) -> None:
     assert read_json(text) == json.loads(text)
 
 
-def test_as_many_levels_as_allowed() -> None:
+def test_nesting_limit_is_exact() -> None:
     text = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert read_json(text) == json.loads(text)
     with pytest.raises(json.JSONDecodeError, match="nested more than 2 levels deep"):
@@ -38,5 +38,5 @@ def test_as_many_levels_as_allowed() -> None:
     assert read_json("[[1]]", max_depth=2) == [[1]]
 
 
-def test_data_of_others_may_hold_what_python_writes() -> None:
+def test_nan_can_be_allowed() -> None:
     assert math.isnan(read_json("NaN", constant=float))

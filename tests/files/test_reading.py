@@ -47,7 +47,7 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.chmod(0o700)
 
 
-def test_a_plain_file_is_read_within_its_limit(tmp_path: Path) -> None:
+def test_a_regular_file_is_read_within_its_limit(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("file")
     assert read_file(tmp_path / "file") == read_file(tmp_path / "link", 5) == b"12345"
@@ -60,7 +60,7 @@ def test_a_plain_file_is_read_within_its_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("pipe", "a named pipe"), ("folder", "a folder"), ("/dev/zero", "a device")]
 )
-def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, name: str, kind: str) -> None:
+def test_other_file_types_are_refused_without_blocking(tmp_path: Path, name: str, kind: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match=f"it is {kind}, not a regular file"):
@@ -71,7 +71,7 @@ def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, name: str, kin
 
 
 @pytest.mark.parametrize("name", ["nothing", "file/below", "x" * 300, "a\0b", "loop"])
-def test_what_cannot_be_there_is_not_there(tmp_path: Path, name: str) -> None:
+def test_impossible_paths_do_not_exist(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     assert not (is_file(tmp_path / name) or is_folder(tmp_path / name) or exists(tmp_path / name))
@@ -79,7 +79,7 @@ def test_what_cannot_be_there_is_not_there(tmp_path: Path, name: str) -> None:
         open_file(tmp_path / name)
 
 
-def test_what_may_not_be_looked_at_is_a_clear_error(private: Path) -> None:
+def test_denied_permission_is_a_clear_error(private: Path) -> None:
     for ask in (is_file, is_folder, exists, lambda path: require_folder(path, "a run")):
         with pytest.raises(UserError, match="this path cannot be accessed") as raised:
             ask(private / "below")
@@ -115,7 +115,7 @@ def test_what_may_not_be_looked_at_is_a_clear_error(private: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_no_verb_ends_in_a_traceback_below_a_private_folder(
+def test_no_command_has_a_traceback_below_an_unreadable_folder(
     private: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(private.parent)
@@ -127,7 +127,7 @@ def test_no_verb_ends_in_a_traceback_below_a_private_folder(
     assert "Traceback" not in told.err and "error: " in told.err.lower()
 
 
-def test_a_private_folder_is_noted_where_runs_are_listed(
+def test_runs_notes_an_unreadable_folder(
     private: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = private.parent / "mine"
@@ -156,7 +156,7 @@ def test_a_private_folder_is_noted_where_runs_are_listed(
     ],
     ids=lambda value: " ".join(value),
 )
-def test_nobody_waits_for_a_pipe(
+def test_named_pipes_do_not_block(
     tmp_path: Path,
     files: tuple[str, ...],
     words: tuple[str, ...],
@@ -201,7 +201,7 @@ READS = re.compile(
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_files_are_read_in_one_way(path: Path) -> None:
+def test_only_the_reading_module_opens_files(path: Path) -> None:
     if path.relative_to(SOURCE).as_posix() in ELSEWHERE | {"reading.py"}:
         return
     lines = path.read_text(encoding="utf-8").split("\n")

@@ -16,7 +16,7 @@ from heedful.files import writing as files
 from heedful.runs.events import trim_jsonl
 
 
-def test_text_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "note.txt"
     files.write_text_atomic(path, "first ü")
 
@@ -35,7 +35,7 @@ def test_text_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
     assert path.read_text() == "second"
 
 
-def test_text_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
     def record(name: str) -> None:
@@ -53,7 +53,7 @@ def test_text_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch:
     assert done == ["fsync", "rename", "fsync"]
 
 
-def test_write_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_continues_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:3]))
     files.write_new(tmp_path / "file", b"0123456789")
@@ -74,7 +74,7 @@ def test_records_are_lines_of_strict_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 24))
-def test_a_cut_last_line_and_later_steps_are_dropped(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_last_line_and_later_steps_are_dropped(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "metrics.jsonl"
     for step in (1, 2, 2, 3):
         files.append_jsonl(path, {"step": step, "loss": 0.25})
@@ -85,7 +85,7 @@ def test_a_cut_last_line_and_later_steps_are_dropped(tmp_path: Path, cut: int) -
     assert trim_jsonl(path, 2) == 0
 
 
-def test_a_whole_last_line_that_lacks_its_end_is_kept_and_ended(tmp_path: Path) -> None:
+def test_a_complete_last_line_without_newline_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}')
     assert trim_jsonl(path, 1) == 0
@@ -94,20 +94,20 @@ def test_a_whole_last_line_that_lacks_its_end_is_kept_and_ended(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("line", [b"\xff\xff", b"null", b"[1]", b'{"loss": 1}', b'{"step": "1"}', b"", b"[" * 100_000])
-def test_a_broken_line_between_good_ones_is_dropped_alone(tmp_path: Path, line: bytes) -> None:
+def test_only_the_broken_line_is_dropped(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
     assert trim_jsonl(path, 2) == 1
     assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
 
 
-def test_there_is_nothing_to_trim_in_a_new_run(tmp_path: Path) -> None:
+def test_trimming_a_new_run_does_nothing(tmp_path: Path) -> None:
     assert trim_jsonl(tmp_path / "metrics.jsonl", 0) == 0
     (tmp_path / "metrics.jsonl").touch()
     assert trim_jsonl(tmp_path / "metrics.jsonl", 0) == 0
 
 
-def test_discard_follows_no_link(tmp_path: Path) -> None:
+def test_delete_tree_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").touch()
     (tmp_path / "old").mkdir()
@@ -117,7 +117,7 @@ def test_discard_follows_no_link(tmp_path: Path) -> None:
     assert not (tmp_path / "old").exists()
 
 
-def test_leftovers_are_known_by_their_suffix_alone(tmp_path: Path) -> None:
+def test_temporary_files_are_recognized_by_their_suffix(tmp_path: Path) -> None:
     (tmp_path / "samples").mkdir()
     ours = [files.temporary_path(tmp_path / "a"), files.temporary_path(tmp_path / "samples" / "b")]
     for path in [*ours, tmp_path / "x.tmp", tmp_path / "x.tmp-1", tmp_path / "x.tmp-0123456789abcdef.txt"]:
@@ -125,9 +125,7 @@ def test_leftovers_are_known_by_their_suffix_alone(tmp_path: Path) -> None:
     assert sorted(files.temporary_files(tmp_path)) == sorted(ours)
 
 
-def test_small_pieces_are_written_together_and_large_ones_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_pieces_are_joined_and_large_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes | memoryview] = []
     real = files.write
 

@@ -47,17 +47,17 @@ from heedful.files.yaml import MAX_FILE, Mark, load_yaml, parse_scalar, read_yam
         ("9" * 5000, "9" * 5000),
     ],
 )
-def test_unquoted_words(text: str, value: object) -> None:
+def test_unquoted_scalars(text: str, value: object) -> None:
     read = parse_scalar(text)
     assert read == value
     assert type(read) is type(value)
 
 
-def test_quoted_words_are_text() -> None:
+def test_quoted_scalars_are_text() -> None:
     assert read_yaml("""{a: "1", b: 'true', c: 1}""", "x")[0] == {"a": "1", "b": "true", "c": 1}
 
 
-def test_marks_are_those_of_keys_and_items() -> None:
+def test_marks_are_positions_of_keys_and_items() -> None:
     _, marks = read_yaml("a:\n  b: 1\n  c: [5, 6]\n", "x")
     assert marks[("a", "b")] == Mark(2, 3)
     assert marks[("a", "c", 1)] == Mark(3, 10)
@@ -75,7 +75,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_what_is_written_is_read_back_equal(value: Any) -> None:
+def test_yaml_round_trip(value: Any) -> None:
     read, _ = read_yaml(write_yaml(value), "x")
     assert repr(read) == repr(value)  # repr tells 1 from 1.0 and True
 
@@ -97,14 +97,14 @@ def test_what_is_written_is_read_back_equal(value: Any) -> None:
         ("a: \x00\n", "r.yaml", "not valid YAML"),
     ],
 )
-def test_refuses_with_the_place(text: str, where: str, told: str) -> None:
+def test_refused_yaml_is_reported_with_its_position(text: str, where: str, told: str) -> None:
     with pytest.raises(UserError) as caught:
         read_yaml(text, "r.yaml")
     assert (caught.value.where or "").startswith(where)
     assert told in str(caught.value)
 
 
-def test_file_that_is_missing_or_a_directory(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         load_yaml(tmp_path / "none.yaml")
     with pytest.raises(UserError, match="a directory"):
@@ -124,7 +124,7 @@ def test_file_that_is_missing_or_a_directory(tmp_path: Path) -> None:
         (b"a" * (MAX_FILE + 1), "too large"),
     ],
 )
-def test_file_that_holds_no_settings(tmp_path: Path, raw: bytes, told: str) -> None:
+def test_a_file_without_settings_is_reported(tmp_path: Path, raw: bytes, told: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(raw)
     with pytest.raises(UserError, match=told) as caught:
@@ -132,7 +132,7 @@ def test_file_that_holds_no_settings(tmp_path: Path, raw: bytes, told: str) -> N
     assert (caught.value.where or "").startswith(str(path))
 
 
-def test_bad_byte_is_placed_by_line(tmp_path: Path) -> None:
+def test_an_invalid_byte_is_reported_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(UserError) as caught:
@@ -141,7 +141,7 @@ def test_bad_byte_is_placed_by_line(tmp_path: Path) -> None:
     assert "0xff at offset 8" in str(caught.value)
 
 
-def test_byte_order_mark_and_windows_lines_are_no_matter(tmp_path: Path) -> None:
+def test_byte_order_mark_and_windows_line_ends_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: no\r\nb: 2\r\n")
     assert load_yaml(path)[0] == {"a": "no", "b": 2}

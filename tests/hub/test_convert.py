@@ -35,7 +35,7 @@ def convert(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_a_folder_goes_to_ours_and_back_and_is_loaded_at_each_stop(
+def test_bert_round_trip_is_loadable_at_each_step(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs = save_folder(random_bert(kind), tmp_path / "theirs")
@@ -54,7 +54,7 @@ def test_a_folder_goes_to_ours_and_back_and_is_loaded_at_each_stop(
     assert len(set(predictors)) == 1
 
 
-def test_nothing_is_written_over_unless_it_is_a_model_and_one_says_so(
+def test_only_a_model_is_overwritten_and_only_with_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs, target = save_folder(random_bert(), tmp_path / "theirs"), tmp_path / "ours"
@@ -74,7 +74,7 @@ def test_nothing_is_written_over_unless_it_is_a_model_and_one_says_so(
     assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours", "model"}
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_former_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from heedful.files import writing as files
 
     theirs = save_folder(random_bert(), tmp_path / "theirs")
@@ -91,7 +91,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     assert {path.name for path in tmp_path.iterdir()} == {"theirs", "model"}
 
 
-def test_what_is_said_of_sentences_goes_through_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentence_settings_survive_the_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = save_folder(random_bert(), tmp_path / "theirs")
     for name, text in sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16).items():
         (theirs / name).parent.mkdir(exist_ok=True)
@@ -122,7 +122,7 @@ def test_a_pickle_and_a_tensorflow_checkpoint_are_converted(
         assert torch.equal(again(**given).logits, model(**given).logits)
 
 
-def test_without_a_tokenizer_a_folder_can_only_go_to_others(
+def test_without_a_tokenizer_only_external_formats_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs = save_folder(random_bert(), tmp_path / "theirs")
@@ -162,7 +162,7 @@ def broken(rng: random.Random, folder: Path) -> str:
     return f"{file.name}, {way}"
 
 
-def test_300_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> None:
+def test_300_broken_bert_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> None:
     rng = random.Random(0)
     sources = [
         save_folder(random_bert(kind), tmp_path / f"sound-{kind}")

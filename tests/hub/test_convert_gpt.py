@@ -25,7 +25,7 @@ from heedful.hub.unpickling import read_any_weights
 from heedful.tasks.language_model.predictor import TextGenerator
 
 
-def test_a_gpt2_goes_to_ours_and_back_and_writes_at_each_stop(
+def test_gpt2_round_trip_generates_at_each_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs = gpt_folder(random_gpt(), tmp_path / "theirs")
@@ -58,7 +58,7 @@ def test_a_pickle_and_the_first_release_are_converted(tmp_path: Path, monkeypatc
         assert torch.equal(found.tensors["tokens.weight"], model.transformer.wte.weight)
 
 
-def test_without_a_tokenizer_a_folder_can_only_go_to_others(
+def test_without_a_tokenizer_only_external_formats_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = gpt_folder(random_gpt(), tmp_path / "bare")
@@ -71,7 +71,7 @@ def test_without_a_tokenizer_a_folder_can_only_go_to_others(
     assert convert(monkeypatch, bare, tmp_path / "x.onnx") == 2
 
 
-def test_a_model_of_ours_with_a_tokenizer_of_ours_is_written_without_it(
+def test_a_tokenizer_of_heedful_is_not_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = pretrained(gpt_folder(random_gpt(), tmp_path / "theirs"), role="causal")
@@ -83,7 +83,7 @@ def test_a_model_of_ours_with_a_tokenizer_of_ours_is_written_without_it(
     assert {path.name for path in (tmp_path / "hf").iterdir()} == {"config.json", "model.safetensors"}
 
 
-def test_150_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> None:
+def test_150_broken_gpt_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> None:
     rng = random.Random(0)
     model = random_gpt()
     sources = [
@@ -110,7 +110,7 @@ def test_150_broken_folders_give_a_model_or_a_clear_error(tmp_path: Path) -> Non
     assert errors > 75
 
 
-def test_a_run_of_ours_is_read_from_its_final_model_and_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_run_is_read_from_its_final_model_or_checkpoint(tmp_path: Path) -> None:
     small = ["model.width=16", "model.heads=2", "model.layers=1", "model.context=16", "tokenizer.vocab=300"]
     recipe = load_recipe("gpt-prose", [*small, "train.budget={steps: 2}", "train.batch_tokens=64", "train.samples=0"])
     run = tmp_path / "run"

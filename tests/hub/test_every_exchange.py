@@ -33,7 +33,7 @@ def made(kind: str, head: str | None = None) -> Pretrained:
 
 
 @every_kind
-def test_it_says_all_that_is_asked(kind: str) -> None:
+def test_every_exchange_module_is_complete(kind: str) -> None:
     exchange = find_exchange(kind)
     for name, asked in inspect.getmembers(Exchange, inspect.isfunction):
         if not name.startswith("_") and (exchange is None or exchange.RELEASE or not name.startswith("release")):
@@ -42,13 +42,13 @@ def test_it_says_all_that_is_asked(kind: str) -> None:
     assert exchange is not None and exchange.TITLE and exchange.MODEL_TYPES and len(exchange.RELEASE or "ab") == 2
 
 
-def test_no_two_models_are_called_the_same() -> None:
+def test_model_types_are_unique() -> None:
     types = [name for exchange in exchanges().values() for name in exchange.MODEL_TYPES]
     assert len(types) == len(set(types))
 
 
 @every_kind
-def test_the_table_has_every_tensor_once(kind: str) -> None:
+def test_the_table_lists_every_tensor_once(kind: str) -> None:
     exchange, found = find_exchange(kind), made(kind)
     assert exchange is not None
     assert sorted(rule.ours for rule in exchange.table(found.config).rules) == sorted(found.tensors)
@@ -57,7 +57,7 @@ def test_the_table_has_every_tensor_once(kind: str) -> None:
 
 
 @every_kind
-def test_weights_go_there_and_back(kind: str, tmp_path: Path) -> None:
+def test_weights_round_trip(kind: str, tmp_path: Path) -> None:
     found = made(kind)
     write(tmp_path / "theirs", found)
     exchange = find_exchange(kind)
@@ -71,7 +71,7 @@ def test_weights_go_there_and_back(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("kind", exchanges("encoder"))
-def test_a_head_goes_there_and_back(kind: str, head: str, tmp_path: Path) -> None:
+def test_head_round_trip(kind: str, head: str, tmp_path: Path) -> None:
     found = made(kind, head)
     write(tmp_path / "theirs", found)
     again = pretrained(tmp_path / "theirs")

@@ -60,7 +60,7 @@ OTHERS = {"BertForMaskedLM": "prediction_logits", "BertForNextSentencePrediction
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_each_head_tells_the_same_and_comes_back_bit_for_bit(kind: str, tmp_path: Path) -> None:
+def test_each_head_computes_the_same_and_round_trips_bit_for_bit(kind: str, tmp_path: Path) -> None:
     model, given = random_bert(kind), batch()
     found = pretrained(save_folder(model, tmp_path / "theirs"))
     with torch.no_grad():
@@ -92,7 +92,7 @@ def test_each_head_tells_the_same_and_comes_back_bit_for_bit(kind: str, tmp_path
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_what_is_written_is_read_as_it_was(kind: str, tmp_path: Path) -> None:
+def test_written_folders_read_back_equal(kind: str, tmp_path: Path) -> None:
     found = pretrained(save_folder(random_bert(kind, id2label={0: "no", 1: "perhaps", 2: "ja?"}), tmp_path / "theirs"))
     write(tmp_path / "back", found)
     with safetensors.safe_open(tmp_path / "back" / "model.safetensors", "pt") as file:
@@ -108,7 +108,7 @@ def test_what_is_written_is_read_as_it_was(kind: str, tmp_path: Path) -> None:
         assert torch.equal(found.head.tensors["weight"], again.head.tensors["weight"])
 
 
-def test_a_head_with_one_output_is_a_number(tmp_path: Path) -> None:
+def test_a_head_with_one_output_is_a_regressor(tmp_path: Path) -> None:
     model, given = random_bert("BertForSequenceClassification", num_labels=1), batch()
     found = pretrained(save_folder(model, tmp_path / "theirs"))
     assert found.head is not None
@@ -134,7 +134,7 @@ def test_each_activation_is_the_same_function(act: str, tmp_path: Path) -> None:
         assert same(again(**given).last_hidden_state[real], theirs[real])
 
 
-def test_an_encoder_without_a_pooler_is_read_and_written_so(tmp_path: Path) -> None:
+def test_an_encoder_without_a_pooler_round_trips(tmp_path: Path) -> None:
     model = transformers.BertModel(random_bert().config, add_pooling_layer=False)
     found = pretrained(save_folder(model, tmp_path / "theirs"))
     assert not found.config.pooler
@@ -158,7 +158,7 @@ def rewritten(folder: Path, change: Any) -> None:
     safetensors.torch.save_file({name: value.contiguous() for name, value in change(tensors).items()}, file)
 
 
-def test_old_names_of_norms_and_spare_tensors_are_known(tmp_path: Path) -> None:
+def test_old_norm_names_and_unused_tensors_are_accepted(tmp_path: Path) -> None:
     folder = save_folder(random_bert("BertForPreTraining"), tmp_path / "old")
     before = pretrained(folder).tensors
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
@@ -192,7 +192,7 @@ def test_the_ledger_has_a_line_for_each_tensor_with_the_hash_of_its_bytes(tmp_pa
     assert line.split("\t")[1:4] == ["blocks.1.attention.qkv.bias", "one of 3 stacked", "24"]
 
 
-def test_tensors_in_several_files_are_read_as_one(tmp_path: Path) -> None:
+def test_sharded_weights_are_read(tmp_path: Path) -> None:
     model = random_bert("BertForMaskedLM")
     whole_one = pretrained(save_folder(model, tmp_path / "one"))
     found = pretrained(save_folder(model, tmp_path / "many", max_shard_size="10KB"))
@@ -202,7 +202,7 @@ def test_tensors_in_several_files_are_read_as_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_numbers_become_whole_ones(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_half_precision_becomes_float32(dtype: torch.dtype, tmp_path: Path) -> None:
     found = pretrained(save_folder(random_bert().to(dtype), tmp_path / "half"))
     assert {value.dtype for value in found.tensors.values()} == {torch.float32}
     assert all("made float32" in line.operation for line in found.ledger)
@@ -229,7 +229,7 @@ def left(tensors: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
         (lambda t: {f"x.{name}": value for name, value in t.items()}, "and .* more"),
     ],
 )
-def test_what_does_not_fit_is_named(change: Any, words: str, tmp_path: Path) -> None:
+def test_mismatched_tensors_are_named(change: Any, words: str, tmp_path: Path) -> None:
     folder = save_folder(random_bert(), tmp_path / "theirs")
     rewritten(folder, change)
     with pytest.raises(UserError, match=words) as raised:
@@ -237,14 +237,14 @@ def test_what_does_not_fit_is_named(change: Any, words: str, tmp_path: Path) -> 
     assert str(folder / "model.safetensors") in str(raised.value.where)
 
 
-def test_an_output_that_is_not_the_embedding_is_refused(tmp_path: Path) -> None:
+def test_an_untied_output_layer_is_refused(tmp_path: Path) -> None:
     folder = save_folder(random_bert("BertForMaskedLM"), tmp_path / "theirs")
     rewritten(folder, lambda t: t | {"cls.predictions.decoder.weight": torch.randn(len(PIECES), 24)})
     with pytest.raises(UserError, match=r"decoder.weight: not the same as bert.embeddings.word_embeddings.weight"):
         pretrained(folder)
 
 
-def test_labels_must_be_as_many_as_outputs_unless_they_only_count(tmp_path: Path) -> None:
+def test_label_count_must_match_unless_labels_are_defaults(tmp_path: Path) -> None:
     folder = save_folder(random_bert("BertForSequenceClassification"), tmp_path / "theirs")
     change(folder, id2label={"0": "LABEL_0", "1": "LABEL_1"})
     head = pretrained(folder).head
@@ -254,7 +254,7 @@ def test_labels_must_be_as_many_as_outputs_unless_they_only_count(tmp_path: Path
         pretrained(folder)
 
 
-def test_without_a_named_architecture_the_tensors_tell_the_head(tmp_path: Path) -> None:
+def test_without_an_architecture_the_tensors_determine_the_head(tmp_path: Path) -> None:
     for kind, expected in (
         ("BertForSequenceClassification", "classifier"),
         ("BertForTokenClassification", "tagger"),
@@ -266,7 +266,7 @@ def test_without_a_named_architecture_the_tensors_tell_the_head(tmp_path: Path) 
         assert found.config.next_sentence == (kind == "BertForPreTraining")
 
 
-def test_the_settings_alone_tell_the_encoder(tmp_path: Path) -> None:
+def test_the_config_is_read_without_weights(tmp_path: Path) -> None:
     folder = save_folder(random_bert("BertForPreTraining"), tmp_path / "theirs")
     (folder / "model.safetensors").unlink()
     config = read_config(folder)
@@ -276,7 +276,9 @@ def test_the_settings_alone_tell_the_encoder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("accents", [None, True, False])
 @pytest.mark.parametrize("lower", [True, False])
-def test_tokens_are_those_of_transformers_before_and_after(lower: bool, accents: bool | None, tmp_path: Path) -> None:
+def test_tokens_equal_transformers_before_and_after_conversion(
+    lower: bool, accents: bool | None, tmp_path: Path
+) -> None:
     folder = save_folder(random_bert(), tmp_path / "theirs")
     settings = {"do_lower_case": lower, "strip_accents": accents, "tokenizer_class": "BertTokenizer"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -290,7 +292,7 @@ def test_tokens_are_those_of_transformers_before_and_after(lower: bool, accents:
         assert theirs.mask_token_id == found.tokenizer.mask == 4
 
 
-def test_a_vocabulary_without_settings_is_lower_case_as_in_transformers_and_capitals_are_named(
+def test_a_vocabulary_without_settings_is_lowercase_as_in_transformers(
     tmp_path: Path,
 ) -> None:
     folder = save_folder(random_bert(), tmp_path / "theirs")
@@ -302,7 +304,7 @@ def test_a_vocabulary_without_settings_is_lower_case_as_in_transformers_and_capi
     assert heedful.load(folder, "cpu").notes == found.notes
 
 
-def test_a_folder_says_how_many_tokens_are_read_there_and_back(tmp_path: Path) -> None:
+def test_the_maximum_length_round_trips(tmp_path: Path) -> None:
     text = "a b c d e f g h i j a b c d"
     for kind in ("BertForSequenceClassification", "BertModel"):
         folder = save_folder(random_bert(kind), tmp_path / kind)
@@ -317,7 +319,7 @@ def test_a_folder_says_how_many_tokens_are_read_there_and_back(tmp_path: Path) -
             assert predictor.context == 9 and predictor.classify([text])[0].cut == 7
 
 
-def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path: Path) -> None:
     folder = save_folder(random_bert(), tmp_path / "theirs")
     (folder / "vocab.txt").write_text("\n".join([*PIECES, "z"]))
     with pytest.raises(UserError, match="does not match the model"):

@@ -71,14 +71,14 @@ def folder(sound: Path, tmp_path: Path) -> Path:
         ("id2label", ["a"]),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_by_its_name_at_once(folder: Path, key: str, value: Any) -> None:
+def test_invalid_settings_are_refused_by_name(folder: Path, key: str, value: Any) -> None:
     change(folder, **{key: value})
     for read in (read_config, pretrained):
         with pytest.raises(UserError, match=key):
             read(folder)
 
 
-def test_many_layers_are_refused_before_any_is_made(folder: Path) -> None:
+def test_too_many_layers_are_refused_before_any_is_built(folder: Path) -> None:
     change(folder, num_hidden_layers=1000)
     with pytest.raises(UserError, match=r"layer.2.* and .* more|not in the file"):
         pretrained(folder)
@@ -91,14 +91,14 @@ def test_a_model_of_impossible_size_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "num_attention_heads"])
-def test_a_setting_that_is_missing_is_named(folder: Path, key: str) -> None:
+def test_missing_settings_are_named(folder: Path, key: str) -> None:
     change(folder, **{key: None})
     with pytest.raises(UserError, match=key):
         read_config(folder)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "unheard-of", 7])
-def test_models_of_other_kinds_are_named(folder: Path, kind: Any) -> None:
+def test_other_model_types_are_refused_by_name(folder: Path, kind: Any) -> None:
     change(folder, model_type=kind)
     with pytest.raises(UserError, match=f"model_type {kind!r}"):
         pretrained(folder, role="encoder")
@@ -118,14 +118,14 @@ def test_models_of_other_kinds_are_named(folder: Path, kind: Any) -> None:
         b"\xff\xfe{}",
     ],
 )
-def test_settings_that_are_no_settings_are_refused(folder: Path, text: str | bytes) -> None:
+def test_malformed_settings_files_are_refused(folder: Path, text: str | bytes) -> None:
     (folder / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError) as raised:
         pretrained(folder)
     assert "config.json" in str(raised.value.where)
 
 
-def test_unknown_settings_say_nothing_and_do_nothing(folder: Path) -> None:
+def test_unknown_settings_are_ignored(folder: Path) -> None:
     before = read_config(folder)
     change(folder, strange="x", trust_remote_code=True, top_k=50, classifier_dropout=0.5)
     assert read_config(folder) == before
@@ -135,12 +135,12 @@ ASTRAY = ["", ".", "..", "../secret", "/etc/passwd", "a/../../b", "a//b", "./a",
 
 
 @pytest.mark.parametrize("name", ASTRAY)
-def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+def test_paths_outside_the_folder_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="points outside"):
         path_inside(tmp_path, name)
 
 
-def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(folder: Path, tmp_path: Path) -> None:
+def test_only_links_within_the_folder_are_followed(folder: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     (folder / "model.safetensors").rename(secret)
     (folder / "model.safetensors").symlink_to(secret)
@@ -152,7 +152,7 @@ def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(folder: Path,
     pretrained(folder)
 
 
-def test_a_snapshot_of_a_hub_is_read_through_its_links(folder: Path, tmp_path: Path) -> None:
+def test_a_hugging_face_cache_snapshot_is_read(folder: Path, tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "models--x" / "blobs", tmp_path / "models--x" / "snapshots" / "1a2b"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
@@ -168,7 +168,7 @@ def sharded(folder: Path, index: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ASTRAY if name] + ["model.bin", "config.json"])
-def test_an_index_cannot_name_other_files(folder: Path, name: str) -> None:
+def test_a_weight_index_cannot_name_other_files(folder: Path, name: str) -> None:
     (folder.parent / "secret").write_bytes(safetensors.torch.save({"a": torch.ones(1)}))
     sharded(folder, {"weight_map": {"a": name}})
     with pytest.raises(UserError, match=r"points outside|a different type"):
@@ -176,13 +176,13 @@ def test_an_index_cannot_name_other_files(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("index", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {}}])
-def test_an_index_of_nothing_is_refused(folder: Path, index: Any) -> None:
+def test_an_empty_weight_index_is_refused(folder: Path, index: Any) -> None:
     sharded(folder, index)
     with pytest.raises(UserError, match="index"):
         pretrained(folder)
 
 
-def test_a_shard_that_holds_other_tensors_than_the_index_says_is_named(folder: Path) -> None:
+def test_a_shard_that_differs_from_the_index_is_named(folder: Path) -> None:
     (folder / "a.safetensors").write_bytes(safetensors.torch.save({"x": torch.ones(1), "y": torch.ones(1)}))
     for index in ({"x": "a.safetensors"}, dict.fromkeys(("x", "y", "z"), "a.safetensors")):
         (folder / "model.safetensors").touch()
@@ -191,7 +191,7 @@ def test_a_shard_that_holds_other_tensors_than_the_index_says_is_named(folder: P
             pretrained(folder)
 
 
-def test_a_pickle_is_refused_by_load_with_the_command_that_reads_it(folder: Path) -> None:
+def test_load_refuses_a_pickle_and_names_convert(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=f"heedful convert {folder} NEW_FOLDER") as raised:
@@ -199,18 +199,18 @@ def test_a_pickle_is_refused_by_load_with_the_command_that_reads_it(folder: Path
     assert "weights_only" not in str(raised.value)
 
 
-def test_a_model_in_a_folder_of_that_name_below_is_found(folder: Path) -> None:
+def test_a_model_in_the_subfolder_model_is_found(folder: Path) -> None:
     assert is_external(folder.parent)
     assert pretrained(folder.parent).config == read_config(folder.parent) == read_config(folder)
 
 
-def test_a_head_for_several_classes_at_once_is_refused(folder: Path) -> None:
+def test_multi_label_heads_are_refused(folder: Path) -> None:
     change(folder, architectures=["BertForSequenceClassification"], problem_type="multi_label_classification")
     with pytest.raises(UserError, match="problem_type"):
         pretrained(folder)
 
 
-def test_a_folder_of_nothing_is_told_what_would_be_something(tmp_path: Path) -> None:
+def test_an_empty_folder_names_the_expected_files(tmp_path: Path) -> None:
     assert not is_external(tmp_path)
     for read in (read_config, pretrained):
         with pytest.raises(UserError, match=r"bert_model\.ckpt"):
@@ -219,7 +219,7 @@ def test_a_folder_of_nothing_is_told_what_would_be_something(tmp_path: Path) -> 
             read(tmp_path / "none")
 
 
-def test_settings_are_read_without_torch(folder: Path) -> None:
+def test_configs_are_read_without_torch(folder: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
@@ -233,7 +233,7 @@ sys.stdout.write(f"{{read_config(Path({str(folder)!r})).width}} {{heavy}}")
 
 @pytest.mark.parametrize("kind", [[], {}, None, 1, "x"])
 @pytest.mark.parametrize("verb", ["embed", "generate", "classify", "convert", "explore"])
-def test_a_kind_of_model_that_is_no_word_is_refused(
+def test_a_model_type_that_is_no_string_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: object, verb: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))

@@ -52,7 +52,7 @@ def rewritten(folder: Path, change: Any) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_layer_and_the_logits_are_the_same(kind: str, tmp_path: Path) -> None:
+def test_layers_and_logits_equal_transformers(kind: str, tmp_path: Path) -> None:
     model, tokens = random_gpt(kind), ids()
     ours = built(pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal"))
     with torch.no_grad(), watch(ours, "blocks.*.output") as seen:
@@ -72,7 +72,7 @@ def test_each_layer_and_the_logits_are_the_same(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tensors_go_there_and_back_bit_for_bit_and_each_is_accounted_for(kind: str, tmp_path: Path) -> None:
+def test_gpt_tensors_round_trip_bit_for_bit_with_a_ledger(kind: str, tmp_path: Path) -> None:
     model, tokens = random_gpt(kind), ids(2, 9)
     found = pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal")
     before = safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors")
@@ -98,7 +98,7 @@ def test_tensors_go_there_and_back_bit_for_bit_and_each_is_accounted_for(kind: s
     assert all(torch.equal(second.tensors[name], value) for name, value in found.tensors.items())
 
 
-def test_what_is_written_generates_the_same_tokens(tmp_path: Path) -> None:
+def test_exported_models_generate_the_same_tokens(tmp_path: Path) -> None:
     torch.manual_seed(3)
     gpt = Gpt(GptConfig(vocab=290, width=24, heads=3, layers=2, context=32)).eval()
     with torch.no_grad():
@@ -141,7 +141,7 @@ def test_each_activation_of_gpt_is_the_same_function(act: str, tmp_path: Path) -
     assert pretrained(tmp_path / "back", role="causal").config == found.config
 
 
-def test_names_of_the_first_upload_and_its_buffers_are_known(tmp_path: Path) -> None:
+def test_tensor_names_of_the_first_upload_are_accepted(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt(), tmp_path / "old")
     before = pretrained(folder, role="causal").tensors
 
@@ -158,7 +158,7 @@ def test_names_of_the_first_upload_and_its_buffers_are_known(tmp_path: Path) -> 
     assert fates["h.1.attn.c_attn.weight"].operation == "turned"
 
 
-def test_an_output_of_its_own_is_refused_unless_it_is_the_same(tmp_path: Path) -> None:
+def test_an_output_layer_must_equal_the_embedding(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt(), tmp_path / "theirs")
     change(folder, tie_word_embeddings=False)
     with pytest.raises(UserError, match="which are not there"):
@@ -172,7 +172,7 @@ def test_an_output_of_its_own_is_refused_unless_it_is_the_same(tmp_path: Path) -
         pretrained(folder, role="causal")
 
 
-def test_tensors_in_several_files_are_read_as_one(tmp_path: Path) -> None:
+def test_sharded_weights_are_read(tmp_path: Path) -> None:
     model = random_gpt()
     one = pretrained(gpt_folder(model, tmp_path / "one"), role="causal")
     many = pretrained(gpt_folder(model, tmp_path / "many", max_shard_size="10KB"), role="causal")
@@ -180,7 +180,7 @@ def test_tensors_in_several_files_are_read_as_one(tmp_path: Path) -> None:
     assert all(torch.equal(many.tensors[name], value) for name, value in one.tensors.items())
 
 
-def test_the_first_release_for_tensorflow_is_the_same_model(tmp_path: Path) -> None:
+def test_the_tensorflow_release_is_the_same_model(tmp_path: Path) -> None:
     model = random_gpt()
     found = pretrained(release(model, tmp_path / "117M"), role="causal")
     expected = pretrained(gpt_folder(model, tmp_path / "hf"), role="causal")
@@ -222,9 +222,7 @@ def test_the_first_release_for_tensorflow_is_the_same_model(tmp_path: Path) -> N
         ({"model_type": "openai-gpt"}, "OpenAIGPTLMHeadModel, OpenAIGPTModel"),
     ],
 )
-def test_what_would_compute_something_else_is_refused_by_name(
-    settings: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_unsupported_settings_are_refused_by_name(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     folder = change(gpt_folder(random_gpt(), tmp_path / "theirs"), **settings)
     with pytest.raises(UserError) as raised:
         pretrained(folder, role="causal")
@@ -232,14 +230,14 @@ def test_what_would_compute_something_else_is_refused_by_name(
     assert str(folder) in str(raised.value)
 
 
-def test_other_kinds_of_models_are_told_what_is_read(tmp_path: Path) -> None:
+def test_other_model_types_name_the_supported_ones(tmp_path: Path) -> None:
     folder = change(gpt_folder(random_gpt(), tmp_path / "theirs"), model_type="gpt_neo")
     with pytest.raises(UserError, match="gpt_neo") as raised:
         pretrained(folder)
     assert all(kind in str(raised.value) for kind in ("'bert'", "'gpt2'", "'openai-gpt'"))
 
 
-def test_two_dropouts_become_one_with_a_note(tmp_path: Path) -> None:
+def test_two_dropout_settings_are_merged_with_a_note(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt(embd_pdrop=0.3), tmp_path / "theirs")
     found = pretrained(folder, role="causal")
     assert found.config.dropout == 0.2 and ["embd_pdrop 0.3" in note for note in found.notes] == [True]
@@ -261,7 +259,7 @@ def left(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
         (lambda t: t | {"transformer.ln_f.bias": torch.full((24,), torch.inf)}, "not finite"),
     ],
 )
-def test_what_does_not_fit_is_named(change: Any, words: str, tmp_path: Path) -> None:
+def test_mismatched_tensors_are_named(change: Any, words: str, tmp_path: Path) -> None:
     folder = rewritten(gpt_folder(random_gpt(), tmp_path / "theirs"), change)
     with pytest.raises(UserError, match=words):
         pretrained(folder, role="causal")
@@ -286,7 +284,7 @@ def test_the_tokenizer_may_be_smaller_than_the_vocabulary_but_not_larger(tmp_pat
     assert pretrained(folder, role="causal").tokenizer is None
 
 
-def test_the_pieces_of_the_first_gpt_go_from_folder_to_folder(tmp_path: Path) -> None:
+def test_the_gpt1_tokenizer_is_converted(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt("OpenAIGPTLMHeadModel"), tmp_path / "theirs")
     pieces = ["<unk>", *"abcdefghij", *(f"{letter}</w>" for letter in "abcdefghij"), "ab", "abc</w>"]
     (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
@@ -301,7 +299,7 @@ def test_the_pieces_of_the_first_gpt_go_from_folder_to_folder(tmp_path: Path) ->
         heedful.load(folder)
 
 
-def test_a_space_before_each_text_is_refused(tmp_path: Path) -> None:
+def test_add_prefix_space_is_refused(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt(), tmp_path / "theirs")
     (folder / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
     with pytest.raises(UserError, match="add_prefix_space"):
@@ -317,14 +315,16 @@ def test_a_space_before_each_text_is_refused(tmp_path: Path) -> None:
         ({"norm": "post", "hidden": 40}, "four times the width"),
     ],
 )
-def test_what_others_have_no_place_for_is_not_written(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_settings_without_a_hugging_face_equivalent_are_refused(
+    settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     gpt = Gpt(GptConfig(**{"vocab": 290, "width": 24, "heads": 3, "layers": 1, "context": 8, **settings}))
     with pytest.raises(UserError, match=words):
         write(tmp_path / "hf", Pretrained(gpt.config, pairs(), gpt.state_dict(), ()))
     assert not (tmp_path / "hf").exists()
 
 
-def test_the_settings_alone_tell_the_model(tmp_path: Path) -> None:
+def test_the_gpt_config_is_read_without_weights(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt(n_inner=40), tmp_path / "theirs")
     (folder / "model.safetensors").unlink()
     config = read_config(folder, "causal")
@@ -333,7 +333,7 @@ def test_the_settings_alone_tell_the_model(tmp_path: Path) -> None:
         read_config(tmp_path / "nowhere", "causal")
 
 
-def test_an_encoder_is_still_read_as_one(tmp_path: Path) -> None:
+def test_an_encoder_beside_a_gpt_is_read_as_an_encoder(tmp_path: Path) -> None:
     from bert_folders import random_bert, save_folder
 
     folder = save_folder(random_bert(), tmp_path / "bert")
@@ -343,7 +343,7 @@ def test_an_encoder_is_still_read_as_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
-def test_a_published_size_has_the_tensors_that_transformers_has_one_for_one(size: str, tmp_path: Path) -> None:
+def test_published_sizes_have_the_tensors_of_transformers(size: str, tmp_path: Path) -> None:
     from heedful.models.gpt.weights import config_json, table
 
     config = SIZES[size]

@@ -20,7 +20,7 @@ def write(folder: Path, value: float = 1.0, tokenizer: str | None = '{"pieces": 
 
 
 @pytest.mark.parametrize("tokenizer", ['{"pieces": "ü"}', None])
-def test_what_is_written_is_read(tmp_path: Path, tokenizer: str | None) -> None:
+def test_model_folder_round_trip(tmp_path: Path, tokenizer: str | None) -> None:
     write(tmp_path / "model", 1.0)
     write(tmp_path / "model", 2.0, tokenizer)
     read = read_model(tmp_path / "model")
@@ -30,14 +30,14 @@ def test_what_is_written_is_read(tmp_path: Path, tokenizer: str | None) -> None:
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_folder_without_a_manifest_is_read_too(tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_is_read(tmp_path: Path) -> None:
     write(tmp_path / "model")
     (tmp_path / "model" / "manifest.json").unlink()
     (tmp_path / "model" / "README.md").touch()
     assert read_model(tmp_path / "model").artifacts["tokenizer.json"] == '{"pieces": "ü"}'
 
 
-def test_any_flipped_bit_is_found_and_the_file_named(tmp_path: Path) -> None:
+def test_any_flipped_bit_is_detected_and_its_file_named(tmp_path: Path) -> None:
     write(tmp_path / "model")
     draw = random.Random(0)
     for path in sorted((tmp_path / "model").iterdir()):
@@ -64,7 +64,7 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str, sealed: bool) -> Non
     assert raised.value.where == str(tmp_path / "model" / name)
 
 
-def test_a_lost_tokenizer_is_noticed_through_the_manifest(tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_detected_by_the_manifest(tmp_path: Path) -> None:
     write(tmp_path / "model")
     (tmp_path / "model" / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"tokenizer\.json"):

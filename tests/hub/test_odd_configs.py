@@ -37,7 +37,7 @@ def with_labels(kind: str, labels: list[str], folder: Path) -> Path:
     return change(save_folder(model, folder), id2label={str(number): label for number, label in enumerate(labels)})
 
 
-def test_a_tagger_with_one_label_is_read_and_comes_back(tmp_path: Path) -> None:
+def test_a_tagger_with_one_label_round_trips(tmp_path: Path) -> None:
     folder = with_labels("BertForTokenClassification", ["NAME"], tmp_path / "one")
     found = pretrained(folder)
     write(tmp_path / "back", found)
@@ -60,9 +60,7 @@ def test_a_tagger_with_one_label_is_read_and_comes_back(tmp_path: Path) -> None:
         ["I-LOC", "O", "I-PER"],
     ],
 )
-def test_a_tagger_keeps_all_its_labels_there_and_back(
-    labels: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tagger_labels_round_trip(labels: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     folder = with_labels("BertForTokenClassification", labels, tmp_path / "theirs")
     theirs = transformers.BertForTokenClassification.from_pretrained(folder)
@@ -84,7 +82,7 @@ def test_a_tagger_keeps_all_its_labels_there_and_back(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_one_output_of_a_classifier_is_a_number_as_in_transformers(named: bool, tmp_path: Path) -> None:
+def test_a_classifier_with_one_output_is_a_regressor_as_in_transformers(named: bool, tmp_path: Path) -> None:
     folder = with_labels("BertForSequenceClassification", ["score"], tmp_path / "one")
     theirs = transformers.BertForSequenceClassification.from_pretrained(folder)
     if not named:
@@ -110,7 +108,7 @@ def test_one_output_of_a_classifier_is_a_number_as_in_transformers(named: bool, 
         3,
     ],
 )
-def test_names_that_cannot_be_are_refused_with_the_file_and_the_key(kind: str, names: Any, tmp_path: Path) -> None:
+def test_invalid_label_names_are_refused_with_file_and_key(kind: str, names: Any, tmp_path: Path) -> None:
     given = {str(number): name for number, name in enumerate(names)} if isinstance(names, list) else names
     folder = change(save_folder(random_bert(kind, num_labels=2), tmp_path / "theirs"), id2label=given)
     with pytest.raises(UserError) as refused:
@@ -146,18 +144,18 @@ KINDS = ["BertForTokenClassification", "BertForSequenceClassification", "BertMod
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_odd_value_under_any_key_is_read_or_refused_by_name(kind: str, tmp_path: Path) -> None:
+def test_odd_config_values_are_accepted_or_refused_by_name(kind: str, tmp_path: Path) -> None:
     tried(kind, 1, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_value_under_any_key_is_read_or_refused_by_name(kind: str, tmp_path: Path) -> None:
+def test_random_config_values_are_accepted_or_refused_by_name(kind: str, tmp_path: Path) -> None:
     tried(kind, len(ODD), tmp_path)
 
 
 @pytest.mark.parametrize("labels", [3, [], ["a", ""], ["a", "a"], [1, 2], None, "ab"])
-def test_labels_in_a_folder_of_ours_are_checked_too(labels: Any, tmp_path: Path) -> None:
+def test_labels_in_a_model_folder_of_heedful_are_checked(labels: Any, tmp_path: Path) -> None:
     found = pretrained(save_folder(random_bert("BertForTokenClassification"), tmp_path / "theirs"))
     assert task_model(found).task == "tagging"
     from heedful.cli.convert import write_own

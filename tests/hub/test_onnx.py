@@ -29,7 +29,7 @@ def exported(found: Pretrained, file: Path) -> Any:
     return session
 
 
-def test_all_that_a_model_tells_is_the_same_at_any_size(tmp_path: Path) -> None:
+def test_onnx_outputs_equal_the_model_at_any_size(tmp_path: Path) -> None:
     model = random_bert("BertForPreTraining")
     found = pretrained(save_folder(model, tmp_path / "theirs"))._replace(pooling="mean", normalize=True)
     session = exported(found, tmp_path / "model.onnx")
@@ -53,7 +53,7 @@ def test_all_that_a_model_tells_is_the_same_at_any_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind", ["BertModel", "BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering"]
 )
-def test_what_is_exported_of_the_other_heads_is_what_transformers_tells(kind: str, tmp_path: Path) -> None:
+def test_onnx_outputs_of_other_heads_equal_transformers(kind: str, tmp_path: Path) -> None:
     model, given = random_bert(kind), batch()
     module = Exported(pretrained(save_folder(model, tmp_path / "theirs"))._replace(pooling="first")).eval()
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_what_is_exported_of_the_other_heads_is_what_transformers_tells(kind: st
     assert torch.equal(told["sentence_embedding"], told["last_hidden_state"][:, 0])
 
 
-def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(onnx, "NEEDED", ("onnx", "no_such_package"))
     with pytest.raises(UserError, match=r"no_such_package[^$]*heedful\[onnx\]"):
         write_onnx(tmp_path / "x.onnx", pretrained(save_folder(random_bert(), tmp_path / "theirs")))

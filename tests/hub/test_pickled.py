@@ -53,7 +53,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_tensors_of_each_kind_come_out_bit_for_bit(zipped: bool) -> None:
+def test_tensors_of_every_dtype_are_read_bit_for_bit(zipped: bool) -> None:
     for value in (TENSORS, OrderedDict(TENSORS), {"state_dict": TENSORS, "epoch": 3}):
         found = read(saved(value, zipped))
         assert found.keys() == TENSORS.keys()
@@ -63,7 +63,7 @@ def test_tensors_of_each_kind_come_out_bit_for_bit(zipped: bool) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_folder_with_a_pickle_is_read_by_the_limited_program(zipped: bool, tmp_path: Path) -> None:
+def test_a_pickle_is_read_by_the_restricted_process(zipped: bool, tmp_path: Path) -> None:
     model = random_bert("BertForPreTraining")
     folder = save_folder(model, tmp_path / "old")
     expected = pretrained(folder).tensors
@@ -118,7 +118,7 @@ def in_stream(program: bytes) -> bytes:
     return b"".join(pickle.dumps(part, 2) for part in parts) + program + pickle.dumps([], 2)
 
 
-def test_no_attack_runs_in_any_wrapping(tmp_path: Path) -> None:
+def test_no_malicious_pickle_runs_code(tmp_path: Path) -> None:
     mark, count = tmp_path / "mark", 0
     for name, program in programs(mark):
         for wrapped in (program, in_zip(program), in_stream(program)):
@@ -130,7 +130,7 @@ def test_no_attack_runs_in_any_wrapping(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("zipped", "which"), [(True, 0), (False, 4), (True, 10)])
-def test_an_attack_on_the_program_itself_ends_with_a_reason(zipped: bool, which: int, tmp_path: Path) -> None:
+def test_attacks_on_the_reader_are_refused_with_a_reason(zipped: bool, which: int, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     name, program = list(programs(mark))[7 * which]
     (tmp_path / "x.bin").write_bytes(in_zip(program) if zipped else in_stream(program))
@@ -176,13 +176,13 @@ HUGE = b"J\xff\xff\xff\x7f"
         b"\x80",
     ],
 )
-def test_programs_that_make_no_sense_are_refused(program: bytes) -> None:
+def test_invalid_pickle_programs_are_refused(program: bytes) -> None:
     for wrapped in (program, in_zip(program), in_stream(program)):
         with pytest.raises((RefusedError, KeyError, UnicodeDecodeError)):
             read(wrapped)
 
 
-def test_a_tensor_must_lie_within_its_numbers() -> None:
+def test_a_tensor_must_lie_within_its_storage() -> None:
     numbers = struct.pack("<4f", 1, 2, 3, 4)
     assert read(in_zip(storage(4, b"K\x02\x85", b"K\x02\x85", offset=b"K\x01"), numbers))["a"].tolist() == [2, 4]
     for program in (
@@ -216,7 +216,7 @@ def test_archives_of_other_kinds_are_refused(tmp_path: Path) -> None:
             read_pickle(tmp_path, "x.bin")
 
 
-def test_flipped_bits_end_with_a_reason_or_other_numbers() -> None:
+def test_flipped_bits_are_refused_or_change_values_only() -> None:
     for zipped in (True, False):
         whole = saved({"a": torch.ones(20), "b": torch.ones(3, 4)}, zipped)
         for place in range(0, len(whole), 7):
@@ -229,7 +229,7 @@ def test_flipped_bits_end_with_a_reason_or_other_numbers() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="these limits are those of Linux")
-def test_the_program_can_open_nothing_and_has_little_memory() -> None:
+def test_the_reader_has_no_file_access_and_little_memory() -> None:
     script = f"""
 import runpy, socket, sys
 limit = runpy.run_path({pickle_reader.__file__!r})["limit_resources"]

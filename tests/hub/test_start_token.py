@@ -63,7 +63,7 @@ def bare(folder: Path, prompt: str) -> list[int]:
     return found
 
 
-def test_tokens_are_those_of_transformers_on_the_bare_prompt(published: Path) -> None:
+def test_without_a_start_token_generation_equals_transformers(published: Path) -> None:
     writer = heedful.load(published, "cpu")
     written = writer.generate(["", *PROMPTS], temperature=0.0, length=12)
     assert [one.ids for one in written] == [bare(published, prompt) for prompt in ["", *PROMPTS]]
@@ -74,7 +74,7 @@ def test_tokens_are_those_of_transformers_on_the_bare_prompt(published: Path) ->
     assert writer.generate([""], temperature=0.0, length=12)[0].ids == written[0].ids
 
 
-def test_perplexity_next_words_and_views_read_the_same_tokens(published: Path) -> None:
+def test_perplexity_next_words_and_views_use_the_same_start_token(published: Path) -> None:
     writer, text = heedful.load(published, "cpu"), "the child came home"
     ids = pairs().ids([text])[0]
     model = transformers.GPT2LMHeadModel.from_pretrained(published)
@@ -94,7 +94,7 @@ def test_perplexity_next_words_and_views_read_the_same_tokens(published: Path) -
     assert read_causal(writer, TextInput(text=text)).sides["text"][0].part is None
 
 
-def test_the_command_line_says_when_nothing_stands_before_a_text(
+def test_an_empty_prompt_without_start_token_is_noted(
     published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = []
@@ -114,7 +114,7 @@ def test_the_command_line_says_when_nothing_stands_before_a_text(
     assert "causal" in capsys.readouterr().out
 
 
-def test_a_run_of_ours_keeps_the_start_token_wherever_it_goes(
+def test_the_start_token_of_a_run_survives_conversion(
     ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert json.loads((ours / "model" / "config.json").read_text())["decode"]["start_token"] is True
@@ -137,7 +137,7 @@ def pairs_of(writer: TextGenerator, text: str) -> list[int]:
     return found
 
 
-def test_a_published_folder_stays_without_it_and_old_folders_of_ours_keep_it(
+def test_published_folders_have_no_start_token_and_old_ones_keep_it(
     published: Path, ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (
@@ -179,7 +179,7 @@ SPELLED = ["the child", " Home <u>a</u> <b>", "[PAD]the<|u|> <s>x</s> \n", "", "
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(("config", "beside", "starts"), SETTINGS)
-def test_settings_of_byte_pairs_are_followed_or_refused(
+def test_bpe_settings_are_followed_or_refused(
     config: dict[str, Any], beside: dict[str, Any], starts: bool | None, whole: bool, published: Path, tmp_path: Path
 ) -> None:
     for name in ("config.json", *(["tokenizer.json"] if whole else ["vocab.json", "merges.txt"])):
@@ -201,9 +201,7 @@ def test_settings_of_byte_pairs_are_followed_or_refused(
 
 
 @pytest.mark.parametrize("name", ["bos", "eos"])
-def test_a_tokenizer_that_adds_tokens_is_followed_at_the_start_alone(
-    name: str, published: Path, tmp_path: Path
-) -> None:
+def test_only_a_start_token_may_be_added(name: str, published: Path, tmp_path: Path) -> None:
     for file in ("vocab.json", "merges.txt"):
         (tmp_path / file).write_text(pairs().files()[file], encoding="utf-8")
     (tmp_path / "config.json").write_text((published / "config.json").read_text())

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return copy
 
 
-def test_it_computes_what_transformers_makes_of_the_same_tensors(tmp_path: Path) -> None:
+def test_a_tensorflow_checkpoint_equals_transformers(tmp_path: Path) -> None:
     import transformers
 
     from heedful.hub import write
@@ -47,7 +47,7 @@ def test_it_computes_what_transformers_makes_of_the_same_tensors(tmp_path: Path)
         close(ours.follows(x[:, 0]), told.seq_relationship_logits)
 
 
-def test_the_checksum_is_the_published_one_at_any_length() -> None:
+def test_crc32c_equals_published_values_at_any_length() -> None:
     assert crc32c(b"123456789") == 0xE3069283
     assert crc32c(bytes(32)) == 0x8A9136AA  # of RFC 3720
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
@@ -61,7 +61,7 @@ def test_the_checksum_is_the_published_one_at_any_length() -> None:
 
 
 @pytest.mark.parametrize("name", [INDEX, DATA])
-def test_every_bit_that_is_flipped_is_found(folder: Path, name: str) -> None:
+def test_every_flipped_bit_is_detected(folder: Path, name: str) -> None:
     """Bits between tensors and blocks could be flipped without harm; these files have no such bits."""
     whole = (folder / name).read_bytes()
     places = range(0, len(whole), 13 if name == INDEX else 97)
@@ -75,7 +75,7 @@ def test_every_bit_that_is_flipped_is_found(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [INDEX, DATA])
-def test_a_file_that_is_cut_or_absent_is_named(folder: Path, name: str) -> None:
+def test_a_truncated_or_missing_file_is_named(folder: Path, name: str) -> None:
     whole = (folder / name).read_bytes()
     for length in (0, 1, 47, len(whole) // 2, len(whole) - 1):
         (folder / name).write_bytes(whole[:length])
@@ -86,7 +86,7 @@ def test_a_file_that_is_cut_or_absent_is_named(folder: Path, name: str) -> None:
         pretrained(folder)
 
 
-def test_random_bytes_that_end_rightly_are_refused() -> None:
+def test_random_bytes_with_a_valid_footer_are_refused() -> None:
     for seed in range(200):
         torch.manual_seed(seed)
         data = bytes(torch.randint(0, 256, (200,), dtype=torch.uint8).numpy()) + MAGIC.to_bytes(8, "little")
@@ -94,7 +94,7 @@ def test_random_bytes_that_end_rightly_are_refused() -> None:
             read_index(data)
 
 
-def test_a_config_of_another_size_is_told_by_the_tensors_that_differ(folder: Path) -> None:
+def test_a_config_of_another_size_names_the_tensors(folder: Path) -> None:
     config = folder / "bert_config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
     with pytest.raises(UserError, match=r"layer_2/.*not in the file"):
@@ -104,7 +104,7 @@ def test_a_config_of_another_size_is_told_by_the_tensors_that_differ(folder: Pat
         pretrained(folder)
 
 
-def test_two_checkpoints_in_a_folder_are_not_chosen_from(folder: Path) -> None:
+def test_two_checkpoints_in_a_folder_are_refused(folder: Path) -> None:
     shutil.copy(folder / INDEX, folder / "model.ckpt-7.index")
     with pytest.raises(UserError, match="several checkpoints"):
         pretrained(folder)

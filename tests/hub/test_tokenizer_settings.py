@@ -155,7 +155,7 @@ READ = {"tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_c
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_settings_are_followed_or_refused(config: dict[str, Any], tmp_path: Path) -> None:
+def test_tokenizer_settings_are_followed_or_refused(config: dict[str, Any], tmp_path: Path) -> None:
     for number, normalizer in enumerate(NORMALIZERS):
         follows = config.keys() <= READ | {"model_max_length", "never_split", "do_basic_tokenize"}
         follows = follows and config.get("tokenizer_class") != "BertJapaneseTokenizer"
@@ -165,14 +165,14 @@ def test_settings_are_followed_or_refused(config: dict[str, Any], tmp_path: Path
 
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
-def test_files_of_added_and_special_tokens_are_followed_or_refused(normalizer: Any, tmp_path: Path) -> None:
+def test_added_token_files_are_followed_or_refused(normalizer: Any, tmp_path: Path) -> None:
     for number, beside in enumerate(FILES):
         read = agreed(made(tmp_path / str(number), {"do_lower_case": True}, beside, normalizer, []))
         assert read == (beside is not FILES[-1])
 
 
 @pytest.mark.parametrize("added", ADDED, ids=str)
-def test_added_tokens_of_a_tokenizer_file_are_kept_whole(added: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_added_tokens_are_not_split(added: list[dict[str, Any]], tmp_path: Path) -> None:
     decoder = {str(token["id"]): {key: value for key, value in token.items() if key != "id"} for token in added}
     names = {str(number): {"content": name, "special": True} for number, name in enumerate(NAMES)}
     for number, config in enumerate(
@@ -183,7 +183,7 @@ def test_added_tokens_of_a_tokenizer_file_are_kept_whole(added: list[dict[str, A
 
 
 @pytest.mark.parametrize("layout", [None, processors.TemplateProcessing("$A [SEP]", "$A $B:1", [("[SEP]", 3)])])
-def test_another_layout_than_berts_is_refused_unless_it_is_put_right(layout: Any, tmp_path: Path) -> None:
+def test_a_layout_other_than_berts_is_refused_unless_overridden(layout: Any, tmp_path: Path) -> None:
     own = made(tmp_path / "own", {"tokenizer_class": "TokenizersBackend"}, {}, {"lowercase": True}, [], layout)
     with pytest.raises(UserError, match="'s special tokens"):
         find_tokenizer(own, 1000)
@@ -192,7 +192,7 @@ def test_another_layout_than_berts_is_refused_unless_it_is_put_right(layout: Any
     assert agreed(made(tmp_path / "same", {"tokenizer_class": "TokenizersBackend"}, {}, {"lowercase": True}, [], bert))
 
 
-def test_a_tokenizer_file_that_is_not_followed_is_told_of(tmp_path: Path) -> None:
+def test_overridden_tokenizer_settings_are_noted(tmp_path: Path) -> None:
     found = find_tokenizer(made(tmp_path / "a", {}, {}, {"lowercase": False}, []), 1000)
     assert found.notes == (
         "tokenizer.json has lowercase false, but tokenizer_config.json does not say do_lower_case: true is taken, "
@@ -203,7 +203,7 @@ def test_a_tokenizer_file_that_is_not_followed_is_told_of(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_large_matrix_of_settings_is_followed_or_refused(tmp_path: Path) -> None:
+def test_many_combinations_of_settings_are_followed_or_refused(tmp_path: Path) -> None:
     rng, read = random.Random(0), 0
     every = list(product(CONFIGS, FILES, NORMALIZERS, ADDED))
     for number, (config, beside, normalizer, added) in enumerate(rng.sample(every, 400)):
