@@ -88,9 +88,7 @@ class CommandGroup(TyperGroup):
         widest = max(map(len, COMMANDS))
         for group, commands in GROUPS.items():
             with formatter.section(group):
-                formatter.write_dl(
-                    [(name.ljust(widest), short_help(spec)) for name, spec in commands.items()]
-                )
+                formatter.write_dl([(name.ljust(widest), short_help(spec)) for name, spec in commands.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find a command; an old name works with a note, and an unknown one is an error with a suggestion."""
