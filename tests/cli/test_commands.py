@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from heedful.cli.app import COMMANDS, GROUPS, RENAMED, app, example
+from heedful.cli.app import COMMANDS, GROUPS, RENAMED, app, example, short_help
 from heedful.cli.options import RENAMED as OPTIONS
 from heedful.extras.word2vec_config import SkipGramConfig
 
@@ -44,11 +45,12 @@ def test_an_old_command_name_still_works_with_a_note(old: str, heedful: Run) -> 
 
 
 def test_help_lists_every_command_in_its_group(heedful: Run) -> None:
-    lines = iter(heedful("--help")[1].splitlines())
-    for group, verbs in GROUPS.items():
-        assert f"{group}:" in lines
-        for name in verbs:
-            assert next(lines).split()[0] == name
+    out = heedful("--help")[1]
+    for group, commands in GROUPS.items():
+        listed = out.split(f"\n{group}:\n")[1].split("\n\n")[0]
+        assert re.findall(r"^  (\S+)", listed, re.MULTILINE) == list(commands)
+        for command in commands.values():
+            assert short_help(command) in " ".join(listed.split())
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("trian", "train"), ("clasify", "classify"), ("juge", "classify-tree")])
