@@ -71,7 +71,7 @@ def test_all_problems_are_reported_at_once_with_line_numbers(tmp_path: Path) -> 
         f"  {path}:3:3: invalid value for shape.side\n"
         "    found:    0\n"
         "    expected: greater than or equal to 1\n"
-        f"  {path}:4:3: unknown key shape.sides\n"
+        f"  {path}:4:3: shape.sides is an unknown key\n"
         "    expected: one of kind, name, side\n"
         "    to do:    did you mean shape.side?\n"
         f"  {path}:6:3: invalid value for pen.colour\n"
@@ -276,7 +276,7 @@ def test_problems_in_overridden_keys_name_the_override() -> None:
     data = {"shape": {"kind": "square", "name": "no"}}
     found = problems(Page, data, "shape.kind=round", "shape.side=4")
     assert set(found) == {"shape.kind", "shape.side"}
-    assert found["shape.side"].message == "unknown key shape.side"
+    assert found["shape.side"].message == "shape.side is an unknown key"
     assert found["shape.kind"].message == "shape.kind is now round, which has no name"
     assert set(problems(Page, data, "shape={kind: round, name: x}")) == {"shape.name"}
     assert set(problems(Page, {"shape": {"kind": "square", "nam": "x"}}, "shape.kind=round")) == {"shape.nam"}

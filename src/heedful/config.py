@@ -204,7 +204,7 @@ def _explain(
             todo = f"add `{path[-1]}:`" if isinstance(path[-1], str) else "add it at the end of the list"
         elif kind == "extra_forbidden":
             known = sorted({field for owner in owners for field in owner.model_fields})
-            message, found, expected = f"unknown key {name}", None, "one of " + ", ".join(known)
+            message, found, expected = f"{name} is an unknown key", None, "one of " + ", ".join(known)
             todo = _near(str(path[-1]), known, group) or _elsewhere(cls, path, settings)
         elif kind in ("union_tag_invalid", "union_tag_not_found"):
             known = sorted(kinds_in(members))

@@ -75,7 +75,7 @@ def test_what_is_no_number_is_null_in_json(figure: Run, monkeypatch: pytest.Monk
     ("words", "message"),
     [
         (("recal",), "did you mean recall?"),
-        (("recall", "distence=3"), "unknown key distence"),
+        (("recall", "distence=3"), "distence is an unknown key"),
         (("recall", "distances=[0]"), "error: override distances: invalid value for distances.0"),
         (("recall", "steps"), "this is not an override"),
         (("length", "width=7"), "multiple of 2"),

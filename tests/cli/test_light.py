@@ -68,7 +68,7 @@ def test_recipe_errors_have_no_traceback(tmp_path: Path) -> None:
     done = heedful("check", "bad.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "bad.yaml:2:3: unknown key train.sede" in done.stderr
+    assert "bad.yaml:2:3: train.sede is an unknown key" in done.stderr
     assert "Traceback" not in done.stderr
 
 

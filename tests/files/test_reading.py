@@ -51,7 +51,7 @@ def test_a_regular_file_is_read_within_its_limit(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("file")
     assert read_file(tmp_path / "file") == read_file(tmp_path / "link", 5) == b"12345"
-    with pytest.raises(OSError, match="5 bytes, where at most 4 are expected"):
+    with pytest.raises(OSError, match="5 bytes, but at most 4 are expected"):
         read_file(tmp_path / "file", 4)
     with pytest.raises(OSError, match="it is a link"):
         read_file(tmp_path / "link", follow=False)

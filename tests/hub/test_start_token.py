@@ -109,7 +109,7 @@ def test_an_empty_prompt_without_start_token_is_noted(
     )
     assert texts[2] != texts[0]
     assert asked(monkeypatch, "generate", str(published), "", "--greedy", "--length", "2") == 0
-    assert "so the model begins after <|endoftext|>" in capsys.readouterr().err
+    assert "so the model starts from <|endoftext|>" in capsys.readouterr().err
     assert asked(monkeypatch, "predict-word", "the child ___", "--causal", str(published), "--start-token") == 0
     assert "causal" in capsys.readouterr().out
 

@@ -45,7 +45,7 @@ def test_a_schedule_is_chosen_by_its_kind(kind: str, cls: type) -> None:
     ("changes", "words"),
     [
         ({"schedule": {"kind": "cosin"}}, "did you mean cosine"),
-        ({"schedule": {"kind": "constant", "floor": 0.1}}, "unknown key schedule.floor"),
+        ({"schedule": {"kind": "constant", "floor": 0.1}}, "schedule.floor is an unknown key"),
         ({"precision": "fp8"}, "'auto', 'fp32', 'bf16' or 'fp16'"),
         ({"workers": -1}, "greater than or equal to 0"),
         ({"parallel": "fdsp"}, "did you mean fsdp"),
