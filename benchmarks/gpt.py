@@ -110,7 +110,7 @@ def plain(mine: Any, vocab: int, rows: int = 0) -> Any:
 
         def forward(self, tokens: Any, at: Any = None, mask: Any = None) -> Any:
             place = torch.arange(tokens.shape[1], device=tokens.device) if at is None else at
-            x = self.words(tokens) + self.places(place)
+            x = self.words(tokens) + self.positions(place)
             for layer in self.layers:
                 x = layer(x, at, mask)
             return F.linear(self.norm(x) if at is None else self.norm(x[:, -1:]), self.words.weight)

@@ -1,3 +1,5 @@
+"""LSTMs on directed acyclic graphs against a node-by-node reference, and the errors of invalid graphs."""
+
 import random
 from itertools import combinations
 
@@ -12,56 +14,56 @@ from tolerance import close
 Edges = list[tuple[int, int]]
 
 
-def drawn(seed: int, count: int, edges: int) -> Edges:
-    """A random graph without cycles, whose nodes are in no order."""
+def random_graph(seed: int, count: int, edges: int) -> Edges:
+    """A random acyclic graph whose nodes are not numbered in topological order."""
     r = random.Random(seed)
     names = r.sample(range(count), count)
     return [(names[a], names[b]) for a, b in r.sample(list(combinations(range(count), 2)), edges)]
 
 
 def node_by_node(model: GraphLSTM, x: Tensor, edges: Edges, merge: str) -> Tensor:
-    """Each node as soon as all that it reads are there, gate by gate."""
+    """The hidden states, computed for each node once its predecessors are known, with the gates written out."""
     H, cell = model.size, model.cell
     states: dict[int, tuple[Tensor, Tensor]] = {}
     while len(states) < len(x):
         for node in range(len(x)):
-            reads = [a for a, b in edges if b == node]
-            if node in states or any(a not in states for a in reads):
+            predecessors = [a for a, b in edges if b == node]
+            if node in states or any(a not in states for a in predecessors):
                 continue
-            scale = 1 / max(1, len(reads)) if merge == "mean" else 1.0
+            scale = 1 / max(1, len(predecessors)) if merge == "mean" else 1.0
             i, g, o, f = cell.x(x[node]).split(H)
-            total = sum((states[a][0] for a in reads), x.new_zeros(H)) * scale
-            more = cell.h(total).split(H)
-            c = torch.sigmoid(i + more[0]) * torch.tanh(g + more[1])
-            for a in reads:
+            total = sum((states[a][0] for a in predecessors), x.new_zeros(H)) * scale
+            recurrent = cell.h(total).split(H)
+            c = torch.sigmoid(i + recurrent[0]) * torch.tanh(g + recurrent[1])
+            for a in predecessors:
                 c = c + scale * torch.sigmoid(f + cell.f(states[a][0])) * states[a][1]
-            states[node] = (torch.sigmoid(o + more[2]) * torch.tanh(c), c)
+            states[node] = (torch.sigmoid(o + recurrent[2]) * torch.tanh(c), c)
     return torch.stack([states[node][0] for node in range(len(x))])
 
 
 @pytest.mark.parametrize("merge", ["sum", "mean"])
 @pytest.mark.parametrize(("count", "edges"), [(1, 0), (5, 0), (2, 1), (12, 20), (9, 36)])
-def test_by_levels_is_node_by_node_and_so_are_the_gradients(count: int, edges: int, merge: str) -> None:
+def test_outputs_and_gradients_match_the_node_by_node_reference(count: int, edges: int, merge: str) -> None:
     model = GraphLSTM(4, 5, merge).double()
-    graph = drawn(count, count, edges)
+    graph = random_graph(count, count, edges)
     x = torch.randn(count, 4, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(count, 5, dtype=torch.float64)
     results = []
     for y in (model(x, Order.of(count, graph)), node_by_node(model, x, graph, merge)):
-        wanted = [x, *(model.parameters() if edges else [*model.cell.x.parameters()])]
-        results.append((y, *torch.autograd.grad((y * weight).sum(), wanted)))
+        inputs = [x, *(model.parameters() if edges else [*model.cell.x.parameters()])]
+        results.append((y, *torch.autograd.grad((y * weight).sum(), inputs)))
     for fast, slow in zip(*results, strict=True):
         close(fast, slow, slack=8192)
 
 
-def test_as_many_steps_as_the_longest_path_has_nodes() -> None:
+def test_the_number_of_steps_is_the_number_of_nodes_on_the_longest_path() -> None:
     model = GraphLSTM(4, 5)
     with watch(model, "cell.gates.hidden") as seen:
         model(torch.randn(6, 4), Order.of(6, [(0, 1), (1, 2), (0, 2), (3, 2), (4, 5)]))
     assert [len(h) for h in seen.all["cell.gates.hidden"]] == [3, 2, 1]
 
 
-def test_sum_and_mean_differ_only_where_several_are_read() -> None:
+def test_sum_and_mean_differ_only_for_nodes_with_several_predecessors() -> None:
     edges = [(0, 1), (0, 2), (1, 2)]
     one, two = GraphLSTM(4, 5, "sum"), GraphLSTM(4, 5, "mean")
     two.load_state_dict(one.state_dict())
@@ -70,8 +72,8 @@ def test_sum_and_mean_differ_only_where_several_are_read() -> None:
     assert not torch.allclose(one(x, order)[2], two(x, order)[2], atol=1e-4)
 
 
-def test_watched_is_fast_and_every_tap_hears() -> None:
-    model, x, order = GraphLSTM(4, 5), torch.randn(6, 4), Order.of(6, drawn(0, 6, 9))
+def test_watching_does_not_change_the_output_and_every_tap_is_called() -> None:
+    model, x, order = GraphLSTM(4, 5), torch.randn(6, 4), Order.of(6, random_graph(0, 6, 9))
     fast = model(x, order)
     with watch(model) as seen:
         assert model(x, order).equal(fast)
@@ -79,7 +81,7 @@ def test_watched_is_fast_and_every_tap_hears() -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 3), (3, 0), (-1, 1), (1, -1)])
-def test_an_edge_to_a_missing_node_is_named(a: int, b: int) -> None:
+def test_the_error_for_an_edge_to_a_missing_node_names_it(a: int, b: int) -> None:
     with pytest.raises(ValueError, match=f"edge from {a} to {b}, but the nodes are 0 to 2"):
         Order.of(3, [(0, 1), (a, b)])
 
@@ -96,38 +98,36 @@ def test_an_edge_to_a_missing_node_is_named(a: int, b: int) -> None:
         ),
     ],
 )
-def test_a_cycle_is_named_by_its_nodes_in_the_direction_of_the_edges(
-    count: int, edges: Edges, cycles: list[str]
-) -> None:
+def test_the_error_for_a_cycle_lists_its_nodes_in_order(count: int, edges: Edges, cycles: list[str]) -> None:
     with pytest.raises(ValueError, match="has a cycle: ") as caught:
         Order.of(count, edges)
     assert str(caught.value).partition(": ")[2] in cycles
 
 
-def test_an_edge_that_is_given_twice_is_named() -> None:
+def test_the_error_for_a_duplicate_edge_names_it() -> None:
     with pytest.raises(ValueError, match="the edge from 0 to 2 is given twice"):
         Order.of(3, [(0, 2), (1, 2), (0, 2)])
 
 
 @pytest.mark.parametrize("rows", [2, 4])
-def test_a_row_for_each_node_no_more_and_no_less(rows: int) -> None:
+def test_the_input_must_have_one_row_for_each_node(rows: int) -> None:
     with pytest.raises(ValueError, match=f"there are {rows} rows, but the order is of 3 nodes"):
         GraphLSTM(4, 5)(torch.randn(rows, 4), Order.of(3, [(0, 1)]))
 
 
-def test_an_empty_graph_is_refused() -> None:
+def test_an_empty_graph_is_an_error() -> None:
     with pytest.raises(ValueError, match="no nodes"):
         Order.of(0, [])
 
 
-def test_a_long_path_takes_no_recursion() -> None:
+def test_a_long_path_does_not_exceed_the_recursion_limit() -> None:
     order = Order.of(5000, [(at, at + 1) for at in range(4999)])
     assert len(order.levels) == 5000
     with pytest.raises(ValueError, match="cycle"):
         Order.of(5000, [(at, (at + 1) % 5000) for at in range(5000)])
 
 
-def test_an_order_moves_whole() -> None:
+def test_moving_an_order_to_a_device_moves_all_its_tensors() -> None:
     order = Order.of(3, [(0, 1), (1, 2)]).to("meta")
     tensors = [
         order.nodes,

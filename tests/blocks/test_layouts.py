@@ -44,7 +44,7 @@ def test_packed_targets_come_all_at_once() -> None:
     layout = Packed.of(torch.tensor([2]), torch.tensor([3]), 3, 4, longest=3)
     past = layout.past(2)
     assert past.reach(4) == 3
-    assert past.places(4, torch.device("cpu")).tolist() == [0, 1, 2, 0]
+    assert past.positions(4, torch.device("cpu")).tolist() == [0, 1, 2, 0]
     assert len(past.slots(4)) == 2
     assert layout.at.tolist() == [0, 1, 0]
 

@@ -38,7 +38,7 @@ KINDS: dict[str, Callable[[Any, int], Any]] = {
 def run(block: MultiHead, x: Tensor, past: Past) -> tuple[Tensor, Past]:
     """One layer of self-attention over the next tokens."""
     count = x.shape[1]
-    at = past.places(count, torch.device("cpu"))
+    at = past.positions(count, torch.device("cpu"))
     (slot,) = past.slots(count)
     kv = slot.append(block.remember(x, at))
     return block(x, kv, past.visible(count), at=at), past.after([slot])
@@ -87,7 +87,7 @@ def test_a_row_that_has_ended_stands_at_the_last_place_while_others_go_on() -> N
     for past in (Cache((None,)), reserve(run(MultiHead(D, 2), torch.randn(R, 9, D), Cache((None,)))[1], 12)):
         ragged = replace(past, ragged=Ragged(torch.tensor([0, 5, 9]), 8))  # type: ignore[type-var]
         begun = int(past.length)
-        assert ragged.places(3, torch.device("cpu")).tolist() == [
+        assert ragged.positions(3, torch.device("cpu")).tolist() == [
             [min(max(begun + t - skip, 0), 7) for t in range(3)] for skip in (0, 5, 9)
         ]
     assert Cache((None,), Ragged(torch.tensor([0]), 8)).reach(9) == 8

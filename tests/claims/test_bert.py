@@ -20,7 +20,7 @@ from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.lectures.contexts import SENTENCES, WORD, word_vectors
 from heedful.lectures.cost import CLAIMS, Claim, published_work, training_work
-from heedful.lectures.occurrences import flat
+from heedful.lectures.occurrences import principal_components
 from heedful.models import build
 from heedful.models.bert.config import SIZES, BertConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
@@ -131,7 +131,7 @@ def test_each_layer_has_a_pca_map_of_word_occurrences() -> None:
     vectors = word_vectors(reader(), WORD, SENTENCES)[:, 1:]
     maps = []
     for layer in vectors.transpose(0, 1):
-        points, held = flat(layer)
+        points, held = principal_components(layer)
         theirs = decomposition.PCA(2, svd_solver="full").fit(layer.double().numpy())
         expected = theirs.transform(layer.double().numpy())
         signs = np.sign((points.numpy() * expected).sum(0))

@@ -20,7 +20,7 @@ from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import map as view
 from heedful.lectures.contexts import SENTENCES, WORD, Settings, study, word_vectors
-from heedful.lectures.occurrences import flat
+from heedful.lectures.occurrences import principal_components
 from heedful.models import build
 from heedful.models.elmo.config import ElmoConfig
 from tolerance import close, near
@@ -68,11 +68,11 @@ def test_the_map_of_a_word_s_occurrences_is_that_of_the_study_in_every_layer(
     assert (words["word"], words["groups"]) == (WORD, list(range(6)))
     vectors = word_vectors(encoder.predictor, WORD, SENTENCES)  # (N, L + 2, D)
     for layer in range(8):
-        points, held = flat(vectors[:, layer])
+        points, held = principal_components(vectors[:, layer])
         assert torch.allclose(apart(arrays["points"][layer]), apart(points.numpy()), atol=1e-3)
         if layer:  # of one point there is no spread
             assert arrays["held"][layer] == near(held)
-    assert np.allclose(arrays["points"][7], flat(vectors[:, 7])[0], atol=1e-3)
+    assert np.allclose(arrays["points"][7], principal_components(vectors[:, 7])[0], atol=1e-3)
 
 
 def test_each_layer_lies_as_near_as_can_be_to_the_one_after(explorer: Explorer) -> None:
@@ -103,7 +103,7 @@ def test_tokens_have_the_reader_s_vectors_in_every_layer(explorer: Explorer, enc
 def test_whole_lines_are_pooled_as_the_reader_pools_them(explorer: Explorer, encoder: Subject) -> None:
     words, arrays = ask(explorer, "points", of="sentences", lines=LINES)
     vectors = encoder.predictor.embed(LINES)
-    points, held = flat(vectors)
+    points, held = principal_components(vectors)
     assert words["names"] == LINES
     place = words["layers"].index(words["last"])
     close(arrays["points"][place], points, slack=1024)
@@ -117,7 +117,9 @@ def test_codes_are_those_of_the_test_images(explorer: Explorer) -> None:
     assert words["layers"] == ["pixels", "code"]
     assert [words["titles"][group] for group in words["groups"]] == words["names"]
     assert words["groups"] == images.labels.tolist()
-    assert np.allclose(arrays["points"][1], flat(torch.from_numpy(autoencoder.encode(images.pixels)))[0], atol=1e-3)
+    assert np.allclose(
+        arrays["points"][1], principal_components(torch.from_numpy(autoencoder.encode(images.pixels)))[0], atol=1e-3
+    )
     assert arrays["pictures"].shape == (len(images), 8, 8, 1)
     assert np.array_equal(arrays["pictures"][..., 0], np.round(images.pixels[:, 0] * 255).astype(np.uint8))
     cosines = ask(explorer, "cosines", model="images", of="codes", layer="code")[1]["cosines"]

@@ -16,7 +16,7 @@ from heedful.lectures import nopos
 from heedful.lectures.contexts import word_vectors
 from heedful.lectures.learning import seeded
 from heedful.lectures.nopos import Settings, Windows, config_of, layers_of, probe, probe_error
-from heedful.lectures.occurrences import flat
+from heedful.lectures.occurrences import principal_components
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.models.gpt.model import Gpt
@@ -119,7 +119,7 @@ def test_word_vector_is_the_mean_of_its_pieces(reader: TextEncoder) -> None:
 def test_occurrence_map_is_pca_with_fixed_signs(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(9, 5, generator=generator) @ torch.diag(torch.tensor([5.0, 3.0, 1.0, 0.5, 0.2]))
-    points, held = flat(vectors)
+    points, held = principal_components(vectors)
     centred = vectors.double() - vectors.double().mean(0)
     values, directions = torch.linalg.eigh(centred.mT @ centred)
     for axis in range(2):

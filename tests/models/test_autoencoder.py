@@ -29,15 +29,15 @@ DENSE = {"kind": "dense", "width": 4}
 @pytest.mark.parametrize(
     ("changes", "where", "message"),
     [
-        ({"input": [2, 2]}, "input", "[784], or a picture of channels, rows and columns, [1, 28, 28]"),
-        ({"input": []}, "input", "[784], or a picture"),
+        ({"input": [2, 2]}, "input", "[784], or an image of channels, rows and columns, [1, 28, 28]"),
+        ({"input": []}, "input", "[784], or an image"),
         ({"input": [0]}, "input.0", "greater than or equal to 1"),
         ({"encoder": []}, "encoder", "at least 1"),
         ({"encoder": [{"kind": "conv", "filters": 2}, DENSE]}, "encoder.1", "put `kind: flatten` before it"),
         ({"encoder": [{"kind": "conv", "filters": 2, "size": 2}]}, "encoder.0", "write an odd size, or padding: valid"),
         ({"decoder": [{"kind": "upsample"}, {"kind": "flatten"}, {"kind": "conv", "filters": 1}]}, "decoder.2",
          "put `kind: reshape` before it"),
-        ({"decoder": [{"kind": "upsample"}]}, "decoder", "the decoder ends with a picture of 2 x 8 x 8"),
+        ({"decoder": [{"kind": "upsample"}]}, "decoder", "the decoder ends with an image of 2 x 8 x 8"),
         ({"encoder": [{"kind": "conf", "filters": 2}]}, "encoder.0.kind", "did you mean conv"),
         ({"encoder": [{"kind": "conv", "filter": 2}]}, "encoder.0.filter", "did you mean"),
         ({"encoder": [DENSE | {"activation": "rely"}]}, "encoder.0.activation", "did you mean relu"),

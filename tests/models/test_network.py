@@ -1,4 +1,4 @@
-"""Networks from layers: each layer does what it says, places share weights, and what does not fit is told."""
+"""Networks of layers: output shapes, activations, initialization, shared weights, and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from heedful.models.autoencoder.layers import Activation, Conv, Dense, Flatten, Layer, MaxPool, Reshape, Shape, Upsample
-from heedful.models.autoencoder.network import Input, Network, made
+from heedful.models.autoencoder.network import Input, Network, build_module
 from tolerance import close
 
 F = nn.functional
@@ -33,17 +33,17 @@ KINDS: list[tuple[Shape, Layer]] = [
 
 
 @pytest.mark.parametrize(("shape", "layer"), KINDS, ids=[f"{shape} {layer!r}" for shape, layer in KINDS])
-def test_a_layer_makes_the_shape_and_has_the_weights_that_it_tells(shape: Shape, layer: Layer) -> None:
+def test_output_shape_and_number_of_parameters_match_the_module(shape: Shape, layer: Layer) -> None:
     network = Network.of(shape, [layer])
     for batch in (4, 1, 0):
-        assert network(torch.rand(batch, *shape)).shape == (batch, *layer.after(shape))
+        assert network(torch.rand(batch, *shape)).shape == (batch, *layer.output_shape(shape))
     assert sum(weight.numel() for weight in network.parameters()) == layer.parameters(shape)
-    assert network.code == layer.after(shape)
+    assert network.code == layer.output_shape(shape)
     assert network.summary().parameters == layer.parameters(shape)
 
 
 @pytest.mark.parametrize(
-    ("layer", "shape", "told"),
+    ("layer", "shape", "message"),
     [
         (Dense(width=3), (1, 4, 4), "put `kind: flatten` before it"),
         (Conv(filters=3), (16,), "put `kind: reshape` before it"),
@@ -51,14 +51,14 @@ def test_a_layer_makes_the_shape_and_has_the_weights_that_it_tells(shape: Shape,
         (Upsample(), (16,), "put `kind: reshape` before it"),
         (Conv(filters=3, size=4), (1, 9, 9), "write an odd size, or padding: valid"),
         (Conv(filters=3, size=5, padding="valid"), (1, 9, 4), "does not fit into 9 x 4; write padding: same"),
-        (Reshape(shape=(1, 4, 4)), (15,), "a vector of 15 has 15 numbers"),
+        (Reshape(shape=(1, 4, 4)), (15,), "a vector of 15 has 15 values"),
         (Reshape(shape=(1, 4, 4)), (4, 2, 2), "put `kind: flatten` before it"),
     ],
 )
-def test_a_layer_that_does_not_fit_says_what_to_write(layer: Layer, shape: Shape, told: str) -> None:
-    with pytest.raises(ValueError, match=r"write|put|numbers") as raised:
+def test_the_error_for_an_input_that_does_not_fit_names_the_fix(layer: Layer, shape: Shape, message: str) -> None:
+    with pytest.raises(ValueError, match=r"write|put|values") as raised:
         Network.of(shape, [layer])
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_activations_are_what_they_are_called(name: Activation, function: Any) -
     close(network(x), function(x @ weight.T + bias), slack=16)
 
 
-def test_flatten_goes_channel_by_channel_and_reshape_back() -> None:
+def test_flatten_is_channel_major_and_reshape_inverts_it() -> None:
     x = torch.arange(24.0).view(1, 2, 3, 4)
     flat = Network.of((2, 3, 4), [Flatten()])(x)
     assert flat[0].tolist() == list(range(24))
     assert torch.equal(Network.of((24,), [Reshape(shape=(2, 3, 4))])(flat), x)
 
 
-def test_upsampling_by_three_repeats_each_number_nine_times() -> None:
+def test_upsampling_by_three_repeats_each_pixel_nine_times() -> None:
     x = torch.randn(2, 3, 2, 3)
     assert torch.equal(Network.of((3, 2, 3), [Upsample(size=3)])(x), torch.kron(x, torch.ones(3, 3)))
 
@@ -93,7 +93,7 @@ def test_weights_are_drawn_by_fan_in_and_fan_out_and_biases_are_zero() -> None:
         assert not bias.any()
 
 
-def test_networks_that_share_places_share_their_weights_and_layers_called_anew_do_not() -> None:
+def test_networks_share_weights_through_symbolic_tensors_but_not_through_layers_called_twice() -> None:
     image, layer = Input(6), Dense(width=4)
     first, second = layer(image), layer(image)
     one, other = Network(image, first), Network(image, second)
@@ -121,8 +121,8 @@ def test_a_network_may_begin_anywhere_but_must_lead_somewhere() -> None:
     with pytest.raises(ValueError, match="no layers lead"):
         Network(Input(6), out)
     unknown: Any = "fog"
-    with pytest.raises(TypeError, match="no layer of a network"):
-        made(unknown, (3,))
+    with pytest.raises(TypeError, match="not a layer of a network"):
+        build_module(unknown, (3,))
 
 
 def test_a_summary_counts_layers_of_a_kind_and_lines_up() -> None:

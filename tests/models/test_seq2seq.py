@@ -1,4 +1,4 @@
-"""Sequence to sequence against the papers' equations, one sentence and one step at a time in plain float64."""
+"""Recurrent sequence-to-sequence models against the equations of the papers, computed in float64, step by step."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Weights = dict[str, Tensor]
 State = tuple[Tensor, Tensor]
 
 
-def model(attention: dict[str, Any] | None, memory: int = MEMORY, **more: Any) -> Any:
-    """A small model in float64, two layers on each side, whose biases are not zero."""
+def small_model(attention: dict[str, Any] | None, memory: int = MEMORY, **more: Any) -> Any:
+    """A small model in float64 with two encoder and two decoder layers, whose biases are not zero."""
     encoder = {"kind": "recurrent", "layers": 2, "hidden": memory}
     settings = {"vocab": VOCAB, "width": WIDTH, "encoder": encoder, "hidden": HIDDEN, "context": 12, "dropout": 0.0}
-    made: Any = build(Seq2SeqConfig.model_validate(settings | {"attention": attention} | more)).double().eval()
+    model: Any = build(Seq2SeqConfig.model_validate(settings | {"attention": attention} | more)).double().eval()
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in model.parameters():
             weight.add_(0.3 * torch.randn_like(weight))
-    return made
+    return model
 
 
-# ------------------------------------------------------------------ the equations, without a batch
+# ------------------------------------------------------------------ reference: the equations for one sentence
 def lstm(w: Weights, x: Tensor, state: State) -> State:
     h, c = state
     i, f, g, o = (w["x.weight"] @ x + w["h.weight"] @ h + w["x.bias"]).chunk(4)
@@ -44,17 +44,18 @@ def lstm(w: Weights, x: Tensor, state: State) -> State:
     return o.sigmoid() * c.tanh(), c
 
 
-def under(w: Weights, name: str) -> Weights:
+def weights_of(w: Weights, name: str) -> Weights:
+    """The weights whose names begin with a prefix, without it."""
     return {key.removeprefix(name): value for key, value in w.items() if key.startswith(name)}
 
 
 def encode(w: Weights, xs: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The memory (S, M) and the summary (M,): two directions, layer by layer."""
+    """The outputs (S, M) and the final states (M,) of a bidirectional LSTM with two layers."""
     summary = torch.empty(0)
     for layer in range(2):
         sides = []
         for side, order in (("ahead", xs), ("back", xs[::-1])):
-            cell = under(w, f"encoder.stack.layers.{layer}.{side}.cell.")
+            cell = weights_of(w, f"encoder.stack.layers.{layer}.{side}.cell.")
             size = cell["h.weight"].shape[1]
             state: State = (torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64))
             outputs = []
@@ -81,43 +82,43 @@ def score(w: Weights, name: str, q: Tensor, k: Tensor, s: int) -> Tensor:
 
 
 def context(w: Weights, a: Any, q: Tensor, memory: Tensor, t: int) -> Tensor:
-    """What is seen of the memory at step t."""
+    """The context vector at step t: the weighted sum of the encoder's outputs."""
     length, span = len(memory), a.span
     parts, total = [], torch.zeros((), dtype=torch.float64)
     if span.kind == "predictive":
         p = length * torch.sigmoid(w["span.v.weight"][0] @ torch.tanh(w["span.hidden.weight"] @ q))
     for s in range(length):
-        share = score(under(w, "score."), a.score, q, memory[s], s).exp()
+        weight = score(weights_of(w, "score."), a.score, q, memory[s], s).exp()
         if span.kind == "monotonic" and abs(s - min(t, length - 1)) > span.window:
             continue
         if span.kind == "predictive":
             if abs(s - float(p.detach())) > span.window:
                 continue
-            share = share * torch.exp(-((s - p) ** 2) / (2 * (span.window / 2) ** 2))
-        parts.append((share, memory[s]))
-        total = total + share
+            weight = weight * torch.exp(-((s - p) ** 2) / (2 * (span.window / 2) ** 2))
+        parts.append((weight, memory[s]))
+        total = total + weight
     if a.choice == "hard":
         return max(parts, key=lambda part: part[0].item())[1]
-    return torch.stack([share / total * value for share, value in parts]).sum(0)
+    return torch.stack([weight / total * value for weight, value in parts]).sum(0)
 
 
-def reference(m: Any, source: Tensor, target: Tensor) -> Tensor:
-    """The logits (T, V) of one sentence."""
+def reference_logits(m: Any, source: Tensor, target: Tensor) -> Tensor:
+    """The logits (T, V) of one sentence, from the equations."""
     w, c = dict(m.named_parameters()), m.config
     table = w["tokens.weight"]
     memory, summary = encode(w, [math.sqrt(WIDTH) * table[token] for token in source.tolist()])
     begin = torch.tanh(w["begin.weight"] @ summary + w["begin.bias"]).view(2, 2, HIDDEN)
     states: list[State] = [(begin[layer, 0], begin[layer, 1]) for layer in range(2)]
-    look, rows = under(w, "decoder.attention."), []
+    attention, rows = weights_of(w, "decoder.attention."), []
     for t, token in enumerate(target.tolist()):
         x = math.sqrt(WIDTH) * table[token]
         if c.attention and c.attention.feed == "input":
-            x = torch.cat([context(look, c.attention, states[-1][0], memory, t), x])
+            x = torch.cat([context(attention, c.attention, states[-1][0], memory, t), x])
         for layer in range(2):
-            states[layer] = lstm(under(w, f"decoder.stack.layers.{layer}.cell."), x, states[layer])
+            states[layer] = lstm(weights_of(w, f"decoder.stack.layers.{layer}.cell."), x, states[layer])
             x = states[layer][0]
         if c.attention and c.attention.feed == "output":
-            x = torch.cat([x, context(look, c.attention, x, memory, t)])
+            x = torch.cat([x, context(attention, c.attention, x, memory, t)])
         y = w["decoder.out.weight"] @ x + w["decoder.out.bias"]
         rows.append(table @ (torch.tanh(y) if c.attention and c.attention.feed == "output" else y))
     return torch.stack(rows)
@@ -150,22 +151,24 @@ def padded(sources: list[Tensor], side: str) -> tuple[Tensor, Padded]:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_a_padded_batch_is_the_equations_one_by_one(name: str, side: str) -> None:
+def test_a_padded_batch_matches_the_equations_of_each_sentence(name: str, side: str) -> None:
     attention = ATTENTIONS[name]
-    equal = attention is not None and attention["score"] in ("dot", "scaled_dot", "cosine")
-    m = model(attention, memory=HIDDEN if equal else MEMORY)
+    same_width = attention is not None and attention["score"] in ("dot", "scaled_dot", "cosine")
+    m = small_model(attention, memory=HIDDEN if same_width else MEMORY)
     sources = [torch.randint(1, VOCAB, (length,)) for length in (5, 1, 3)]
     target = torch.randint(1, VOCAB, (3, 4))
     weights = [weight for label, weight in m.named_parameters() if "hard" not in name or "score" not in label]
 
-    def learned(logits: Tensor) -> list[Tensor]:
+    def logits_and_gradients(logits: Tensor) -> list[Tensor]:
         probe = torch.linspace(-1, 1, logits.numel(), dtype=torch.float64).view_as(logits)
         return [logits.detach(), *torch.autograd.grad((logits * probe).sum(), weights)]
 
-    mine = learned(m(target, m.start(*padded(sources, side)))[0])
-    truth = learned(torch.stack([reference(m, *pair) for pair in zip(sources, target, strict=True)]))
-    for ours, theirs in zip(mine, truth, strict=True):
-        close(ours, theirs, slack=524288)
+    ours = logits_and_gradients(m(target, m.start(*padded(sources, side)))[0])
+    expected = logits_and_gradients(
+        torch.stack([reference_logits(m, *pair) for pair in zip(sources, target, strict=True)])
+    )
+    for result, reference in zip(ours, expected, strict=True):
+        close(result, reference, slack=524288)
 
 
 # ------------------------------------------------------------------ local attention
@@ -174,13 +177,15 @@ SOURCES = [torch.arange(1, 7), torch.tensor([8, 3]), torch.arange(11, 15)]
 
 @pytest.mark.parametrize("feed", ["input", "output"])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_monotonic_window_moves_with_the_target_and_stops_at_the_last_token(feed: str, side: str) -> None:
-    m = model({"score": "general", "feed": feed, "span": MONOTONIC})
+def test_local_m_attention_has_its_window_at_the_target_position_and_stays_at_the_last_source_token(
+    feed: str, side: str
+) -> None:
+    m = small_model({"score": "general", "feed": feed, "span": MONOTONIC})
     source, layout = padded(SOURCES, side)
     target = torch.randint(1, VOCAB, (3, 8))
     with watch(m, "decoder.attention.weights") as seen:
         _, state = m(target[:, :3], m.start(source, layout))
-        m(target[:, 3:], state)  # the window is where it was left
+        m(target[:, 3:], state)  # the state holds the position of the window
     weights = torch.cat(seen.all["decoder.attention.weights"], 2)[:, 0]
     for row, words in enumerate(SOURCES):
         shift = source.shape[1] - len(words) if side == "left" else 0
@@ -192,9 +197,9 @@ def test_a_monotonic_window_moves_with_the_target_and_stops_at_the_last_token(fe
 
 @pytest.mark.parametrize("feed", ["input", "output"])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_predicted_middle_lies_in_the_sentence_and_nearer_counts_more(feed: str, side: str) -> None:
-    m = model({"score": "location", "feed": feed, "span": PREDICTIVE})
-    m.decoder.attention.score.matrix.weight.data.zero_()  # so that nearness alone decides
+def test_local_p_attention_is_a_gaussian_around_a_position_within_the_sentence(feed: str, side: str) -> None:
+    m = small_model({"score": "location", "feed": feed, "span": PREDICTIVE})
+    m.decoder.attention.score.matrix.weight.data.zero_()  # so that only the Gaussian decides
     m.decoder.attention.span.v.weight.data.mul_(3)
     source, layout = padded(SOURCES, side)
     with watch(m, "decoder.attention.*") as seen:
@@ -203,17 +208,17 @@ def test_a_predicted_middle_lies_in_the_sentence_and_nearer_counts_more(feed: st
     middle = torch.cat(seen.all["decoder.attention.span.middle"], 1)  # (B, T, 1)
     lengths = torch.tensor([len(words) for words in SOURCES])[:, None, None]
     assert bool(((middle > 0) & (middle < lengths)).all())
-    assert float(middle.std(1).min()) > 0.01  # it moves
-    away = layout.at[:, None] - middle
-    bell = torch.exp(-away.square() / (2 * 1.0**2)) * layout.real[:, None] * (away.abs() <= 2)
-    close(weights, bell / bell.sum(-1, keepdim=True), slack=8192)
+    assert float(middle.std(1).min()) > 0.01  # it depends on the target position
+    distance = layout.at[:, None] - middle
+    gaussian = torch.exp(-distance.square() / (2 * 1.0**2)) * layout.real[:, None] * (distance.abs() <= 2)
+    close(weights, gaussian / gaussian.sum(-1, keepdim=True), slack=8192)
     assert float(weights.sum(-1).sub(1).abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize("name", [name for name, attention in ATTENTIONS.items() if attention])
-def test_an_empty_source_is_a_context_of_zeros(name: str) -> None:
+def test_an_empty_source_gives_a_zero_context_and_finite_gradients(name: str) -> None:
     attention = ATTENTIONS[name]
-    m = model(attention, memory=HIDDEN)
+    m = small_model(attention, memory=HIDDEN)
     real = torch.tensor([[True, True, False], [False, False, False]])
     with watch(m, "decoder.attention.context") as seen:
         logits, _ = m(torch.randint(1, VOCAB, (2, 4)), m.start(torch.randint(1, VOCAB, (2, 3)), Padded(real)))
@@ -225,8 +230,8 @@ def test_an_empty_source_is_a_context_of_zeros(name: str) -> None:
 
 
 # ------------------------------------------------------------------ hard attention
-def test_a_hard_look_draws_in_training_and_takes_the_likeliest_later() -> None:
-    m = model({"score": "additive", "feed": "output", "choice": "hard"})
+def test_hard_attention_samples_in_training_and_takes_the_argmax_in_evaluation() -> None:
+    m = small_model({"score": "additive", "feed": "output", "choice": "hard"})
     source, target = torch.randint(1, VOCAB, (1, 6)).expand(50, -1), torch.randint(1, VOCAB, (1, 4)).expand(50, -1)
     with watch(m, "decoder.attention.*") as seen:
         m.read(source, target)
@@ -235,16 +240,16 @@ def test_a_hard_look_draws_in_training_and_takes_the_likeliest_later() -> None:
     assert bool((choice.sum(-1) == 1).all())
     m.train()
     with watch(m, "decoder.attention.choice") as seen:
-        _, chosen = m.explore(source, target)
-    drawn = seen["decoder.attention.choice"]
-    assert bool((drawn.sum(-1) == 1).all())
-    assert len(drawn.argmax(-1).unique()) > 1
-    close(chosen, (weights * drawn).sum(-1)[:, 0].log(), slack=8192)
+        _, log_probabilities = m.explore(source, target)
+    samples = seen["decoder.attention.choice"]
+    assert bool((samples.sum(-1) == 1).all())
+    assert len(samples.argmax(-1).unique()) > 1
+    close(log_probabilities, (weights * samples).sum(-1)[:, 0].log(), slack=8192)
 
 
-# ------------------------------------------------------------------ parts that do not fit
+# ------------------------------------------------------------------ invalid settings
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"attention": {"score": "dot"}, "hidden": 100}, "have 100 numbers .* outputs 512; write encoder.hidden: 100"),
         ({"attention": {"score": "cosine"}, "encoder": {"kind": "transformer"}, "width": 64}, "write width: 512"),
@@ -259,8 +264,8 @@ def test_a_hard_look_draws_in_training_and_takes_the_likeliest_later() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_impossible_models_are_refused_with_advice(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_the_error_for_an_invalid_model_says_what_to_write(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         Seq2SeqConfig.model_validate(settings)
 
 
@@ -274,20 +279,20 @@ def test_impossible_models_are_refused_with_advice(settings: dict[str, Any], tol
     ],
     ids=str,
 )
-def test_a_recipe_is_told_which_setting_does_not_fit(overrides: list[str], message: str) -> None:
+def test_the_error_for_an_invalid_recipe_names_the_setting(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as problem:
         load_recipe("numbers-rnn", overrides)
     assert str(problem.value.message).startswith(message)
     assert "; write " in problem.value.message
 
 
-def test_packed_sentences_are_refused() -> None:
+def test_packed_batching_is_an_error() -> None:
     with pytest.raises(UserError, match="write batching: padded"):
         load_recipe("numbers-rnn", ["train.batching=packed"])
 
 
 @pytest.mark.parametrize("feed", ["input", "output"])
-def test_sequences_without_a_token_are_refused(feed: str) -> None:
+def test_a_source_or_target_without_tokens_is_an_error(feed: str) -> None:
     model: Any = build(Seq2SeqConfig.model_validate({"vocab": 9, "width": 4, "attention": {"feed": feed}}))
     with pytest.raises(ValueError, match="the source has no tokens"):
         model.start(torch.zeros(2, 0, dtype=torch.long))
@@ -295,13 +300,13 @@ def test_sequences_without_a_token_are_refused(feed: str) -> None:
         model(torch.zeros(2, 0, dtype=torch.long), model.start(torch.ones(2, 3, dtype=torch.long)))
 
 
-def test_a_decoder_that_looks_before_each_step_is_not_compiled() -> None:
+def test_compiling_a_decoder_with_input_feeding_is_an_error() -> None:
     with pytest.raises(UserError, match=r"compile: false, or model.attention.feed: output"):
         load_recipe("numbers-rnn", ["train.compile=true"])
     load_recipe("numbers-rnn", ["train.compile=true", "model.attention.feed=output"])
 
 
-def test_half_precision_draws_evenly() -> None:
+def test_sampling_in_half_precision_is_not_biased() -> None:
     weights = torch.full((100_000, 100), 0.01, dtype=torch.bfloat16)
     share = sampled(weights).float().mean(0)
     assert float((share - 0.01).abs().max()) < 6 * (0.01 * 0.99 / 100_000) ** 0.5

@@ -292,7 +292,7 @@ def test_the_parts_of_a_recipe_say_how_to_be_chosen() -> None:
         (
             ["model.input=[2, 2]"],
             "override model.input",
-            "[784], or a picture of channels, rows and columns, [1, 28, 28]",
+            "[784], or an image of channels, rows and columns, [1, 28, 28]",
         ),
         (
             ["model.input=[1, 8, 8]"],

@@ -1,7 +1,7 @@
-"""Layouts: how sequences of different lengths lie in one tensor.
+"""Layouts: how sequences of different lengths are stored in one tensor.
 
-`Padded` gives each its own row, filled up to the longest. `Packed` lays them end to end in a single row, so that no
-column is wasted and every batch has the same shape. Models ask a layout for positions and masks.
+`Padded` gives each sequence its own row, padded to the longest. `Packed` concatenates them in a single row, so that
+almost nothing is padding and every batch has the same shape. A layout gives a model the positions and the masks.
 
 B batch, S source positions, T target positions, N sequences.
 """
@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.masks import Ranges, Together, Visible, causal, same
-from heedful.blocks.state import AllAtOnce, Cache, Past
+from heedful.blocks.state import Cache, NoCache, Past
 
 
 class Layout(Protocol):
-    """What a model asks."""
+    """The positions and masks that an encoder-decoder model needs."""
 
     @property
     def real(self) -> Tensor | None:
-        """Which source positions hold a token, (B, S), where some do not."""
+        """True (B, S) where there is a source token, False for padding; None if there is no padding."""
 
     @property
     def gaps(self) -> bool:
-        """Whether padding may stand between tokens."""
+        """Whether there may be padding between the tokens of a row."""
 
     @property
     def at(self) -> Tensor:
@@ -40,15 +40,15 @@ class Layout(Protocol):
         """The source positions that a target position may attend to."""
 
     def longest_within(self, context: int) -> int:
-        """No sequence is longer than this; counted exactly where a row is wider than a model's context."""
+        """An upper bound of the lengths, which is exact if a row is wider than the model's context."""
 
     def past(self, layers: int) -> Past:
-        """The past of a decoder before the first target token."""
+        """The decoder's cache before the first target token."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """One row a sequence, all of one length."""
+    """One row for each sequence, all of the same length."""
 
     gaps: ClassVar = False
 
@@ -74,7 +74,7 @@ class Whole:
         return self.tokens.shape[1]
 
     def first(self, x: Tensor) -> Tensor:
-        """Of x (B, S, D), what stands at the first token of each sequence."""
+        """The vectors (B, D) of x (B, S, D) at the first token of each sequence."""
         return x[:, 0]  # (B, D)
 
     def past(self, layers: int) -> Past:
@@ -83,10 +83,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Padded:
-    """One row a sequence; `real` (B, S) marks what is not padding, wherever the padding stands."""
+    """One row for each sequence; `real` (B, S) is True for tokens and False for padding, on any side."""
 
     real: Tensor
-    gaps: bool = True  # whether it may stand between tokens
+    gaps: bool = True  # whether there may be padding between tokens
 
     @property
     def at(self) -> Tensor:
@@ -105,7 +105,7 @@ class Padded:
         return width if width <= context else int(self.real.sum(1).max())
 
     def first(self, x: Tensor) -> Tensor:
-        """Of x (B, S, D), what stands at the first token of each sequence; an empty one has none but its padding."""
+        """The vectors (B, D) of x (B, S, D) at each sequence's first token; for an empty one, at its first padding."""
         begin = self.real.int().argmax(1)  # (B,)
         return x.gather(1, begin[:, None, None].expand(-1, 1, x.shape[2]))[:, 0]  # (B, D)
 
@@ -114,34 +114,34 @@ class Padded:
 
 
 def real_first(real: Tensor) -> Tensor:
-    """The column (B, S) of each token once the padding of its row has moved to the end."""
-    ahead = real.cumsum(1)  # (B, S)
-    behind = ahead[:, -1:] + (~real).cumsum(1)  # (B, S)
-    return torch.where(real, ahead, behind) - 1
+    """The column (B, S) that each token gets if the padding of its row is moved to the end."""
+    tokens = real.cumsum(1)  # (B, S)
+    padding = tokens[:, -1:] + (~real).cumsum(1)  # (B, S)
+    return torch.where(real, tokens, padding) - 1
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences packed in one row: the sequence and position of each column; columns left over attend to nothing."""
+    """Sequences packed in one row: the sequence and the position of each column; unused columns attend to nothing."""
 
-    number: Tensor  # (S,) sequence 0 ... N - 1, and N for what is left over
+    number: Tensor  # (S,) the sequence of each column, 0 ... N - 1, and N for unused columns
     at: Tensor  # (S,) position within the sequence
     begin: Tensor  # (N + 1,) where each sequence begins
-    end: Tensor  # (N + 1,) one past its last column; what is left over ends where it begins
+    end: Tensor  # (N + 1,) one past its last column; that of the unused columns is their begin
 
     @classmethod
     def of(cls, lengths: Tensor, room: int) -> "Rows":
         """Sequences of these lengths (N,) in a row of `room` columns."""
         end = torch.cat([lengths, room - lengths.sum(0, keepdim=True)]).cumsum(0)  # (N + 1,)
         begin = torch.cat([end.new_zeros(1), end[:-1]])  # (N + 1,)
-        place = torch.arange(room, device=lengths.device)  # (S,)
-        number = torch.searchsorted(end, place, right=True)  # (S,)
-        at = torch.where(number < len(lengths), place - begin[number], 0)  # (S,)
+        column = torch.arange(room, device=lengths.device)  # (S,)
+        number = torch.searchsorted(end, column, right=True)  # (S,)
+        at = torch.where(number < len(lengths), column - begin[number], 0)  # (S,)
         return cls(number, at, begin, torch.cat([end[:-1], begin[-1:]]))
 
 
 def ranges(queries: Rows, keys: Rows, causal: bool) -> Ranges:
-    """The rule "same sequence" (and "not later"): a query sees a range of keys, a key is seen by a range of queries."""
+    """The mask "same sequence" (and, if causal, "not later") as ranges: of keys for a query, of queries for a key."""
     lo, hi = keys.begin[queries.number], keys.end[queries.number]  # (T,)
     first, last = queries.begin[keys.number], queries.end[keys.number]  # (S,)
     if causal:
@@ -152,7 +152,7 @@ def ranges(queries: Rows, keys: Rows, causal: bool) -> Ranges:
 
 @dataclass(frozen=True)
 class EndToEnd:
-    """Sequences end to end in one row, for models that only read."""
+    """Sequences concatenated in one row, for encoders."""
 
     at: Tensor  # (S,)
     mask: Together
@@ -168,64 +168,67 @@ class EndToEnd:
         return self.longest
 
     def first(self, x: Tensor) -> Tensor:
-        """Of x (1, S, D), what stands at the first token of each sequence."""
+        """The vectors (N, D) of x (1, S, D) at the first token of each sequence."""
         return x[0, self.mask.begin[:-1]]  # (N, D)
 
 
-Reading = Whole | Padded | EndToEnd  # layouts of models that only read
+Reading = Whole | Padded | EndToEnd  # layouts of encoders
 
 
 @dataclass(frozen=True)
 class OneByOne:
-    """One row a sequence, all of one length, each token seeing those before it."""
+    """One row for each sequence, all of the same length, with causal attention."""
 
     tokens: Tensor  # (B, T)
 
     def past(self, layers: int) -> Past:
         width = self.tokens.shape[1]
-        return AllAtOnce(layers, width, torch.arange(width, device=self.tokens.device), causal())
+        return NoCache(layers, width, torch.arange(width, device=self.tokens.device), causal())
 
-    def laid(self, x: Tensor) -> Tensor:
+    def arrange(self, x: Tensor) -> Tensor:
+        """Token ids (B, T) in the shape of this layout."""
         return x
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Rows in which documents follow each other, each token seeing those before it in its own document alone.
+    """Rows of several documents, with causal attention within each document only.
 
-    A document that began in another row stands as if it began in this one. Rows may stand end to end in a single one.
+    The part of a document that continues from another row counts as a document of its own. All rows may be
+    concatenated in a single one.
     """
 
     shape: tuple[int, int]
     width: int
-    at: Tensor  # (B, T), or (B * T,) in one row
+    at: Tensor  # (B, T), or (B * T,) if all are in one row
     mask: Visible
 
     @classmethod
     def of(cls, documents: Tensor, in_one_row: bool) -> "Documents":
-        """Of which document (B, T) of its row each token is, counted up."""
+        """The layout of tokens whose documents have these numbers (B, T), which never decrease within a row."""
         rows, width = documents.shape
-        place = torch.arange(width, device=documents.device).expand(rows, -1)  # (B, T)
+        column = torch.arange(width, device=documents.device).expand(rows, -1)  # (B, T)
         new = documents[:, 1:] != documents[:, :-1]  # (B, T - 1)
         opens, closes = (torch.nn.functional.pad(new, side, value=True) for side in ((1, 0), (0, 1)))  # (B, T)
-        begin = torch.where(opens, place, 0).cummax(1).values  # (B, T)
+        begin = torch.where(opens, column, 0).cummax(1).values  # (B, T)
         if not in_one_row:
-            return cls((rows, width), width, place - begin, causal() & same(documents))
+            return cls((rows, width), width, column - begin, causal() & same(documents))
         row = torch.arange(rows, device=documents.device)[:, None] * width  # (B, 1)
-        end = torch.where(closes, place + 1, width).flip(1).cummin(1).values.flip(1)  # (B, T)
-        lo, own, last = ((row + x).flatten().int() for x in (begin, place, end))
-        return cls((1, rows * width), width, (place - begin).flatten(), Ranges(lo, own + 1, own, last))
+        end = torch.where(closes, column + 1, width).flip(1).cummin(1).values.flip(1)  # (B, T)
+        lo, own, last = ((row + x).flatten().int() for x in (begin, column, end))
+        return cls((1, rows * width), width, (column - begin).flatten(), Ranges(lo, own + 1, own, last))
 
     def past(self, layers: int) -> Past:
-        return AllAtOnce(layers, self.width, self.at, self.mask)
+        return NoCache(layers, self.width, self.at, self.mask)
 
-    def laid(self, x: Tensor) -> Tensor:
+    def arrange(self, x: Tensor) -> Tensor:
+        """Token ids (B, T) in the shape of this layout."""
         return x.reshape(self.shape)
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Source and target sequences end to end in one row each, in the same order."""
+    """Source sequences concatenated in one row, and target sequences in another, in the same order."""
 
     gaps: ClassVar = False
 
@@ -238,11 +241,11 @@ class Packed:
 
     @property
     def real(self) -> Tensor:
-        raise ValueError("a recurrent net reads a row from its first token to its last: give each sentence its own row")
+        raise ValueError("a recurrent network cannot read packed sequences: use `Padded`, one row for each sequence")
 
     @classmethod
     def of(cls, source: Tensor, target: Tensor, source_room: int, target_room: int, longest: int) -> "Packed":
-        """Sequences of these lengths, source and target (N,) each, in rows of this many columns."""
+        """Sequences of these source and target lengths (N,), in rows of `source_room` and `target_room` columns."""
         read, write = Rows.of(source, source_room), Rows.of(target, target_room)
         return cls(
             read.at,
@@ -257,4 +260,4 @@ class Packed:
         return self.longest
 
     def past(self, layers: int) -> Past:
-        return AllAtOnce(layers, self.longest, self.target_at, self.attend_cached)
+        return NoCache(layers, self.longest, self.target_at, self.attend_cached)

@@ -1,4 +1,4 @@
-"""What a decoder carries from one token to the next: plain values, batch rows first.
+"""The state of a decoder between steps: caches of keys and values, and functions on nested states.
 
 R rows (sentences times hypotheses), B sentences, H heads, S keys, K width of one head.
 """
@@ -18,79 +18,79 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Shared(Generic[Value]):
-    """What all hypotheses of a sentence read: stored once for each sentence."""
+    """A value that all hypotheses of a sentence share, stored once for each sentence (an encoder's output)."""
 
     value: Value
 
 
 class Slot(Protocol):
-    """The past of one layer while the next queries are read."""
+    """The cache of one layer during a forward pass."""
 
     def append(self, kv: KV, /) -> KV:
-        """All keys and values, those of the queries last; the slot keeps what comes after them will need."""
+        """Store the keys and values of the new queries, and return all so far, the new ones last."""
 
 
 class Past(Protocol):
-    """Keys and values of all layers so far."""
+    """The cached keys and values of all layers, and where the next queries stand."""
 
     @property
     def length(self) -> int | Tensor: ...
 
     def reach(self, queries: int, /) -> int:
-        """How long a sequence may be after the next queries."""
+        """The length of the longest sequence after the next queries."""
 
-    def places(self, queries: int, device: torch.device, /) -> Tensor:
+    def positions(self, queries: int, device: torch.device, /) -> Tensor:
         """The positions of the next queries."""
 
     def visible(self, queries: int, /) -> Visible:
-        """Which of the keys so far, and of their own, they may attend to."""
+        """The attention mask of the next queries, over the cached keys and their own."""
 
     def slots(self, queries: int, /) -> Sequence[Slot]:
-        """A slot a layer, for the next queries."""
+        """One slot for each layer, for the next queries."""
 
     def after(self, slots: Sequence[Any], /) -> "Past":
-        """The past once these slots of its own have taken the queries' keys and values."""
+        """The past after a forward pass with these slots."""
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Texts of different lengths that end together: the first `skip` (R,) keys of each row hold nothing.
+    """Texts of different lengths, padded on the left: the first `skip` (R,) keys of each row are padding.
 
-    A row ends before it has more than `most` positions; what is computed there while others continue does not matter.
+    Positions are at most `most - 1`: a row that is finished is computed on with the others, and its output is ignored.
     """
 
     skip: Tensor
     most: int
 
-    def places(self, columns: Tensor) -> Tensor:
-        """The positions of queries in some columns in their own texts."""
+    def positions(self, columns: Tensor) -> Tensor:
+        """The positions, within their own texts, of queries in these columns (T,)."""
         return (columns - self.skip[:, None]).clamp(0, self.most - 1)  # (R, T)
 
     @property
-    def begun(self) -> Mask:
-        """Keys that are not padding."""
+    def real_keys(self) -> Mask:
+        """The mask of keys that are not padding."""
         return Mask(lambda b, h, q, k: k >= self.skip[b])
 
 
 def _columns(length: int | Tensor, queries: int, device: torch.device) -> Tensor:
-    """The columns of the cache for keys and values of the next queries."""
+    """The columns of the cache that the next queries take."""
     return length + torch.arange(queries, device=device)  # (T,)
 
 
-def _placed(length: int | Tensor, queries: int, device: torch.device, ragged: Ragged | None) -> Tensor:
+def _positions(length: int | Tensor, queries: int, device: torch.device, ragged: Ragged | None) -> Tensor:
     """The positions of the next queries, (T,) or (R, T)."""
     columns = _columns(length, queries, device)  # (T,)
-    return columns if ragged is None else ragged.places(columns)
+    return columns if ragged is None else ragged.positions(columns)
 
 
-def _reached(length: int, ragged: Ragged | None) -> int:
-    """The number of positions that may be needed: those of the longest open row."""
+def _longest(length: int, ragged: Ragged | None) -> int:
+    """The length of the longest unfinished row."""
     return length if ragged is None else min(length, ragged.most)
 
 
 @dataclass
 class GrowingSlot:
-    """A slot that grows by copying."""
+    """A slot of a `Cache`: appending concatenates."""
 
     held: KV | None
 
@@ -101,7 +101,7 @@ class GrowingSlot:
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values so far, two (R, H, S, K) a layer, or None before the first token; never written in place."""
+    """Keys and values (R, H, S, K) of each layer, None before the first token; never written in place."""
 
     layers: tuple[KV | None, ...]
     ragged: Ragged | None = None
@@ -112,13 +112,13 @@ class Cache:
         return 0 if first is None else first.k.shape[2]
 
     def reach(self, queries: int) -> int:
-        return _reached(self.length + queries, self.ragged)
+        return _longest(self.length + queries, self.ragged)
 
-    def places(self, queries: int, device: torch.device) -> Tensor:
-        return _placed(self.length, queries, device, self.ragged)
+    def positions(self, queries: int, device: torch.device) -> Tensor:
+        return _positions(self.length, queries, device, self.ragged)
 
     def visible(self, queries: int) -> Visible:
-        return causal(self.length) if self.ragged is None else causal(self.length) & self.ragged.begun
+        return causal(self.length) if self.ragged is None else causal(self.length) & self.ragged.real_keys
 
     def slots(self, queries: int) -> Sequence[Slot]:
         return [GrowingSlot(layer) for layer in self.layers]
@@ -127,16 +127,16 @@ class Cache:
         return Cache(tuple(slot.held for slot in slots), self.ragged)
 
 
-class EmptySlot:
-    """A slot of texts that nothing follows."""
+class NoCacheSlot:
+    """A slot that stores nothing."""
 
     def append(self, kv: KV) -> KV:
         return kv
 
 
 @dataclass(frozen=True)
-class AllAtOnce:
-    """The past of texts that come as a whole, none longer than `longest`: no token follows, so nothing is cached."""
+class NoCache:
+    """Whole sequences in one forward pass, as in training, none longer than `longest`: nothing is cached."""
 
     layers: int
     longest: int
@@ -147,17 +147,17 @@ class AllAtOnce:
     def reach(self, queries: int) -> int:
         return self.longest
 
-    def places(self, queries: int, device: torch.device) -> Tensor:
+    def positions(self, queries: int, device: torch.device) -> Tensor:
         return self.at
 
     def visible(self, queries: int) -> Visible:
         return self.mask
 
     def slots(self, queries: int) -> Sequence[Slot]:
-        return [EmptySlot()] * self.layers
+        return [NoCacheSlot()] * self.layers
 
     def after(self, slots: Sequence[Slot]) -> Past:
-        return Cache(())  # which no token can follow
+        return Cache(())  # a cache of no layers: no further step is possible
 
 
 @dataclass
@@ -177,9 +177,9 @@ class PreallocatedSlot:
 
 @dataclass(frozen=True)
 class PreallocatedCache:
-    """A cache for a CPU, preallocated, (R, room, H, K) a layer, and written in place, so that it has one owner only.
+    """A cache for the CPU: preallocated, (R, room, H, K) for each layer, and written in place, so never shared.
 
-    Reordering hypotheses copies what is used into the spare buffers, and the two are swapped: nothing is allocated.
+    Reordering hypotheses copies the used columns into the spare buffers and swaps the two, without allocation.
     """
 
     layers: tuple[KV, ...]
@@ -188,13 +188,13 @@ class PreallocatedCache:
     ragged: Ragged | None = None
 
     def reach(self, queries: int) -> int:
-        return _reached(self.length + queries, self.ragged)
+        return _longest(self.length + queries, self.ragged)
 
-    def places(self, queries: int, device: torch.device) -> Tensor:
-        return _placed(self.length, queries, device, self.ragged)
+    def positions(self, queries: int, device: torch.device) -> Tensor:
+        return _positions(self.length, queries, device, self.ragged)
 
     def visible(self, queries: int) -> Visible:
-        return causal(self.length) if self.ragged is None else causal(self.length) & self.ragged.begun
+        return causal(self.length) if self.ragged is None else causal(self.length) & self.ragged.real_keys
 
     def slots(self, queries: int) -> Sequence[Slot]:
         return [PreallocatedSlot(layer, self.length) for layer in self.layers]
@@ -210,20 +210,20 @@ class PreallocatedCache:
 
     @classmethod
     def of(cls, layers: Sequence[KV], room: int, ragged: Ragged | None = None) -> "PreallocatedCache":
-        """A cache of keys and values (R, H, S, K) a layer, with room for this many."""
+        """A cache with room for `room` keys, which begins with these keys and values (R, H, S, K) of each layer."""
         length = layers[0].k.shape[2]
 
-        def roomy(x: Tensor) -> Tensor:
+        def preallocate(x: Tensor) -> Tensor:
             grown = x.new_empty(x.shape[0], room, x.shape[1], x.shape[3])  # (R, room, H, K)
             grown[:, :length] = x.transpose(1, 2)
             return grown
 
-        first, second = (tuple(KV(roomy(kv.k), roomy(kv.v)) for kv in layers) for _ in range(2))
+        first, second = (tuple(KV(preallocate(kv.k), preallocate(kv.v)) for kv in layers) for _ in range(2))
         return cls(first, second, length, ragged)
 
 
 def make_room(state: Any, count: int) -> Any:
-    """The same state with room in every cache for `count` more keys; caches that grow at least double."""
+    """The state with room in every cache for `count` more keys; a cache that must grow at least doubles."""
     if isinstance(state, Cache) and all(state.layers):
         return PreallocatedCache.of([kv for kv in state.layers if kv], 2 * max(state.length + count, 16), state.ragged)
     if isinstance(state, PreallocatedCache):
@@ -238,7 +238,7 @@ def make_room(state: Any, count: int) -> Any:
 
 @dataclass(frozen=True)
 class StaticSlot:
-    """A slot that writes in place."""
+    """A slot of a `StaticCache`."""
 
     room: KV
     at: Tensor
@@ -251,10 +251,10 @@ class StaticSlot:
 
 @dataclass(frozen=True)
 class StaticCache:
-    """A preallocated cache for captured graphs: written in place, so that it has one owner only.
+    """A preallocated cache for CUDA graphs, written in place, so never shared.
 
-    `length` is a tensor, since a captured step must not know it. Keys never move: `rows` (R, S) says in which row each
-    key of a hypothesis stands, and reordering hypotheses reorders that table alone.
+    `length` is a tensor, so that a captured graph does not depend on its value. Keys never move: `rows` (R, S) has the
+    row in which each key of a hypothesis is stored, and reordering hypotheses reorders only this table.
     """
 
     layers: Shared[tuple[KV, ...]]
@@ -263,10 +263,10 @@ class StaticCache:
     ragged: Ragged | None = None
 
     def reach(self, queries: int) -> int:
-        return queries  # unknown here: the caller that reserves the room checks it
+        return queries  # the length is on the GPU: the caller of `reserve` checks the limit
 
-    def places(self, queries: int, device: torch.device) -> Tensor:
-        return _placed(self.length, queries, device, self.ragged)
+    def positions(self, queries: int, device: torch.device) -> Tensor:
+        return _positions(self.length, queries, device, self.ragged)
 
     def visible(self, queries: int) -> Visible:
         keys = torch.arange(self.rows.shape[1], device=self.rows.device)  # (S,)
@@ -289,22 +289,22 @@ class StaticCache:
 
 
 def reserve(state: Any, room: int) -> Any:
-    """The same state with every cache moved into static room for `room` keys."""
+    """The state with every cache as a `StaticCache` with room for `room` keys."""
     if isinstance(state, Cache):
         first = state.layers[0]
-        assert first is not None, "shapes are known after the first token"
+        assert first is not None, "a static cache needs the shapes of a first token"
         rows = torch.arange(len(first.k), device=first.k.device)[:, None].expand(-1, room).contiguous()  # (R, S)
         length = torch.tensor(state.length, device=first.k.device)
-        return StaticCache(Shared(tuple(_roomy(kv, room) for kv in state.layers if kv)), rows, length, state.ragged)
+        return StaticCache(Shared(tuple(_extend(kv, room) for kv in state.layers if kv)), rows, length, state.ragged)
     if isinstance(state, StaticCache):
         more = state.rows.new_zeros(len(state.rows), room - state.rows.shape[1])
-        layers = tuple(_roomy(kv, room) for kv in state.layers.value)
+        layers = tuple(_extend(kv, room) for kv in state.layers.value)
         return StaticCache(Shared(layers), torch.cat([state.rows, more], 1), state.length, state.ragged)
     return _map(state, lambda part: reserve(part, room))
 
 
 def cached_length(state: Any) -> int:
-    """The number of keys in each row of the longest cache of a state."""
+    """The number of keys in the longest cache of a state."""
     if isinstance(state, Cache | PreallocatedCache | StaticCache):
         return int(state.length)
     if is_dataclass(state) and not isinstance(state, type):
@@ -312,19 +312,19 @@ def cached_length(state: Any) -> int:
     return max(map(cached_length, state), default=0) if isinstance(state, tuple) else 0
 
 
-def _roomy(kv: KV, room: int) -> KV:
+def _extend(kv: KV, room: int) -> KV:
     k, v = (x.new_zeros(*x.shape[:2], room, x.shape[3]) for x in (kv.k, kv.v))  # (R, H, S, K)
     k[:, :, : kv.k.shape[2]], v[:, :, : kv.v.shape[2]] = kv.k, kv.v
     return KV(k, v)
 
 
 def select(state: Any, rows: Tensor) -> Any:
-    """Keep, repeat or reorder batch rows in every part of the state."""
+    """Select, repeat or reorder batch rows in every tensor of the state."""
     return map_tensors(state, lambda x: x.index_select(0, rows) if x.dim() else x)
 
 
 def regroup(state: Any, rows: Tensor) -> Any:
-    """`select` among the hypotheses of each sentence: what they share stays as it is."""
+    """`select` among the hypotheses of each sentence; `Shared` values are not touched."""
     if isinstance(state, Shared):
         return state
     if isinstance(state, PreallocatedCache):
@@ -335,29 +335,29 @@ def regroup(state: Any, rows: Tensor) -> Any:
 
 
 def map_tensors(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same state with a function applied to every tensor."""
+    """The state with a function applied to every tensor."""
     return change(state) if isinstance(state, Tensor) else _map(state, lambda part: map_tensors(part, change))
 
 
 def reset_rows(state: Any, fresh: Tensor) -> Any:
-    """The same state with zeros in the batch rows (B,) that start over."""
+    """The state with zeros in the batch rows where `fresh` (B,) is true: those that start a new sequence."""
     return map_tensors(state, lambda x: x.masked_fill(fresh.view(-1, *(1,) * (x.dim() - 1)), 0))
 
 
 def tensors(state: Any) -> list[Tensor]:
     """Every tensor of the state, in a fixed order."""
-    found: list[Tensor] = []
+    collected: list[Tensor] = []
 
-    def note(x: Tensor) -> Tensor:
-        found.append(x)
+    def collect(x: Tensor) -> Tensor:
+        collected.append(x)
         return x
 
-    map_tensors(state, note)
-    return found
+    map_tensors(state, collect)
+    return collected
 
 
 def _map(state: Any, change: Callable[[Any], Any]) -> Any:
-    """The same structure with each direct part changed."""
+    """The state with a function applied to each field of a dataclass or item of a tuple."""
     if is_dataclass(state) and not isinstance(state, type):
         return replace(state, **{field.name: change(getattr(state, field.name)) for field in fields(state)})
     if isinstance(state, tuple):

@@ -1,4 +1,4 @@
-"""Data that needs no download: spelled-out numbers, docstrings of Python's standard library, scikit-learn's digits."""
+"""Datasets without a download: spelled-out numbers, docstrings of the standard library, scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from heedful.data.images.sources import Images
 from heedful.data.text.files import DocumentStream, Text, collect
 from heedful.errors import UserError
 
-NO_PROSE = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}  # folders that are not the library's own
+SKIPPED = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}  # folders without library code
 
-DIGITS = 1_797  # images that scikit-learn has
+DIGITS = 1_797  # images in scikit-learn's dataset
 
-SHORT, OFTEN = 100, 20  # numbers below a hundred are few, occur in all others, and are what people try first
+SHORT, REPEATS = 100, 20  # numbers below 100 are rare in a random sample, so each is repeated this often in training
 
 
 class Embedded(Config):
-    """What all of them share."""
+    """The base class: no files are needed."""
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Nothing: no file is needed."""
+        """The problems of the data: none."""
         return []
 
 
@@ -51,11 +51,11 @@ class NumberWords(Embedded):
     def _known(cls, code: str) -> str:
         known = languages()
         if code not in known:
-            # Codes differ in case and in the joining sign more than in letters: en-in is meant as en_IN.
+            # Compare without case and with underscores, so that en-in suggests en_IN.
             spelled = {name.lower(): name for name in known}
             near = difflib.get_close_matches(code.lower().replace("-", "_"), spelled, n=1, cutoff=0.5)
             hint = f"; did you mean {spelled[near[0]]}?" if near else ""
-            raise ValueError(f"no number words for this language{hint} (known: {', '.join(known)})")
+            raise ValueError(f"number words are not available in this language{hint} (known: {', '.join(known)})")
         return code
 
     @model_validator(mode="after")
@@ -69,34 +69,34 @@ class NumberWords(Embedded):
         return self
 
     def read(self, split: Split) -> Examples:
-        """The pairs of a split; none is blank."""
+        """The pairs of a split, with the number of blank lines, which is zero."""
         return Examples(self.pairs(split), 0)
 
     def pairs(self, split: Split) -> list[Pair]:
-        """The numbers of a split in both languages; in training the short ones are repeated."""
+        """The numbers of a split in both languages; in training, numbers below 100 are repeated."""
         numbers = self.numbers(split)
         if split == "train":
-            numbers += [number for number in numbers if number < SHORT] * (OFTEN - 1)
+            numbers += [number for number in numbers if number < SHORT] * (REPEATS - 1)
         return [Pair(*both) for both in zip(spell(numbers, self.source), spell(numbers, self.target), strict=True)]
 
     def numbers(self, split: Split) -> list[int]:
-        """The numbers of a split in random order, with digit lengths as balanced as possible."""
+        """The numbers of a split in random order, with equally many of each number of digits as far as possible."""
         from heedful.data.order import permutation
 
         sizes = {"train": self.train, "valid": self.valid, "test": self.test}
         starts = [0] + [10**digits for digits in range(1, len(str(self.below - 1)))]
         counts = [end - start for start, end in zip(starts, [*starts[1:], self.below], strict=True)]
         shares = even_shares(sum(sizes.values()), counts)
-        drawn = [
+        numbers = [
             start + number
             for length, (start, count, share) in enumerate(zip(starts, counts, shares, strict=True))
             for number in sample(self.seed, length, count, share)
         ]
-        drawn = [drawn[place] for place in permutation(self.seed, 0, len(drawn), stream=1)]
+        numbers = [numbers[index] for index in permutation(self.seed, 0, len(numbers), stream=1)]
         # The word for zero occurs in no other number, so zero must be in the training set.
-        drawn.sort(key=lambda number: number != 0)
+        numbers.sort(key=lambda number: number != 0)
         begin = sum(sizes[name] for name in SPLITS[: SPLITS.index(split)])
-        return drawn[begin : begin + sizes[split]]
+        return numbers[begin : begin + sizes[split]]
 
 
 class NumberLanguages(Embedded):
@@ -129,14 +129,14 @@ class NumberLanguages(Embedded):
 
     def read(self, split: Split) -> Items:
         """The numbers of a split, cycling through the languages."""
-        numbers, many = self._numbers().numbers(split), len(self.languages)
-        spelled = {code: iter(spell(numbers[place::many], code)) for place, code in enumerate(self.languages)}
-        codes = [self.languages[place % many] for place in range(len(numbers))]
+        numbers, count = self._numbers().numbers(split), len(self.languages)
+        spelled = {code: iter(spell(numbers[index::count], code)) for index, code in enumerate(self.languages)}
+        codes = [self.languages[index % count] for index in range(len(numbers))]
         return Items([Item(next(spelled[code]), None, code, "data") for code in codes], 0)
 
 
 class LibraryProse(Embedded):
-    """Docstrings of the modules of Python's standard library, from the running Python."""
+    """The docstrings in the standard library of the running Python."""
 
     kind: Literal["library_prose"] = "library_prose"
     valid: int = Field(30, ge=1, le=10_000, description="modules for validation")
@@ -148,11 +148,11 @@ class LibraryProse(Embedded):
         return collect(self.stream(split))
 
     def stream(self, split: Split) -> DocumentStream:
-        """Each module as one document, as lines."""
+        """The documents of a split, one for each module, as lines."""
         return ([line for text in module for line in (*text.splitlines(), "")] for module in self.modules(split))
 
     def modules(self, split: Split) -> list[list[str]]:
-        """The docstrings of each module of a split."""
+        """The docstrings of a split, module by module."""
         from heedful.data.order import permutation
 
         modules = library()
@@ -161,12 +161,12 @@ class LibraryProse(Embedded):
             raise UserError(
                 "the standard library of this Python is too small", where="data",
                 found=f"{len(modules):,} modules with docstrings",
-                expected=f"at least {needed:,}, as data.valid and data.test ask for",
-                todo="ask for fewer, or use files of text: data.kind=text",
+                expected=f"at least {needed:,}: data.valid + data.test + 1",
+                todo="reduce data.valid or data.test, or use text files: data.kind=text",
             )  # fmt: skip
         order = permutation(self.seed, 0, len(modules)).tolist()
-        cuts = {"valid": (0, self.valid), "test": (self.valid, needed - 1), "train": (needed - 1, len(order))}
-        return [modules[number] for number in sorted(order[slice(*cuts[split])])]
+        slices = {"valid": (0, self.valid), "test": (self.valid, needed - 1), "train": (needed - 1, len(order))}
+        return [modules[number] for number in sorted(order[slice(*slices[split])])]
 
 
 class Digits(Embedded):
@@ -186,26 +186,26 @@ class Digits(Embedded):
         return self
 
     def read(self, split: Split) -> Images:
-        """The images of a split, with the digits that they show."""
+        """The images of a split, with their digits as labels."""
         import numpy as np
         from sklearn.datasets import load_digits
 
         from heedful.data.order import permutation
 
-        every = load_digits()
+        dataset = load_digits()
         sizes = {"train": self.train, "valid": self.valid, "test": self.test}
         begin = sum(sizes[name] for name in SPLITS[: SPLITS.index(split)])
         rows = permutation(self.seed, 0, DIGITS)[begin : begin + sizes[split]]
-        pixels = (every.images[rows, None] / 16).astype(np.float32)  # the stored values are integers from 0 to 16
-        return Images(pixels, every.target[rows].astype(np.int64), tuple(map(str, every.target_names)))
+        pixels = (dataset.images[rows, None] / 16).astype(np.float32)  # the stored values are integers from 0 to 16
+        return Images(pixels, dataset.target[rows].astype(np.int64), tuple(map(str, dataset.target_names)))
 
 
 @cache
 def library() -> list[list[str]]:
-    """The docstrings of each module of the standard library that has any, by the modules' paths."""
+    """The docstrings of each module of the standard library that has any, sorted by path."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    files = (path for path in sorted(root.rglob("*.py")) if not NO_PROSE & set(path.relative_to(root).parts))
-    return [found for path in files if (found := list(docstrings(path)))]
+    files = (path for path in sorted(root.rglob("*.py")) if not SKIPPED & set(path.relative_to(root).parts))
+    return [texts for path in files if (texts := list(docstrings(path)))]
 
 
 def docstrings(path: Path) -> Iterator[str]:
@@ -214,15 +214,15 @@ def docstrings(path: Path) -> Iterator[str]:
         module = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):  # some files of the library are invalid on purpose
         return
-    defined = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    places = (node for node in ast.walk(module) if isinstance(node, defined))
-    for node in sorted(places, key=lambda node: getattr(node, "lineno", 0)):
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = (node for node in ast.walk(module) if isinstance(node, kinds))
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         if text := ast.get_docstring(node):
             yield text
 
 
 def languages() -> list[str]:
-    """The language codes that number words are available in."""
+    """The language codes for which number words are available."""
     from unicode_rbnf import RbnfEngine
 
     return list(RbnfEngine.get_supported_languages())
@@ -233,30 +233,30 @@ def spell(numbers: list[int], language: str) -> list[str]:
     from unicode_rbnf import RbnfEngine
 
     engine = RbnfEngine.for_language(language)
-    # Asked for all rule sets (case, gender, year), the engine is up to ten times slower than for its default one.
+    # With all rule sets (case, gender, year) the engine is up to ten times slower than with its default one.
     default = engine.format_number(1).text_ruleset
     return [engine.format_number(number, ruleset_names=[default]).text for number in numbers]
 
 
 def even_shares(total: int, counts: list[int]) -> list[int]:
-    """How many to take of each group so that shares are even as far as the groups' counts allow."""
+    """The sample size of each group, as equal as the sizes of the groups allow."""
     shares = [0] * len(counts)
-    left = total
+    remaining = total
     by_size = sorted(range(len(counts)), key=lambda group: counts[group])
     for done, group in enumerate(by_size):
-        shares[group] = min(counts[group], left // (len(counts) - done))
-        left -= shares[group]
+        shares[group] = min(counts[group], remaining // (len(counts) - done))
+        remaining -= shares[group]
     return shares
 
 
 def sample(seed: int, group: int, count: int, share: int) -> list[int]:
-    """Sample `share` of the numbers 0..count-1 without replacement: a partial Fisher-Yates shuffle in sparse memory."""
+    """Sample `share` of 0..count-1 without replacement: a partial Fisher-Yates shuffle with a sparse array."""
     from heedful.data.order import random_bits
 
     moved: dict[int, int] = {}
-    chosen = []
-    for place, draw in enumerate(random_bits(seed, group, 0, share).tolist()):
-        other = place + draw % (count - place)
-        chosen.append(moved.get(other, other))
-        moved[other] = moved.get(place, place)
-    return chosen
+    sampled = []
+    for index, draw in enumerate(random_bits(seed, group, 0, share).tolist()):
+        other = index + draw % (count - index)
+        sampled.append(moved.get(other, other))
+        moved[other] = moved.get(index, index)
+    return sampled

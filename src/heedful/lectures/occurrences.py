@@ -1,4 +1,4 @@
-"""A map of where a word stands: each of its occurrences is a point, and each layer has a map of its own.
+"""PCA of a word's contextual embeddings: each occurrence is a point, and each layer has its own map.
 
 L layers, N sentences, D width.
 """
@@ -20,56 +20,60 @@ from heedful.plots.style import Figure, Style
 
 
 class Settings(Config):
-    """What is shown."""
+    """The model, the word and its sentences."""
 
-    model: str | None = Field(None, description="a folder with a trained encoder, ours or of Hugging Face's make")
-    word: str = Field(WORD, min_length=1, max_length=100, description="the word")
-    sentences: tuple[str, ...] = Field(SENTENCES, min_length=3, max_length=100, description="where it stands")
-    maps: int = Field(4, ge=1, le=12, description="layers that are drawn, evenly apart, the last one among them")
+    model: str | None = Field(None, description="folder of a trained encoder, of Heedful or Hugging Face")
+    word: str = Field(WORD, min_length=1, max_length=100, description="the word whose occurrences are mapped")
+    sentences: tuple[str, ...] = Field(
+        SENTENCES, min_length=3, max_length=100, description="sentences that contain the word"
+    )
+    maps: int = Field(
+        4, ge=1, le=12, description="number of layers that are plotted, evenly spaced, the last one included"
+    )
 
 
 @dataclass(frozen=True)
 class Maps:
-    """The points (L + 1, N, 2) of a word's occurrences by layer, and how much of their spread two directions hold."""
+    """The points (L + 1, N, 2) of a word's occurrences by layer, and the variance that two components explain."""
 
     word: str
     sentences: tuple[str, ...]
     points: Tensor
-    held: list[float]
+    explained: list[float]
     maps: int
 
     def table(self) -> Table:
         axes = [f"{axis} {number}" for number in range(1, len(self.sentences) + 1) for axis in "xy"]
-        rows = zip(range(len(self.points)), self.held, self.points.flatten(1).tolist(), strict=True)
-        return Table(("layer", "share held", *axes), tuple((layer, held, *row) for layer, held, row in rows))
+        rows = zip(range(len(self.points)), self.explained, self.points.flatten(1).tolist(), strict=True)
+        return Table(("layer", "explained variance", *axes), tuple((layer, share, *row) for layer, share, row in rows))
 
 
-def flat(vectors: Tensor) -> tuple[Tensor, float]:
-    """Vectors (N, D) in the two directions that hold most of their spread, (N, 2), and the share of it they hold.
+def principal_components(vectors: Tensor) -> tuple[Tensor, float]:
+    """Vectors (N, D) on their first two principal components, (N, 2), and the share of the variance these explain.
 
-    A direction points to where its largest number is positive, so that the same vectors give the same map.
+    The sign of a component is such that its largest entry is positive, so that the map is reproducible.
     """
     centred = vectors.double() - vectors.double().mean(0)  # (N, D)
-    left, sizes, right = torch.linalg.svd(centred, full_matrices=False)
+    left, singular, right = torch.linalg.svd(centred, full_matrices=False)
     largest = right.gather(1, right.abs().argmax(1, keepdim=True))[:, 0]  # (N,)
-    points = left * sizes * largest.sign()  # (N, N)
-    spread = sizes.square()
-    return points[:, :2].float(), float(spread[:2].sum() / spread.sum().clamp(min=1e-30))
+    points = left * singular * largest.sign()  # (N, N)
+    variance = singular.square()
+    return points[:, :2].float(), float(variance[:2].sum() / variance.sum().clamp(min=1e-30))
 
 
 def study(settings: Settings) -> Generator[Progress, None, Maps]:
-    """Read the sentences, and flatten each layer."""
+    """Encode the sentences, and project the vectors of each layer."""
     reader = reader_in(settings.model)
     yield Progress(0.0, "reading the sentences")
     vectors = word_vectors(reader, settings.word, settings.sentences)[:, 1:]  # (N, L + 1, D)
-    yield Progress(1.0, "flattening")
-    points, held = zip(*map(flat, vectors.transpose(0, 1)), strict=True)
-    return Maps(settings.word, settings.sentences, torch.stack(points), list(held), settings.maps)
+    yield Progress(1.0, "projecting")
+    points, explained = zip(*map(principal_components, vectors.transpose(0, 1)), strict=True)
+    return Maps(settings.word, settings.sentences, torch.stack(points), list(explained), settings.maps)
 
 
-def plot(found: Maps, style: Style = "light") -> Figure:
-    """A map for some of the layers, the numbers of the sentences at the points, and the sentences below."""
-    last = len(found.points) - 1
-    chosen = dict.fromkeys(round(last * (step + 1) / found.maps) for step in range(found.maps))
-    panels = {f"layer {layer}": found.points[layer].numpy() for layer in chosen}
-    return numbered_points(panels, found.sentences, f"Occurrences of “{found.word}”, by layer", style)
+def plot(result: Maps, style: Style = "light") -> Figure:
+    """The maps of some layers; each point has the number of its sentence, listed below."""
+    last = len(result.points) - 1
+    layers = dict.fromkeys(round(last * (step + 1) / result.maps) for step in range(result.maps))
+    panels = {f"layer {layer}": result.points[layer].numpy() for layer in layers}
+    return numbered_points(panels, result.sentences, f"Occurrences of “{result.word}”, by layer", style)

@@ -29,7 +29,7 @@ from heedful.runs.events import broken_lines, read_events, trim_jsonl
 from heedful.runs.load import Opened, cores
 from heedful.runs.progress import Event, Stage, Started
 from heedful.runs.recipe import completed
-from heedful.runs.start import begin, for_model, source_of
+from heedful.runs.start import for_model, initialize, source_of
 from heedful.tasks import task_of
 from heedful.tasks.base import AnyTask, Encoded, Read, Source
 from heedful.tasks.recipe_parts import Recipe
@@ -114,7 +114,7 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
     counters = Counters.restored(state, recipe.train)
     begun: list[str] = []
     if not counters.step:
-        begun = begin(model, source, vocabulary, task)
+        begun = initialize(model, source, vocabulary, task)
         if team.world > 1:
             team.require_same(
                 "model to begin with", fingerprint(model), "give every machine the same files to begin from"

@@ -1,4 +1,4 @@
-"""How a run starts from a folder: all weights from a model of the same task, or what the task takes from any other."""
+"""Initialize a run from a trained model: all weights of a model of the same task, or the encoder of another one."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from heedful.tasks.recipe_parts import Start
 from heedful.training.checkpoint.ownership import changes, refused
 from heedful.training.checkpoint.weights import load_strictly
 
-MOST_NAMED = 4  # weights that a note lists
+MAX_LISTED = 4  # weights named in a note
 
 
 def source_of(task: AnyTask) -> Opened | Source | None:
-    """What the folder holds that a recipe starts from, if it names one: a model of the same task, or another's part."""
+    """The model of `start.folder` in the recipe, if set: one of the same task, or the part that the task can use."""
     start: Start | None = task.recipe.start
     if start is None:
         return None
-    found = opened(start.path)
-    if isinstance(found, Opened) and found.task is type(task):
-        return found
+    source = opened(start.path)
+    if isinstance(source, Opened) and source.task is type(task):
+        return source
     if (part := task.elsewhere(start.path)) is not None:
         return part
     raise UserError(
         "this run cannot start from that folder",
         where=f"start.folder: {start.folder}",
-        found="a model of another task" if isinstance(found, Opened) else "a published model",
+        found="a model of another task" if isinstance(source, Opened) else "a published model",
         expected=f"a run or a model of the task {task.recipe.task.kind}",
+        todo="name another folder in start.folder",
     )
 
 
-def for_model(found: Opened | Source, config: Any, task: AnyTask) -> Opened | Source:
-    """The same where all weights are for this model; else what the task takes from any other, if it does."""
-    if isinstance(found, Source) or not (fixed := differences(found, config, task)):
-        return found
+def for_model(source: Opened | Source, config: Any, task: AnyTask) -> Opened | Source:
+    """The source itself if all its weights fit this model, else the part that the task can use."""
+    if isinstance(source, Source) or not (fixed := differences(source, config, task)):
+        return source
     start: Start = task.recipe.start
     if (part := task.elsewhere(start.path)) is not None:
         return part
@@ -47,51 +48,51 @@ def for_model(found: Opened | Source, config: Any, task: AnyTask) -> Opened | So
         "the model to start from differs from the recipe",
         where=f"start.folder: {start.folder}",
         found=refused(fixed, frozenset(), "there"),
-        expected="the same model and tokenizer; dropout may be another",
-        todo="give the recipe of that run: heedful train RUN/recipe.yaml start.folder=RUN --run OTHER",
+        expected="the same model and tokenizer; dropout may differ",
+        todo="start from the recipe of that run: heedful train RUN/recipe.yaml start.folder=RUN --run OTHER",
     )
 
 
-def differences(found: Opened, config: Any, task: AnyTask) -> dict[str, Any]:
-    """The settings of a model to start from that are others than the recipe's, and may not be."""
+def differences(source: Opened, config: Any, task: AnyTask) -> dict[str, Any]:
+    """The settings in which the source differs from the recipe, without those that may differ."""
     settings = {"model": config.model_dump(mode="json")}
-    there = {"model": found.config.model_dump(mode="json")}
-    if (given := task.recipe.model_dump(mode="json").get("tokenizer")) and "tokenizer" in found.recipe:
-        settings, there = {**settings, "tokenizer": given}, {**there, "tokenizer": found.recipe["tokenizer"]}
+    there = {"model": source.config.model_dump(mode="json")}
+    if (tokenizer := task.recipe.model_dump(mode="json").get("tokenizer")) and "tokenizer" in source.recipe:
+        settings, there = {**settings, "tokenizer": tokenizer}, {**there, "tokenizer": source.recipe["tokenizer"]}
     changed = changes(there, settings)
     return {
         key: values for key, values in changed.items() if not key.rpartition(".")[2].endswith(("dropout", "freeze"))
     }
 
 
-def begin(model: nn.Module, found: Opened | Source | None, vocabulary: Any, task: AnyTask) -> list[str]:
-    """Give a new model the weights that it starts from, and say what came from where."""
-    if found is None:
+def initialize(model: nn.Module, source: Opened | Source | None, vocabulary: Any, task: AnyTask) -> list[str]:
+    """Copy the initial weights into a new model, and return notes on their origin."""
+    if source is None:
         return task.begin(model, vocabulary)
     folder = task.recipe.start.folder
-    if isinstance(found, Source) and found.part:
-        return load_part(model.get_submodule(found.part), found.tensors, folder)
-    load_strictly(model, found.tensors, found.file)
-    return [f"all weights begin from {folder}"] if isinstance(found, Opened) else []
+    if isinstance(source, Source) and source.part:
+        return load_part(model.get_submodule(source.part), source.tensors, folder)
+    load_strictly(model, source.tensors, source.file)
+    return [f"all weights are initialized from {folder}"] if isinstance(source, Opened) else []
 
 
 def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str) -> list[str]:
-    """Give an encoder the weights of a folder, and note which are not needed, and which stay randomly initialized."""
+    """Copy the weights of a folder into an encoder, and note unused and randomly initialized ones."""
     needed = part.state_dict()
     missing = [name for name in needed if name not in tensors]
     random = [name for name in missing if name.startswith("pooler.")]
-    wrong = [f"{name}: not in the folder" for name in missing if name not in random]
-    wrong += [
+    problems = [f"{name}: not in the folder" for name in missing if name not in random]
+    problems += [
         f"{name}: {tuple(tensors[name].shape)} in the folder, {tuple(value.shape)} in the model"
         for name, value in needed.items()
         if name in tensors and tensors[name].shape != value.shape
     ]
-    if wrong:
-        more = f"\nand {len(wrong) - 10} more" if len(wrong) > 10 else ""
+    if problems:
+        more = f"\nand {len(problems) - 10} more" if len(problems) > 10 else ""
         raise UserError(
-            "the encoder of this folder is not the one that the recipe describes", where=folder,
-            found="\n".join(sorted(wrong)[:10]) + more,
-            todo="leave model.encoder out, so that it is as in the folder",
+            "the encoder in this folder differs from model.encoder in the recipe", where=folder,
+            found="\n".join(sorted(problems)[:10]) + more,
+            todo="leave out model.encoder, to use the encoder of the folder",
         )  # fmt: skip
     with torch.no_grad():
         for name, value in needed.items():
@@ -99,12 +100,12 @@ def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str) -> list[
                 value.copy_(tensors[name])
     notes = []
     if unused := [name for name in tensors if name not in needed]:
-        notes.append(f"not needed from {folder}: {listing(unused)}")
+        notes.append(f"unused weights of {folder}: {listing(unused)}")
     if random:
         notes.append(f"{folder} has no pooler: {listing(random)} are randomly initialized")
     return notes
 
 
 def listing(names: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
-    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    """The first names, and the number of the others."""
+    return ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")

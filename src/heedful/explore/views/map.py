@@ -28,7 +28,7 @@ from heedful.explore.inspect import TextInput
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import Call, ModelRequest
 from heedful.lectures.contexts import SENTENCES, WORD
-from heedful.lectures.occurrences import flat
+from heedful.lectures.occurrences import principal_components
 from heedful.runs.images import test_images
 from heedful.tasks.pretraining.predictor import TextEncoder, feature
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
@@ -403,7 +403,7 @@ def thumbnails(pixels: NDArray[Any]) -> NDArray[np.uint8]:
 # ------------------------------------------------------------------ projections
 def project(vectors: Tensor, like: Tensor | None) -> tuple[Tensor, float]:
     """The first two principal components of vectors (N, D), rotated to match others, and the explained variance."""
-    points, held = flat(vectors)
+    points, held = principal_components(vectors)
     points = pad(points, (0, 2 - points.shape[1]))  # of one point, or of vectors of width 1
     return points if like is None else rotated(points, like), held
 

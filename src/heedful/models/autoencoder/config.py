@@ -1,4 +1,4 @@
-"""The settings of autoencoders, and those of the lecture."""
+"""The settings of autoencoders, with the sizes of the lecture."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from heedful.models.autoencoder.layers import (
     Side,
     Summary,
     Upsample,
-    summarised,
-    told,
+    describe,
+    summarize,
 )
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
@@ -43,9 +43,9 @@ class AutoencoderConfig(ModelConfig):
 
     @field_validator("input")
     @classmethod
-    def _vector_or_picture(cls, shape: Shape) -> Shape:
+    def _vector_or_image(cls, shape: Shape) -> Shape:
         if len(shape) not in (1, 3):
-            raise ValueError("an input is a vector, [784], or a picture of channels, rows and columns, [1, 28, 28]")
+            raise ValueError("an input is a vector, [784], or an image of channels, rows and columns, [1, 28, 28]")
         return shape
 
     @model_validator(mode="after")
@@ -53,7 +53,7 @@ class AutoencoderConfig(ModelConfig):
         code = _through(self.input, self.encoder, "encoder")
         if (end := _through(code, self.decoder, "decoder")) != self.input:
             raise FieldError(
-                f"the decoder ends with {told(end)}, and the input is {told(self.input)}; they must be the same",
+                f"the decoder ends with {describe(end)}, but the input is {describe(self.input)}; make them the same",
                 "decoder",
             )
         refuse_too_large(self.summary().parameters)
@@ -66,17 +66,17 @@ class AutoencoderConfig(ModelConfig):
 
     @property
     def last_activation(self) -> Activation | None:
-        """The activation of the last layer that computes."""
+        """The activation of the last dense or convolutional layer."""
         ends = [layer.activation for layer in self.decoder if isinstance(layer, Dense | Conv)]
         return ends[-1] if ends else None
 
     def summary(self) -> Summary:
         """Each layer with its output shape and its number of parameters."""
-        return summarised(self.input, (*self.encoder, *self.decoder))
+        return summarize(self.input, (*self.encoder, *self.decoder))
 
     @property
     def products(self) -> int:
-        """How many multiplications an image takes on its way through all layers."""
+        """The number of multiplications of a forward pass of one image."""
         rows = self.summary()
         return sum(row.parameters * prod(row.shape[1:]) for row in rows)
 
@@ -102,7 +102,7 @@ class AutoencoderConfig(ModelConfig):
 def _through(shape: Shape, layers: tuple[Any, ...], name: str) -> Shape:
     for number, layer in enumerate(layers):
         try:
-            shape = layer.after(shape)
+            shape = layer.output_shape(shape)
         except ValueError as error:
             raise FieldError(str(error), name, number) from None
     return shape

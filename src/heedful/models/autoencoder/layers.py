@@ -1,9 +1,9 @@
-"""The layers that a network is wired from, one after the other; readable without torch.
+"""The layers of an autoencoder as settings of a recipe; this module does not import torch.
 
-A layer knows the shape that it makes of another, and how many numbers it trains. Called on a place in a network, it
-goes on from there: see `heedful.models.autoencoder.network`.
+A layer computes its output shape and its number of parameters from an input shape. As in Keras' functional API, it can
+be called on a symbolic tensor: see `heedful.models.autoencoder.network`.
 
-D vector, C channels, Y rows, X columns.
+Shapes are (D,) for a vector and (C, Y, X) for an image: channels, rows and columns, without the batch.
 """
 
 from __future__ import annotations
@@ -18,43 +18,46 @@ from pydantic import Field
 from heedful.config import Config
 
 if TYPE_CHECKING:
-    from heedful.models.autoencoder.network import Place
+    from heedful.models.autoencoder.network import SymbolicTensor
 
-Shape = tuple[int, ...]  # of one sample: (D,) or (C, Y, X)
+Shape = tuple[int, ...]  # (D,) or (C, Y, X)
 Side = Annotated[int, Field(ge=1, le=65_536)]
 Activation = Literal["relu", "sigmoid", "tanh", "linear"]
 
 
 class Layer(Config):
-    """What every layer declares."""
+    """The base class of all layers."""
 
     kind: str
 
     @abstractmethod
-    def after(self, shape: Shape) -> Shape:
-        """The output shape for an input shape; a ValueError says why there is none."""
+    def output_shape(self, shape: Shape) -> Shape:
+        """The output shape for an input shape; a ValueError if the layer cannot take this input."""
 
     def parameters(self, shape: Shape) -> int:
         """The number of parameters for inputs of this shape."""
         return 0
 
-    def __call__(self, place: Place) -> Place:
-        """The point after this layer, where it follows another point."""
-        from heedful.models.autoencoder.network import Place
-
-        return Place.behind(place, self)
+    def __call__(self, x: SymbolicTensor) -> SymbolicTensor:
+        """The symbolic output of this layer for a symbolic input, with newly initialized weights."""
+        return x.apply(self)
 
 
 class Dense(Layer):
-    """f(W x + b): every number that goes in, to every one that comes out."""
+    """A fully connected layer: f(W x + b)."""
 
     kind: Literal["dense"] = "dense"
+<<<<<<< HEAD
     width: int = Field(ge=1, le=1_048_576, description="number of outputs")
     activation: Activation = Field("relu", description="activation function")
+=======
+    width: int = Field(ge=1, le=1_048_576, description="width of the output")
+    activation: Activation = Field("relu", description="activation function of the output")
+>>>>>>> 8846140 (A third reader's notes on ten files: names, docstrings and errors in the field's words)
 
-    def after(self, shape: Shape) -> Shape:
+    def output_shape(self, shape: Shape) -> Shape:
         if len(shape) != 1:
-            raise ValueError(f"a dense layer takes a vector, not {told(shape)}; put `kind: flatten` before it")
+            raise ValueError(f"a dense layer takes a vector, not {describe(shape)}; put `kind: flatten` before it")
         return (self.width,)
 
     def parameters(self, shape: Shape) -> int:
@@ -62,103 +65,123 @@ class Dense(Layer):
 
 
 class Conv(Layer):
-    """f(W * x + b): each filter covers a small square around every pixel, in all channels."""
+    """A convolution with stride 1: f(W * x + b)."""
 
     kind: Literal["conv"] = "conv"
     filters: int = Field(ge=1, le=65_536, description="number of output channels")
+<<<<<<< HEAD
     size: int = Field(3, ge=1, le=1024, description="kernel size, an odd number")
     padding: Literal["same", "valid"] = Field(
         "same", description="same: zero padding, so that the size is kept; valid: none, and the image shrinks"
     )
     activation: Activation = Field("relu", description="activation function")
+=======
+    size: int = Field(3, ge=1, le=1024, description="rows and columns of a filter; odd with padding: same")
+    padding: Literal["same", "valid"] = Field(
+        "same", description="same: zeros around the image, so that it keeps its size; valid: no padding, and it shrinks"
+    )
+    activation: Activation = Field("relu", description="activation function of the output")
+>>>>>>> 8846140 (A third reader's notes on ten files: names, docstrings and errors in the field's words)
 
-    def after(self, shape: Shape) -> Shape:
-        _, rows, columns = picture(shape, "a convolution")
+    def output_shape(self, shape: Shape) -> Shape:
+        _, rows, columns = image_shape(shape, "a convolution")
         if self.padding == "same":
             if self.size % 2 == 0:
-                raise ValueError(f"a square of {self.size} has no middle; write an odd size, or padding: valid")
+                raise ValueError(
+                    f"a filter of size {self.size} has no center pixel; write an odd size, or padding: valid"
+                )
             return (self.filters, rows, columns)
-        lost = self.size - 1
-        if min(rows, columns) <= lost:
-            raise ValueError(f"a square of {self.size} does not fit into {rows} x {columns}; write padding: same")
-        return (self.filters, rows - lost, columns - lost)
+        border = self.size - 1
+        if min(rows, columns) <= border:
+            raise ValueError(f"a filter of size {self.size} does not fit into {rows} x {columns}; write padding: same")
+        return (self.filters, rows - border, columns - border)
 
     def parameters(self, shape: Shape) -> int:
         return self.filters * (shape[0] * self.size**2 + 1)
 
 
 class MaxPool(Layer):
-    """The largest number of each square; at the right and lower edge a square may be cut: 7 rows become 4."""
+    """Max pooling with stride `size`; windows at the right and lower edge may be smaller: 7 rows become 4."""
 
     kind: Literal["max_pool"] = "max_pool"
+<<<<<<< HEAD
     size: int = Field(2, ge=1, le=1024, description="rows and columns of a square")
+=======
+    size: int = Field(2, ge=1, le=1024, description="rows and columns of a pooling window")
+>>>>>>> 8846140 (A third reader's notes on ten files: names, docstrings and errors in the field's words)
 
-    def after(self, shape: Shape) -> Shape:
-        channels, rows, columns = picture(shape, "pooling")
+    def output_shape(self, shape: Shape) -> Shape:
+        channels, rows, columns = image_shape(shape, "pooling")
         return (channels, -(-rows // self.size), -(-columns // self.size))
 
 
 class Upsample(Layer):
-    """Each number becomes a square of that number, the nearest neighbour."""
+    """Nearest-neighbor upsampling: each pixel becomes a square of equal pixels."""
 
     kind: Literal["upsample"] = "upsample"
+<<<<<<< HEAD
     size: int = Field(2, ge=1, le=1024, description="rows and columns of that square")
+=======
+    size: int = Field(2, ge=1, le=1024, description="factor by which rows and columns grow")
+>>>>>>> 8846140 (A third reader's notes on ten files: names, docstrings and errors in the field's words)
 
-    def after(self, shape: Shape) -> Shape:
-        channels, rows, columns = picture(shape, "upsampling")
+    def output_shape(self, shape: Shape) -> Shape:
+        channels, rows, columns = image_shape(shape, "upsampling")
         return (channels, rows * self.size, columns * self.size)
 
 
 class Flatten(Layer):
-    """A picture as one vector, channel by channel, row by row."""
+    """An image as one vector, channel by channel, row by row."""
 
     kind: Literal["flatten"] = "flatten"
 
-    def after(self, shape: Shape) -> Shape:
+    def output_shape(self, shape: Shape) -> Shape:
         return (prod(shape),)
 
 
 class Reshape(Layer):
-    """A vector as a picture."""
+    """A vector as an image."""
 
     kind: Literal["reshape"] = "reshape"
     shape: tuple[Side, Side, Side] = Field(description="channels, rows and columns of the image")
 
-    def after(self, shape: Shape) -> Shape:
+    def output_shape(self, shape: Shape) -> Shape:
         if len(shape) != 1:
-            raise ValueError(f"reshaping takes a vector, not {told(shape)}; put `kind: flatten` before it")
+            raise ValueError(f"reshaping takes a vector, not {describe(shape)}; put `kind: flatten` before it")
         if prod(shape) != prod(self.shape):
-            raise ValueError(f"{told(shape)} has {prod(shape)} numbers, and {told(self.shape)} has {prod(self.shape)}")
+            raise ValueError(
+                f"{describe(shape)} has {prod(shape)} values, but {describe(self.shape)} has {prod(self.shape)}"
+            )
         return self.shape
 
 
 AnyLayer = Annotated[Dense | Conv | MaxPool | Upsample | Flatten | Reshape, Field(discriminator="kind")]
 
 
-def picture(shape: Shape, what: str) -> tuple[int, int, int]:
-    """The three sides of a picture."""
+def image_shape(shape: Shape, layer: str) -> tuple[int, int, int]:
+    """Channels, rows and columns of an image; a ValueError for a vector, which `layer` cannot take."""
     if len(shape) != 3:
-        raise ValueError(f"{what} takes an image, not {told(shape)}; put `kind: reshape` before it")
+        raise ValueError(f"{layer} takes an image, not {describe(shape)}; put `kind: reshape` before it")
     channels, rows, columns = shape
     return channels, rows, columns
 
 
-def told(shape: Shape) -> str:
-    """A shape in words."""
+def describe(shape: Shape) -> str:
+    """A shape in words, for errors."""
     if len(shape) == 1:
         return f"a vector of {shape[0]}"
     channels, rows, columns = shape
-    return f"a picture of {channels} x {rows} x {columns} (channels, rows, columns)"
+    return f"an image of {channels} x {rows} x {columns} (channels, rows, columns)"
 
 
 class Row(NamedTuple):
-    """A layer in a summary: what it is called, what comes out of it, and how many parameters it has, trained or not."""
+    """One layer of a summary: its name, its kind, its output shape, and its number of parameters."""
 
     name: str
     kind: str
     shape: Shape
     parameters: int
-    frozen: int = 0  # parameters that are not trained
+    frozen: int = 0  # how many of the parameters are not trained
 
 
 class Summary(tuple[Row, ...]):
@@ -166,12 +189,12 @@ class Summary(tuple[Row, ...]):
 
     @property
     def parameters(self) -> int:
-        """How many there are, frozen ones included."""
+        """The number of parameters, including frozen ones."""
         return sum(row.parameters for row in self)
 
     @property
     def frozen(self) -> int:
-        """How many of them are not trained."""
+        """The number of parameters that are not trained."""
         return sum(row.frozen for row in self)
 
     def __repr__(self) -> str:
@@ -179,25 +202,25 @@ class Summary(tuple[Row, ...]):
         for row in self:
             shape = ", ".join(map(str, ("None", *row.shape[1:], row.shape[0])))
             lines.append((f"{row.name} ({row.kind})", f"({shape})", f"{row.parameters:,}"))
-        wide = [max(len(line[column]) for line in lines) for column in range(3)]
-        table = [f"{name:<{wide[0]}}  {shape:<{wide[1]}}  {count:>{wide[2]}}" for name, shape, count in lines]
-        ends = [
+        widths = [max(len(line[column]) for line in lines) for column in range(3)]
+        table = [f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {count:>{widths[2]}}" for name, shape, count in lines]
+        totals = [
             f"Total parameters: {self.parameters:,}",
             f"Trainable parameters: {self.parameters - self.frozen:,}",
             f"Non-trainable parameters: {self.frozen:,}",
         ]
-        return "\n".join([table[0], "-" * len(table[0]), *table[1:], "-" * len(table[0]), *ends])
+        return "\n".join([table[0], "-" * len(table[0]), *table[1:], "-" * len(table[0]), *totals])
 
     __str__ = __repr__
 
 
-def summarised(shape: Shape, layers: Sequence[Layer], frozen: Sequence[int] | None = None) -> Summary:
-    """The table of layers that follow on an input; `frozen` counts the parameters of each that are not trained."""
+def summarize(shape: Shape, layers: Sequence[Layer], frozen: Sequence[int] | None = None) -> Summary:
+    """The summary of layers for an input shape; `frozen` has the number of untrained parameters of each layer."""
     rows, counts = [Row("input", "Input", shape, 0)], dict[str, int]()
-    for layer, still in zip(layers, frozen or [0] * len(layers), strict=True):
+    for layer, untrained in zip(layers, frozen or [0] * len(layers), strict=True):
         counts[layer.kind] = counts.get(layer.kind, 0) + 1
-        after = layer.after(shape)
+        output = layer.output_shape(shape)
         name = f"{layer.kind}_{counts[layer.kind]}"
-        rows.append(Row(name, type(layer).__name__, after, layer.parameters(shape), still))
-        shape = after
+        rows.append(Row(name, type(layer).__name__, output, layer.parameters(shape), untrained))
+        shape = output
     return Summary(rows)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from heedful.models.autoencoder.config import AutoencoderConfig
-from heedful.models.autoencoder.layers import Summary, summarised
+from heedful.models.autoencoder.layers import Summary, summarize
 from heedful.models.autoencoder.network import Network
 
 
@@ -29,4 +29,4 @@ class Autoencoder(nn.Module):
     def summary(self) -> Summary:
         """Each layer with what comes out of it and how many parameters it has."""
         layers = (*self.encoder.specs, *self.decoder.specs)
-        return summarised(self.config.input, layers, [*self.encoder.frozen, *self.decoder.frozen])
+        return summarize(self.config.input, layers, [*self.encoder.frozen, *self.decoder.frozen])

@@ -1,4 +1,4 @@
-"""Layers wired into a network, in either of two ways that give the same: one after the other, or point by point.
+"""Networks of layers, built from a list or, as in Keras' functional API, from symbolic tensors; both give the same.
 
     network = Network.of((784,), [Dense(width=100), Dense(width=20)])
 
@@ -7,7 +7,7 @@
     code = Dense(width=20)(hidden)
     network = Network(image, code)
 
-Networks that share places share the weights of the layers between them.
+Networks that share symbolic tensors share the weights of the layers between them.
 
 B batch, D vector, C channels, Y rows, X columns.
 """
@@ -31,7 +31,7 @@ from heedful.models.autoencoder.layers import (
     Shape,
     Summary,
     Upsample,
-    summarised,
+    summarize,
 )
 
 
@@ -47,64 +47,65 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Place:
-    """A point in a network: the layer that leads to it, with its weights, and the point before that."""
+class SymbolicTensor:
+    """The shape of a value in a network, with the layer and module that compute it from its parent."""
 
-    def __init__(self, shape: Shape, layer: Layer | None, module: nn.Module | None, before: Place | None) -> None:
-        self.shape, self.layer, self.module, self.before = shape, layer, module, before
+    def __init__(
+        self, shape: Shape, layer: Layer | None, module: nn.Module | None, parent: SymbolicTensor | None
+    ) -> None:
+        self.shape, self.layer, self.module, self.parent = shape, layer, module, parent
 
-    @classmethod
-    def behind(cls, before: Place, layer: Layer) -> Place:
-        """The point that a layer leads to, its weights randomly initialized."""
-        return cls(layer.after(before.shape), layer, made(layer, before.shape), before)
+    def apply(self, layer: Layer) -> SymbolicTensor:
+        """The output of a layer for this input; the layer's weights are randomly initialized."""
+        return SymbolicTensor(layer.output_shape(self.shape), layer, build_module(layer, self.shape), self)
 
-    def back(self) -> Iterator[Place]:
-        """This point, the one before it, and so on to an input."""
-        place: Place | None = self
-        while place is not None:
-            yield place
-            place = place.before
+    def ancestors(self) -> Iterator[SymbolicTensor]:
+        """This tensor, its parent, and so on to an input."""
+        node: SymbolicTensor | None = self
+        while node is not None:
+            yield node
+            node = node.parent
 
 
-def Input(*shape: int) -> Place:  # noqa: N802, since it stands among layers
+def Input(*shape: int) -> SymbolicTensor:  # noqa: N802, named like a layer, as in Keras
     """The input of a network: a vector of this width, or an image of channels, rows and columns."""
-    return Place(shape, None, None, None)
+    return SymbolicTensor(shape, None, None, None)
 
 
 class Network(nn.Module):
-    """The layers that lead from one point to another: x -> layer(... layer(x))."""
+    """The layers between two symbolic tensors, applied one after the other."""
 
-    def __init__(self, start: Place, end: Place) -> None:
+    def __init__(self, start: SymbolicTensor, end: SymbolicTensor) -> None:
         super().__init__()
-        path: list[Place] = []
-        for place in end.back():
-            if place is start:
+        path: list[SymbolicTensor] = []
+        for node in end.ancestors():
+            if node is start:
                 break
-            path.insert(0, place)
+            path.insert(0, node)
         else:
             raise ValueError("no layers lead from this input to this output")
         self.shape, self.code = start.shape, end.shape
-        self.specs: tuple[Layer, ...] = tuple(place.layer for place in path if place.layer is not None)
-        self.layers = nn.ModuleList(place.module for place in path if place.module is not None)
+        self.specs: tuple[Layer, ...] = tuple(node.layer for node in path if node.layer is not None)
+        self.layers = nn.ModuleList(node.module for node in path if node.module is not None)
         self.activations = [
             ACTIVATIONS[layer.activation if isinstance(layer, Dense | Conv) else "linear"] for layer in self.specs
         ]
 
     @classmethod
     def of(cls, shape: Shape, layers: Sequence[Layer]) -> Network:
-        """The network of a list of layers, each following on the one before it."""
+        """The network of a list of layers, applied in order."""
         start = end = Input(*shape)
         for layer in layers:
             end = layer(end)
         return cls(start, end)
 
     def summary(self) -> Summary:
-        """Each layer with what comes out of it and how many parameters it has."""
-        return summarised(self.shape, self.specs, self.frozen)
+        """Each layer with its output shape and its number of parameters."""
+        return summarize(self.shape, self.specs, self.frozen)
 
     @property
     def frozen(self) -> list[int]:
-        """How many parameters of each layer are not trained."""
+        """For each layer, the number of parameters that are not trained."""
         return [
             sum(weight.numel() for weight in layer.parameters() if not weight.requires_grad) for layer in self.layers
         ]
@@ -115,14 +116,14 @@ class Network(nn.Module):
         return x
 
 
-def made(layer: Layer, shape: Shape) -> nn.Module:
-    """The module of a layer up to its activation, for inputs of a shape."""
+def build_module(layer: Layer, shape: Shape) -> nn.Module:
+    """The torch module of a layer, without its activation, for inputs of this shape."""
     match layer:
         case Dense():
-            return _drawn(nn.Linear(shape[0], layer.width))
+            return _initialize(nn.Linear(shape[0], layer.width))
         case Conv():
             padding = layer.size // 2 if layer.padding == "same" else 0
-            return _drawn(Convolution(shape[0], layer.filters, layer.size, padding))
+            return _initialize(Convolution(shape[0], layer.filters, layer.size, padding))
         case MaxPool():
             return nn.MaxPool2d(layer.size, ceil_mode=True)
         case Upsample():
@@ -131,11 +132,11 @@ def made(layer: Layer, shape: Shape) -> nn.Module:
             return nn.Flatten()
         case Reshape():
             return nn.Unflatten(1, layer.shape)
-    raise TypeError(f"{layer!r} is no layer of a network")
+    raise TypeError(f"{layer!r} is not a layer of a network")
 
 
-def _drawn(layer: nn.Linear | Convolution) -> nn.Module:
-    """A layer whose weights are uniform by fan in and fan out (Glorot and Bengio, 2010), and its biases zero."""
+def _initialize(layer: nn.Linear | Convolution) -> nn.Module:
+    """Initialize weights with Glorot uniform (Glorot and Bengio, 2010), and biases with zero."""
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer

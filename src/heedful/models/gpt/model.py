@@ -87,7 +87,7 @@ class Gpt(nn.Module):
         each stands as if it were the first; they may then come as one long row (1, B * T, D).
         """
         layout = OneByOne(tokens) if documents is None else Documents.of(documents, self.in_one_row)
-        return self.features(layout.laid(tokens), layout.past(self.config.layers))[0]
+        return self.features(layout.arrange(tokens), layout.past(self.config.layers))[0]
 
     def start(self, rows: int, device: torch.device) -> Past:
         """The state before the first token of this many texts."""
@@ -97,7 +97,7 @@ class Gpt(nn.Module):
         """The last layer (B, T, D) for the next T tokens, and the state after them."""
         count = tokens.shape[1]
         self.fits(state.reach(count))
-        at, mask, slots = state.places(count, tokens.device), state.visible(count), state.slots(count)
+        at, mask, slots = state.positions(count, tokens.device), state.visible(count), state.slots(count)
         bias = self.bias(state.length)
         x = self.embed(tokens, at)  # (B, T, D)
         for block, slot in zip(self.blocks, slots, strict=True):

@@ -123,7 +123,7 @@ class Transformer(nn.Module):
         """The decoder's last layer (B, T, D) for the next T target tokens, and the state after them."""
         past, count = state.past, target.shape[1]
         self.fits(past.reach(count))
-        at, mask, slots = past.places(count, target.device), past.visible(count), past.slots(count)
+        at, mask, slots = past.positions(count, target.device), past.visible(count), past.slots(count)
         bias = alibi(self.config.heads, past.length) if self.config.positions == "alibi" else None
         x = self.embed(target, at)  # (B, T, D)
         for block, slot, memory in zip(self.decoder, slots, state.memory.value, strict=True):
