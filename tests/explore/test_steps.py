@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from heedful.blocks.attention import attend
 from heedful.blocks.masks import alibi, causal, dense
+from heedful.blocks.normalizers import sparsemax
 from heedful.blocks.taps import Tap
 from heedful.errors import UserError
+from heedful.explore.capabilities import HasNormalize
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import InputRequest, steps
@@ -129,6 +131,20 @@ def test_a_recurrent_look_shows_the_stages_that_it_has(run: Callable[[str], Path
         _, found = unpack(explorer.answer("steps", "products", given))
         close(found["products"], arrays["weights"][query][:, None] * memory, slack=16)
         close(found["sums"], found["products"].astype(np.float64).sum(0))
+
+
+def test_the_page_names_the_normalizer(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    browsing = browse(run("gpt"))
+    model = browsing.explorer.subject("gpt").model
+    attention = [module for module in model.modules() if isinstance(module, HasNormalize)]
+    for module in attention:
+        module.normalize = sparsemax
+    (look,) = attentions(browsing.explorer)
+    assert (look["normalizer"], look["stages"]) == ("sparsemax", ["vectors", "dot", "scale", "softmax", "sum"])
+    page = browsing.go("steps", text=TEXT, step=3)
+    assert page.get_by_test_id("stage-3").inner_text().split() == ["4", "sparsemax"]
+    assert page.get_by_test_id("about").inner_text().startswith("Sparsemax: ")
+    assert page.get_by_text("softmax", exact=True).count() == 0
 
 
 def test_the_example_of_the_lectures_comes_out(minilm: Path) -> None:

@@ -286,7 +286,7 @@ def test_the_parts_of_a_recipe_say_how_to_be_chosen() -> None:
         (
             ["model.decoder.1.width=63"],
             "digits.yaml:10:",
-            "model.decoder: the decoder ends with a vector of 63, and the input is a vector",
+            "model.decoder: the decoder ends with a vector of 63, but the input is a vector",
         ),
         (["train.batch_examples=null"], "override train.batch_examples", "say how many images a batch has; 128, say"),
         (

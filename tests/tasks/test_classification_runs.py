@@ -83,7 +83,7 @@ def test_encoder_tokenizer_and_labels_come_from_the_folder_and_the_data(
     check_recipe(given)
     assert given.model.encoder is None and given.model.labels is None
     notes = started(train(given, tmp_path / "run")).notes
-    assert any("not needed" in note and "masked_words." in note for note in notes)
+    assert any("unused weights of" in note and "masked_words." in note for note in notes)
     run = read_recipe(tmp_path / "run")
     assert run.model.labels == ("n", "y")
     assert run.model.encoder == ENCODER.model_copy(
@@ -125,7 +125,7 @@ def test_an_encoder_of_another_size_than_written_is_refused(start: Path, texts: 
     with pytest.raises(UserError, match=r"differs from model\.encoder in the recipe") as error:
         list(train(given, tmp_path / "run"))
     assert "blocks.0.add1.norm.bias: (16,) in the folder, (32,) in the model" in str(error.value.found)
-    assert "leave model.encoder out" in str(error.value.todo)
+    assert "leave out model.encoder" in str(error.value.todo)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One query of one head step by step: dot products, scaling, mask, softmax, and the weighted sum.
+"""One query of one head step by step: dot products, scaling, mask, softmax or another normalizer, weighted sum.
 
 T queries, S keys, K width of a query, E width of a value.
 """
@@ -62,6 +62,9 @@ def tokens(subject: Subject, request: InputRequest) -> bytes:
     header = described(trace)
     for each, attention in zip(header["looks"], trace.attentions, strict=True):
         each["stages"] = stages(subject, attention)
+        module = subject.model.get_submodule(module_of(attention, 0))
+        if not is_softmax(module):
+            each["normalizer"] = module.normalize.__name__
     return pack(header)
 
 

@@ -47,13 +47,8 @@ class Dense(Layer):
     """A fully connected layer: f(W x + b)."""
 
     kind: Literal["dense"] = "dense"
-<<<<<<< HEAD
     width: int = Field(ge=1, le=1_048_576, description="number of outputs")
     activation: Activation = Field("relu", description="activation function")
-=======
-    width: int = Field(ge=1, le=1_048_576, description="width of the output")
-    activation: Activation = Field("relu", description="activation function of the output")
->>>>>>> 8846140 (A third reader's notes on ten files: names, docstrings and errors in the field's words)
 
     def output_shape(self, shape: Shape) -> Shape:
         if len(shape) != 1:
@@ -69,19 +64,11 @@ class Conv(Layer):
 
     kind: Literal["conv"] = "conv"
     filters: int = Field(ge=1, le=65_536, description="number of output channels")
-<<<<<<< HEAD
     size: int = Field(3, ge=1, le=1024, description="kernel size, an odd number")
     padding: Literal["same", "valid"] = Field(
         "same", description="same: zero padding, so that the size is kept; valid: none, and the image shrinks"
     )
     activation: Activation = Field("relu", description="activation function")
-=======
-    size: int = Field(3, ge=1, le=1024, description="rows and columns of a filter; odd with padding: same")
-    padding: Literal["same", "valid"] = Field(
-        "same", description="same: zeros around the image, so that it keeps its size; valid: no padding, and it shrinks"
-    )
-    activation: Activation = Field("relu", description="activation function of the output")
->>>>>>> 8846140 (A third reader's notes on ten files: names, docstrings and errors in the field's words)
 
     def output_shape(self, shape: Shape) -> Shape:
         _, rows, columns = image_shape(shape, "a convolution")
@@ -104,11 +91,7 @@ class MaxPool(Layer):
     """Max pooling with stride `size`; windows at the right and lower edge may be smaller: 7 rows become 4."""
 
     kind: Literal["max_pool"] = "max_pool"
-<<<<<<< HEAD
-    size: int = Field(2, ge=1, le=1024, description="rows and columns of a square")
-=======
     size: int = Field(2, ge=1, le=1024, description="rows and columns of a pooling window")
->>>>>>> 8846140 (A third reader's notes on ten files: names, docstrings and errors in the field's words)
 
     def output_shape(self, shape: Shape) -> Shape:
         channels, rows, columns = image_shape(shape, "pooling")
@@ -119,11 +102,7 @@ class Upsample(Layer):
     """Nearest-neighbor upsampling: each pixel becomes a square of equal pixels."""
 
     kind: Literal["upsample"] = "upsample"
-<<<<<<< HEAD
-    size: int = Field(2, ge=1, le=1024, description="rows and columns of that square")
-=======
     size: int = Field(2, ge=1, le=1024, description="factor by which rows and columns grow")
->>>>>>> 8846140 (A third reader's notes on ten files: names, docstrings and errors in the field's words)
 
     def output_shape(self, shape: Shape) -> Shape:
         channels, rows, columns = image_shape(shape, "upsampling")
