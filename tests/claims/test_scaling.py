@@ -9,7 +9,7 @@ import pytest
 
 from heedful.data.embedded import LibraryProse
 from heedful.extras.scaling.fits import fit
-from heedful.extras.scaling.sweep import measured, plan, read_sizes, read_tokens
+from heedful.extras.scaling.sweep import completed_runs, plan, read_sizes, read_tokens
 from heedful.runs.train import train
 
 RECIPE = """
@@ -42,7 +42,7 @@ def test_losses_follow_power_laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for cell in cells:
         for _ in train(cell.recipe, cell.folder):
             pass
-    runs, left_out = measured(cells)
+    runs, left_out = completed_runs(cells)
     assert left_out == {}
     for line in fit(list(runs.values())).lines:
         points = [runs[name] for name in line.runs]

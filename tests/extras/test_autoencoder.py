@@ -24,7 +24,7 @@ import heedful
 from heedful import Autoencoder, ConvAutoencoder, DenoisingAutoencoder, UserError
 from heedful.data.embedded import Digits
 from heedful.extras.estimators import autoencoder
-from heedful.extras.estimators.autoencoder import Autoencoding, crop
+from heedful.extras.estimators.autoencoder import BaseAutoencoder, crop
 from heedful.models.autoencoder.config import SIZES
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe
 from heedful.training.configs import Budget, TrainConfig
@@ -47,11 +47,11 @@ def one_thread() -> Iterator[None]:
 
 
 @parametrize_with_checks([kind(max_iter=2, random_state=0) for kind in KINDS])
-def test_the_conventions_of_scikit_learn_hold(estimator: Autoencoding, check: Any) -> None:
+def test_the_conventions_of_scikit_learn_hold(estimator: BaseAutoencoder, check: Any) -> None:
     check(estimator)
 
 
-def equal(one: Autoencoding, other: Autoencoding) -> bool:
+def equal(one: BaseAutoencoder, other: BaseAutoencoder) -> bool:
     """Whether two have the same weights, bit for bit."""
     weights = other.model_.state_dict()
     return all(torch.equal(weight, weights[name]) for name, weight in one.model_.state_dict().items())
@@ -66,7 +66,7 @@ def equal(one: Autoencoding, other: Autoencoding) -> bool:
         (DenoisingAutoencoder(output_activation="relu"), "denoising", 28_353),
     ],
 )
-def test_networks_are_those_of_the_lecture(estimator: Autoencoding, name: str, parameters: int) -> None:
+def test_networks_are_those_of_the_lecture(estimator: BaseAutoencoder, name: str, parameters: int) -> None:
     images = np.random.default_rng(0).random((2, 784), dtype=np.float32)
     model = estimator.set_params(max_iter=1).fit(images).model_
     assert model.config == SIZES[name]
@@ -111,7 +111,7 @@ def test_rows_are_pictures(image_shape: Any, filters: Any, features: int, taken:
 
 # ---------------------------------------------------------------- training
 @every_kind
-def test_it_is_trained_as_a_recipe_is(kind: type[Autoencoding], tmp_path: Path) -> None:
+def test_it_is_trained_as_a_recipe_is(kind: type[BaseAutoencoder], tmp_path: Path) -> None:
     ours = kind(max_iter=2, batch_size=64, random_state=7).fit(X)
     recipe = ReconstructionRecipe(
         task=ours._task(),
@@ -139,7 +139,7 @@ def test_it_is_trained_as_a_recipe_is(kind: type[Autoencoding], tmp_path: Path) 
 
 
 @every_kind
-def test_a_recording_changes_no_bit(kind: type[Autoencoding], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_changes_no_bit(kind: type[BaseAutoencoder], monkeypatch: pytest.MonkeyPatch) -> None:
     plain = kind(max_iter=2, random_state=0).fit(X)
     monkeypatch.setattr(autoencoder, "WORTH_RECORDING", 1)
     assert equal(kind(max_iter=2, random_state=0).fit(X), plain)
@@ -184,7 +184,7 @@ def test_a_denoiser_restores_what_is_noisy() -> None:
 
 # ---------------------------------------------------------------- chance, and what is around
 @every_kind
-def test_equal_seeds_give_equal_bits_and_leave_the_world_as_it_was(kind: type[Autoencoding]) -> None:
+def test_equal_seeds_give_equal_bits_and_leave_the_world_as_it_was(kind: type[BaseAutoencoder]) -> None:
     torch.set_num_threads(2)
     chance, numbers = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index,union-attr]
     one, two, other = (kind(max_iter=1, random_state=seed).fit(X) for seed in (3, np.int64(3), 4))
@@ -208,7 +208,7 @@ def test_a_failed_training_leaves_the_world_as_it_was() -> None:
 # ---------------------------------------------------------------- use
 @every_kind
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64])
-def test_results_are_of_the_type_of_the_data(kind: type[Autoencoding], dtype: Any) -> None:
+def test_results_are_of_the_type_of_the_data(kind: type[BaseAutoencoder], dtype: Any) -> None:
     data = np.round(X).astype(dtype)
     estimator = kind(max_iter=1, random_state=0).fit(data)
     kept = np.float32 if dtype is np.float32 else np.float64
@@ -219,7 +219,7 @@ def test_results_are_of_the_type_of_the_data(kind: type[Autoencoding], dtype: An
 
 
 @every_kind
-def test_to_codes_and_back_is_what_the_model_does(kind: type[Autoencoding]) -> None:
+def test_to_codes_and_back_is_what_the_model_does(kind: type[BaseAutoencoder]) -> None:
     estimator = kind(max_iter=2, random_state=0).fit(X)
     model = estimator.model_
     with torch.no_grad():
@@ -260,7 +260,7 @@ def test_set_output_gives_a_frame() -> None:
 
 # ---------------------------------------------------------------- keeping
 @every_kind
-def test_a_saved_model_is_loaded_by_heedful(kind: type[Autoencoding], tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_by_heedful(kind: type[BaseAutoencoder], tmp_path: Path) -> None:
     estimator = kind(max_iter=1, random_state=0).fit(X)
     estimator.save(tmp_path / "model")
     autoencoder = heedful.load(tmp_path / "model", "cpu")
@@ -286,7 +286,7 @@ def test_a_model_of_rows_that_are_no_picture_is_loaded_too(tmp_path: Path) -> No
 
 
 @every_kind
-def test_copies_are_the_same_and_apart(kind: type[Autoencoding]) -> None:
+def test_copies_are_the_same_and_apart(kind: type[BaseAutoencoder]) -> None:
     estimator = kind(max_iter=1, output_activation="linear", random_state=0).fit(X)
     for other in (copy.deepcopy(estimator), copy.copy(estimator), pickle.loads(pickle.dumps(estimator))):  # noqa: S301
         assert equal(estimator, other) and other.loss_curve_ == estimator.loss_curve_
@@ -351,14 +351,14 @@ def test_what_cannot_be_is_refused(fit: Callable[[], object], words: str) -> Non
 
 
 @every_kind
-def test_what_is_not_fitted_says_so(kind: type[Autoencoding]) -> None:
+def test_what_is_not_fitted_says_so(kind: type[BaseAutoencoder]) -> None:
     for use in (kind().transform, kind().inverse_transform, kind().reconstruct, kind().score):
         with pytest.raises(NotFittedError, match=f"This {kind.__name__} instance is not fitted yet"):
             use(X)
 
 
 @every_kind
-def test_one_sample_and_constant_features_have_a_result(kind: type[Autoencoding]) -> None:
+def test_one_sample_and_constant_features_have_a_result(kind: type[BaseAutoencoder]) -> None:
     for data in (X[:1], np.ones((30, 64)), np.zeros((30, 1))):
         estimator = kind(max_iter=1, random_state=0).fit(data)
         assert np.isfinite(estimator.reconstruct(data)).all() and np.isfinite(estimator.loss_)
@@ -372,7 +372,7 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @every_kind
-def test_a_gpu_gives_what_a_cpu_gives(kind: type[Autoencoding]) -> None:
+def test_a_gpu_gives_what_a_cpu_gives(kind: type[BaseAutoencoder]) -> None:
     chance = torch.cuda.get_rng_state()
     there = kind(max_iter=3, random_state=0, device="cuda").fit(X)
     here = kind(max_iter=3, random_state=0, device="cpu").fit(X)

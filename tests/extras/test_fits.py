@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from heedful.extras.scaling.fits import FEWEST_ABOVE_FLOOR, LEVEL, Estimate, Run, fit, fit_line, fit_surface, frontier
+from heedful.extras.scaling.fits import LEVEL, MIN_RUNS_WITH_FLOOR, Estimate, Run, fit, fit_line, fit_surface, frontier
 
 
 def along(n: int, exponent: float, scatter: float, seed: int, floor: float = 0.0, span: float = 100.0) -> list[Run]:
@@ -138,7 +138,7 @@ def test_too_few_runs_get_a_sentence_and_no_line(count: int) -> None:
 
 
 def test_three_runs_have_a_line_but_no_floor() -> None:
-    line = fit_line("N", along(FEWEST_ABOVE_FLOOR - 1, 0.1, 0.01, 0))
+    line = fit_line("N", along(MIN_RUNS_WITH_FLOOR - 1, 0.1, 0.01, 0))
     assert line.plain is not None and line.above_floor is None
 
 

@@ -198,7 +198,7 @@ def test_constant_data_have_components_but_no_variance() -> None:
         assert ours.explained_variance_ratio_ == pytest.approx([0, 0])
         assert ours.components_ @ ours.components_.T == pytest.approx(np.eye(2))
         assert ours.reconstruct(np.full((1, 5), 3.0)) == pytest.approx(np.full((1, 5), 3.0))
-        with pytest.raises(ValueError, match="keep fewer components"):
+        with pytest.raises(ValueError, match="use fewer components"):
             ours.score(np.full((1, 5), 3.0))
 
 
@@ -265,7 +265,9 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 def test_many_features_in_pieces_need_a_number_of_components(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pca, "NARROW", 63)
     for ours in (PCA(), PCA(0.5)):
-        with pytest.raises(ValueError, match="more than 63 features, data that come in pieces need a whole number"):
+        with pytest.raises(
+            ValueError, match="more than 63 features, incremental fitting needs an integer n_components"
+        ):
             ours.partial_fit(DIGITS)
         assert ours.fit(DIGITS).n_components_ > 4  # at once, any share will do
 
@@ -282,7 +284,7 @@ def test_many_features_in_pieces_need_a_number_of_components(monkeypatch: pytest
     ],
 )
 def test_auto_takes_the_solver_that_suits_the_size(shape: tuple[int, int], n_components: Any, solver: str) -> None:
-    assert PCA(n_components)._chosen(*shape) == solver
+    assert PCA(n_components)._choose_solver(*shape) == solver
 
 
 def test_it_works_in_a_pipeline_and_a_search_and_names_its_outputs() -> None:

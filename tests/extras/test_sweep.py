@@ -23,7 +23,7 @@ from heedful.extras.scaling.sweep import (
     heads_for,
     measured,
     plan,
-    read_places,
+    read_runs,
     read_sizes,
     read_tokens,
     room,
@@ -70,7 +70,7 @@ def cells_of(recipe: str, sizes: str = "1x8,1x16", tokens: str = "5120", *overri
 def test_lists_are_read() -> None:
     assert read_sizes("2x64, 3X96") == [Size(2, 64), Size(3, 96)]
     assert read_tokens("1e6,2.5e6,1234567") == [1_000_000, 2_500_000, 1_234_567]
-    assert read_places("6x192:8e6") == [(Size(6, 192), 8_000_000)]
+    assert read_runs("6x192:8e6") == [(Size(6, 192), 8_000_000)]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_lists_are_read() -> None:
         (read_tokens, "0.5", "invalid number of tokens"),
         (read_tokens, "nan", "invalid number of tokens"),
         (read_tokens, "1e6,1000000", "twice"),
-        (read_places, "6x192", "invalid run to predict"),
-        (read_places, "6x192:-1", "invalid number of tokens"),
+        (read_runs, "6x192", "invalid run to predict"),
+        (read_runs, "6x192:-1", "invalid number of tokens"),
     ],
 )
 def test_what_is_wrong_in_a_list_is_said(read: Any, text: str, told: str) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from heedful.errors import UserError
 from heedful.extras import word2vec as skipgram
-from heedful.extras.word2vec import BLOCK, DRAWN, Corpus, Plan, Table, learn, read_corpus, train_vectors
+from heedful.extras.word2vec import BLOCK, NEGATIVES, Corpus, Plan, Table, learn, read_corpus, train_vectors
 from heedful.extras.word2vec_config import SkipGramConfig
 
 
@@ -78,7 +78,7 @@ def test_a_step_is_that_of_plain_loops_in_float64() -> None:
             for other in near:
                 climb(centre, int(step.others[block, other]), 1.0, 1.0)
                 for chance in step.others[block, around:].tolist():
-                    climb(centre, chance, -1.0, config.negatives / DRAWN)
+                    climb(centre, chance, -1.0, config.negatives / NEGATIVES)
     halved = torch.ones(vocab, 1)
     halved[3] = 0.5  # what a word has of the learning rate
     new_inner[3], new_outer[3] = (before[3] + new_inner[3]) / 2, (seen[3] + new_outer[3]) / 2
@@ -116,7 +116,7 @@ def test_frequent_words_are_thinned_out_and_chance_words_follow_their_counts() -
     assert shares[0] == pytest.approx(math.sqrt(0.01 / 0.75) + 0.01 / 0.75)
     kept = sum(len(step.centres) * BLOCK for step in steps)
     assert kept == pytest.approx((shares * corpus.counts).sum(), rel=0.05)
-    chance = torch.cat([step.others[:, -DRAWN:].flatten() for step in steps]).bincount(minlength=3).double()
+    chance = torch.cat([step.others[:, -NEGATIVES:].flatten() for step in steps]).bincount(minlength=3).double()
     wanted = torch.tensor([30_000.0, 5_000.0, 5_000.0], dtype=torch.float64) ** 0.75
     torch.testing.assert_close(chance / chance.sum(), wanted / wanted.sum(), atol=0.01, rtol=0)
 

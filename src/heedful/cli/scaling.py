@@ -26,20 +26,20 @@ from heedful.errors import UserError, printable
 from heedful.extras.scaling.fits import LEVEL, Estimate, Law, Laws, Line, Run, Surface, fit
 from heedful.extras.scaling.plot import Predicted, plot
 from heedful.extras.scaling.sweep import (
-    FEWEST_STEPS,
+    MIN_STEPS,
     Cell,
     Ended,
     Event,
     Running,
     Started,
     Sweep,
-    measured,
+    completed_runs,
+    parallel_runs,
     plan,
-    read_places,
+    read_runs,
     read_sizes,
     read_tokens,
     require_same_recipes,
-    room,
     short,
     sweep_folder,
 )
@@ -73,14 +73,14 @@ def scaling_command(
 ) -> None:
     """Train the missing runs of a sweep, then print and draw the fitted laws."""
     folder = out or Path("runs") / f"scaling-{find_recipe(recipe).stem}"
-    held_out = read_places(predict) if predict else []
+    held_out = read_runs(predict) if predict else []
     cells = plan(recipe, overrides, read_sizes(sizes), read_tokens(tokens), held_out, folder)
     check_recipe(cells[0].recipe)
     with sweep_folder(folder) as lock:
         require_same_recipes(cells, MAY_DIFFER)
         requested = [cell for cell in cells if train or not cell.held_out]
         failed = _train(recipe, cells, requested, jobs, lock, as_json)
-        runs, left_out = measured(cells)
+        runs, left_out = completed_runs(cells)
         for name, why in failed.items():
             left_out[name] = why.splitlines()[0]
         results = _results(recipe, cells, runs, {name: left_out[name] for name in left_out if name not in runs}, train)
@@ -112,14 +112,14 @@ def _train(
     if not left:
         return {}
     gpus = torch.cuda.device_count() if cells[0].recipe.train.device != "cpu" else 0
-    parallel = jobs or gpus or room(cells, cores(), memory(torch.device("cpu")))
+    parallel = jobs or gpus or parallel_runs(cells, cores(), memory(torch.device("cpu")))
     sweep = Sweep(recipe, left, parallel, max(1, cores() // parallel), gpus, lock)
     failed: dict[str, str] = {}
     with _screen(len(requested), len(requested) - len(left), parallel, quiet) as screen, _forward_signals(sweep):
         for event in sweep.events():
             screen.show(event)
-            if isinstance(event, Ended) and event.wrong:
-                failed[event.cell.name] = event.wrong
+            if isinstance(event, Ended) and event.error:
+                failed[event.cell.name] = event.error
     if sweep.stopping:
         say("stopped; every run is saved, and the same command resumes")
         sys.exit(130)
@@ -215,8 +215,8 @@ def _share(event: Running | None) -> str:
 
 def _end(event: Ended) -> str:
     outcome = event.cell.outcome()
-    if event.wrong is not None or outcome is None:
-        return f"{event.cell.name}: {'failed' if event.wrong else 'stopped'}"
+    if event.error is not None or outcome is None:
+        return f"{event.cell.name}: {'failed' if event.error else 'stopped'}"
     return f"{event.cell.name}: loss {outcome.loss:.4f} in {duration(event.seconds)}"
 
 
@@ -245,7 +245,7 @@ def _results(
         "lines": {line.variable: asdict(line) for line in laws.lines},
         "surface": asdict(laws.surface),
         "predictions": [
-            {"name": one.name, "N": one.parameters, "D": one.tokens, "predicted": one.said and asdict(one.said),
+            {"name": one.name, "N": one.parameters, "D": one.tokens, "predicted": one.prediction and asdict(one.prediction),
              "measured": one.run and one.run.loss, "inside": _inside(one)}
             for one in predicted
         ],
@@ -272,7 +272,7 @@ def _row(cell: Cell, run: Run) -> dict[str, Any]:
 
 
 def _inside(one: Predicted) -> bool | None:
-    return one.said.low <= one.run.loss <= one.said.high if one.said and one.run else None
+    return one.prediction.low <= one.run.loss <= one.prediction.high if one.prediction and one.run else None
 
 
 def _plain(results: Mapping[str, Any]) -> Any:
@@ -362,11 +362,11 @@ def _interval(estimate: Estimate) -> str:
 
 
 def _describe_prediction(one: Predicted) -> str:
-    prediction = f"predicted {_interval(one.said)}" if one.said else "not predicted"
+    prediction = f"predicted {_interval(one.prediction)}" if one.prediction else "not predicted"
     if one.run is None:
         return f"{one.name}: {prediction}, not measured"
     where = {None: "", True: ": inside the interval", False: ": outside the interval"}[_inside(one)]
-    off = f", {one.run.loss / one.said.value - 1:+.2%}" if one.said else ""
+    off = f", {one.run.loss / one.prediction.value - 1:+.2%}" if one.prediction else ""
     return f"{one.name}: {prediction}, measured {one.run.loss:.4f}{off}{where}"
 
 
@@ -381,6 +381,6 @@ def _notes(cells: Sequence[Cell], results: Mapping[str, Any]) -> Iterator[str]:
             f"the runs of {', '.join(names)} tokens read the same text up to {most} times: beyond {REPEATED} epochs, "
             "repeated text is worth less than new text, and the laws do not distinguish them"
         )
-    short_runs = [cell.name for cell in cells if cell.steps < FEWEST_STEPS]
+    short_runs = [cell.name for cell in cells if cell.steps < MIN_STEPS]
     if short_runs:
-        yield f"fewer than {FEWEST_STEPS} steps, too few to be reliable: {', '.join(short_runs)}"
+        yield f"fewer than {MIN_STEPS} steps, too few to be reliable: {', '.join(short_runs)}"

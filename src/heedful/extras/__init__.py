@@ -1,1 +1,1 @@
-"""What stands beside the models: scaling laws, word2vec, and estimators by scikit-learn's conventions."""
+"""Scaling laws, word2vec, and scikit-learn estimators."""

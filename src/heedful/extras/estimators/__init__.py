@@ -1,1 +1,1 @@
-"""Estimators by the conventions of scikit-learn: they fit, transform and score, alone or in a pipeline."""
+"""scikit-learn estimators: PCA and autoencoders."""

@@ -1,7 +1,7 @@
-"""Autoencoders by the conventions of scikit-learn: rows of features to codes and back, dense or convolutional.
+"""Autoencoders as scikit-learn estimators: dense, convolutional and denoising.
 
-They are trained by the same blocks as a recipe is. With the same settings, and an integer as `random_state` that is the
-recipe's seed, the weights are those of `heedful train`. n samples, d features, k dimensions of a code.
+Training uses the same code as `heedful train`: with the same settings, and the recipe's seed as `random_state`, the
+weights are the same. n samples, d features, k dimensions of a code.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ Image = tuple[int, int, int]  # channels, rows, columns
 
 SOLVERS = ("rmsprop", "adam")
 DEVICES = ("auto", "cpu", "cuda")
-WORTH_RECORDING = 200  # steps from which on recording them pays
+WORTH_RECORDING = 200  # steps above which recording a step to replay it is faster
 
 
-class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
-    """What all autoencoders share: training, and the way to codes and back.
+class BaseAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """The base class of all autoencoders: training, encoding and decoding.
 
-    `model_` is the network, whose `summary()` is a table of its layers, and whose `encoder` and `decoder` are its two
-    halves. `loss_curve_` has the mean squared error of each pass over the data, measured while the weights moved, and
-    `loss_` is the last of them. Weights are of float32. What goes through them is computed in the type of the data.
+    `model_` is the network, with a `summary()` of its layers, an `encoder` and a `decoder`. `loss_curve_` has the mean
+    squared error of each epoch, measured during training, and `loss_` is the last of them. Weights are float32; outputs
+    are computed in the dtype of the data.
     """
 
     activation: Activation
@@ -71,19 +71,19 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     @abstractmethod
     def _image(self, d: int) -> Image:
-        """The image that d features are."""
+        """The image shape of d features."""
 
     @abstractmethod
     def _config(self, image: Image) -> AutoencoderConfig:
         """The network for images of this shape."""
 
     def _task(self) -> ReconstructionTaskConfig:
-        """The task: to reconstruct the data, from themselves or from a noisy copy."""
+        """The task: to reconstruct the data, for a denoising autoencoder from a noisy copy."""
         return ReconstructionTaskConfig()
 
     # ------------------------------------------------------------------ fitting
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        """Learn to reconstruct X (n, d) from its codes."""
+        """Train the network to reconstruct X (n, d)."""
         self._require_settings()
         data = self._read(X, reset=True)
         with np.errstate(over="ignore"):
@@ -97,27 +97,25 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         )
         batches = ImageBatches(EncodedImages(_tensor(rows).view(-1, *image)), seed, self.batch_size)
         try:
-            self.model_, self.loss_curve_ = self._trained(config, Noise(task.noise, task.clip, seed), batches, settings)
+            self.model_, self.loss_curve_ = self._train(config, Noise(task.noise, task.clip, seed), batches, settings)
         except UserError as error:
-            raise ValueError(
-                f"training did not stay finite ({error.message}): scale X, or lower learning_rate_init"
-            ) from error
+            raise ValueError(f"training diverged ({error.message}): scale X, or lower learning_rate_init") from error
         self.image_shape_, self.n_components_ = image, math.prod(config.code)
         self.loss_, self.n_iter_ = self.loss_curve_[-1], len(self.loss_curve_)
         return self
 
-    def _trained(
+    def _train(
         self, config: AutoencoderConfig, noise: Noise, batches: Any, settings: TrainConfig
     ) -> tuple[Any, list[float]]:
         """Train a model; returns it with its mean loss in each epoch."""
-        place = self._place()
+        device = self._device()
         records = batches.count * self.max_iter >= WORTH_RECORDING
         losses: list[float] = []
-        with isolated(place, config.products * batches.size // WORTH_A_THREAD):
+        with isolated(device, config.products * batches.size // WORTH_A_THREAD):
             torch.default_generator.manual_seed(settings.seed)
-            model: Any = build(config).to(place)
+            model: Any = build(config).to(device)
             for event in fit(
-                model, partial(reconstruction_loss, model, noise=noise), batches, in_steps(settings, batches), place,
+                model, partial(reconstruction_loss, model, noise=noise), batches, in_steps(settings, batches), device,
                 saver=None, about={}, counters=Counters(), records=records,
             ):  # fmt: skip
                 if isinstance(event, Epoch):
@@ -132,26 +130,26 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             require_one_of(name, getattr(self, name), tuple(ACTIVATIONS))
         require_one_of("solver", self.solver, SOLVERS)
         require_one_of("device", self.device, DEVICES)
-        require_whole("batch_size", self.batch_size)
-        require_whole("max_iter", self.max_iter)
+        require_positive_integer("batch_size", self.batch_size)
+        require_positive_integer("max_iter", self.max_iter)
         rate = self.learning_rate_init
         if not (isinstance(rate, Real) and 0 < rate < math.inf):
             raise ValueError(f"learning_rate_init must be a number above 0, got {rate!r}")
 
     def _optimizer(self) -> RMSprop | AdamW:
-        """How gradients move the weights; without decay, AdamW is Adam."""
+        """The optimizer; without weight decay, AdamW is Adam."""
         rate = float(self.learning_rate_init)
         if self.solver == "adam":
             return AdamW(lr=rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
         return RMSprop(lr=rate)
 
     def _seed(self) -> int:
-        """`random_state` where it is an integer, else a random one."""
-        drawn = check_random_state(self.random_state)
-        given = self.random_state
-        return int(given) if isinstance(given, Integral) else int(drawn.randint(2**31 - 1))
+        """`random_state` if it is an integer, else a random seed."""
+        generator = check_random_state(self.random_state)
+        state = self.random_state
+        return int(state) if isinstance(state, Integral) else int(generator.randint(2**31 - 1))
 
-    def _place(self) -> torch.device:
+    def _device(self) -> torch.device:
         """The device to compute on."""
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device='cuda', but torch finds no GPU here: use device='auto'")
@@ -161,55 +159,55 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def transform(self, X: npt.ArrayLike) -> Array:
         """The codes of samples X (n, d), (n, k)."""
         check_is_fitted(self)
-        return self._through(self.model_.encoder, self._read(X, reset=False))
+        return self._apply(self.model_.encoder, self._read(X, reset=False))
 
     def inverse_transform(self, X: npt.ArrayLike) -> Array:
-        """The samples (n, d) that codes X (n, k) stand for."""
+        """The reconstructions (n, d) of codes X (n, k)."""
         check_is_fitted(self)
         codes = check_array(X, dtype=[np.float64, np.float32], input_name="X", estimator=self)
         if codes.shape[1] != self.n_components_:
             raise ValueError(
                 f"X has {codes.shape[1]} features, but codes of this {type(self).__name__} have {self.n_components_}"
             )
-        return self._through(self.model_.decoder, codes)
+        return self._apply(self.model_.decoder, codes)
 
     def reconstruct(self, X: npt.ArrayLike) -> Array:
         """The reconstructions (n, d) of samples X (n, d)."""
-        return self._again(X)[1]
+        return self._reconstruct(X)[1]
 
     def error(self, X: npt.ArrayLike) -> float:
         """The mean squared error of the reconstruction of X, over samples and features."""
-        data, made = self._again(X)
-        return float(np.square(made - data, dtype=np.float64).mean())
+        data, reconstructions = self._reconstruct(X)
+        return float(np.square(reconstructions - data, dtype=np.float64).mean())
 
     def score(self, X: npt.ArrayLike, y: object = None) -> float:
-        """Minus the mean squared error of the reconstruction of X, so that greater is better, and 0 best."""
+        """Minus the mean squared error of the reconstruction of X, so that higher is better, and 0 is best."""
         return -self.error(X)
 
-    def _again(self, X: npt.ArrayLike) -> tuple[Array, Array]:
+    def _reconstruct(self, X: npt.ArrayLike) -> tuple[Array, Array]:
         """Samples and their reconstructions."""
         check_is_fitted(self)
         data = self._read(X, reset=False)
-        codes = self._through(self.model_.encoder, data)
-        return data, self._through(self.model_.decoder, codes)
+        codes = self._apply(self.model_.encoder, data)
+        return data, self._apply(self.model_.decoder, codes)
 
-    def _through(self, network: Network, rows: Array) -> Array:
+    def _apply(self, network: Network, rows: Array) -> Array:
         """The output of a network for rows, in their own dtype."""
-        place, x = self._place(), _tensor(rows).view(-1, *network.shape)
-        used = deepcopy(network).to(place, x.dtype)
+        device, x = self._device(), _tensor(rows).view(-1, *network.shape)
+        used = deepcopy(network).to(device, x.dtype)
         with torch.inference_mode():
-            parts = [used(part.to(place)).flatten(1).cpu() for part in x.split(AT_ONCE)]
+            parts = [used(part.to(device)).flatten(1).cpu() for part in x.split(AT_ONCE)]
         return torch.cat(parts).numpy()
 
     def _read(self, X: npt.ArrayLike, reset: bool) -> Array:
         """X as a table of finite numbers."""
         return validate_data(self, X, dtype=[np.float64, np.float32], reset=reset)
 
-    # ------------------------------------------------------------------ keeping
+    # ------------------------------------------------------------------ saving
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the model as a new folder that `heedful.load` and the command line read.
+        """Save the model as a new folder for `heedful.load` and the command line.
 
-        These scale bytes by 1/255: fit on values from 0 to 1 what is to be used on images.
+        These scale the bytes of images by 1/255, so fit a model for images on values from 0 to 1.
         """
         check_is_fitted(self)
         target = Path(folder)
@@ -218,17 +216,19 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 "the target already exists", where=str(target), expected="a new name for the model's folder"
             )
         if not is_folder(target.parent):
-            raise UserError("there is no such folder", where=str(target.parent), todo="make it, or name another place")
+            raise UserError(
+                "there is no such folder", where=str(target.parent), todo="create it, or name another folder"
+            )
         settings = {
             "task": "reconstruction", "model": self.model_.config.model_dump(), "decode": self._task().model_dump(),
         }  # fmt: skip
         about = {"estimator": repr(self)}
-        canvas = ImageSpec(self.image_shape_).json
+        spec = ImageSpec(self.image_shape_).json
         config = json.dumps(settings, indent=2) + "\n"
-        write_model(target, config, self.model_.state_dict(), {"images.json": canvas}, about)
+        write_model(target, config, self.model_.state_dict(), {"images.json": spec}, about)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state to pickle: of the model, its settings and weights."""
+        """The state to pickle, with the model as its settings and weights."""
         state = dict(super().__getstate__())
         if "model_" in state:
             weights = {name: tensor.numpy() for name, tensor in state["model_"].state_dict().items()}
@@ -253,14 +253,14 @@ class Autoencoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return tags
 
 
-class Autoencoder(Autoencoding):
-    """An autoencoder of dense layers: d features, the widths of `hidden_layer_sizes`, `n_components`, and back.
+class Autoencoder(BaseAutoencoder):
+    """An autoencoder of dense layers: from d features through `hidden_layer_sizes` to `n_components`, and back.
 
-    `activation` is what all layers but the last one end with, that of the code included, and `output_activation` what
-    the last one does: relu, sigmoid, tanh or linear. With linear layers alone it finds the plane that PCA finds.
+    `activation` is that of all layers but the last one, `output_activation` that of the last one: relu, sigmoid, tanh
+    or linear. If all are linear, it finds the subspace of PCA.
 
     `solver` is rmsprop or adam, `max_iter` the number of epochs, `batch_size` the number of samples in a
-    step. An integer as `random_state` makes results repeat bit for bit, on a CPU. `device` is auto, cpu or cuda.
+    step. With an integer `random_state`, results on a CPU are reproducible bit for bit. `device` is auto, cpu or cuda.
     """
 
     n_components: int
@@ -292,12 +292,12 @@ class Autoencoder(Autoencoding):
 
     def _require_settings(self) -> None:
         super()._require_settings()
-        require_whole("n_components", self.n_components)
-        require_all_whole("hidden_layer_sizes", self.hidden_layer_sizes)
+        require_positive_integer("n_components", self.n_components)
+        require_positive_integers("hidden_layer_sizes", self.hidden_layer_sizes)
 
 
-class Convolutional(Autoencoding):
-    """What convolutional autoencoders share: rows as images, halved after each convolution, and back."""
+class BaseConvAutoencoder(BaseAutoencoder):
+    """The base class of convolutional autoencoders: pooling after each convolution, and upsampling in the decoder."""
 
     image_shape: tuple[int, ...] | None
     filters: tuple[int, ...]
@@ -316,43 +316,43 @@ class Convolutional(Autoencoding):
     def _config(self, image: Image) -> AutoencoderConfig:
         channels, *sides = image
         widths = [int(width) for width in self.filters]
-        turn, lost = crop(sides, len(widths))
+        cropping, excess = crop(sides, len(widths))
         encoder: list[AnyLayer] = []
         for width in widths:
             encoder += [Conv(filters=width, activation=self.activation), MaxPool()]
         decoder: list[AnyLayer] = []
         for number, width in enumerate([*reversed(widths), channels]):
             activation = self.output_activation if number == len(widths) else self.activation
-            if lost and number == turn:
-                decoder.append(Conv(filters=width, size=lost + 1, padding="valid", activation=activation))
+            if excess and number == cropping:
+                decoder.append(Conv(filters=width, size=excess + 1, padding="valid", activation=activation))
             else:
                 decoder.append(Conv(filters=width, activation=activation))
             decoder.append(Upsample())
-        decoder.pop()  # there is no doubling after the last one
+        decoder.pop()  # no upsampling after the last convolution
         return AutoencoderConfig(input=image, encoder=tuple(encoder), decoder=tuple(decoder))
 
     def _require_settings(self) -> None:
         super()._require_settings()
-        require_all_whole("filters", self.filters)
+        require_positive_integers("filters", self.filters)
         if not len(self.filters):
             raise ValueError("filters must not be empty")
         if self.image_shape is not None:
-            require_all_whole("image_shape", self.image_shape)
+            require_positive_integers("image_shape", self.image_shape)
             if len(self.image_shape) not in (2, 3):
                 raise ValueError(
                     f"image_shape must be (rows, columns), (channels, rows, columns) or None, got {self.image_shape!r}"
                 )
 
 
-class ConvAutoencoder(Convolutional):
-    """An autoencoder of convolutions: 3 x 3 filters and a halving for each of `filters`, and the same way back.
+class ConvAutoencoder(BaseConvAutoencoder):
+    """A convolutional autoencoder: for each of `filters`, a 3 x 3 convolution and 2 x 2 max pooling, and the reverse.
 
-    A row of X is an image of `image_shape`, (rows, columns) or (channels, rows, columns), channel by channel and row
-    by row. None takes a square number of features for an image of one channel, and any other number for the channels of
-    a single pixel. `image_shape_` is the shape that was used. A code is what the last halving leaves, as one row.
+    A row of X is a flattened image of `image_shape`, (rows, columns) or (channels, rows, columns). With None, a square
+    number of features is an image with one channel, and any other number the channels of a single pixel.
+    `image_shape_` is the shape that was used. A code is the flattened output of the last pooling.
 
-    The sides must come out again when they are doubled, as all squares do; one convolution of the way back may cut
-    what is too much at both alike. The other settings are those of `Autoencoder`.
+    Upsampling must give the original size, as it does for all square images, whose decoder crops in one convolution if
+    needed. The other settings are those of `Autoencoder`.
     """
 
     def __init__(
@@ -373,12 +373,12 @@ class ConvAutoencoder(Convolutional):
         store_arguments(self, locals())
 
 
-class DenoisingAutoencoder(Convolutional):
-    """A convolutional autoencoder that learns to undo noise: `reconstruct` restores what is noisy.
+class DenoisingAutoencoder(BaseConvAutoencoder):
+    """A convolutional autoencoder that is trained to remove noise.
 
-    In training, N(0, `noise`^2) is added to every value, new each time, and the result is clipped to the bounds of
-    `clip`, or left as it is with None. Nothing is added to what is transformed, reconstructed or scored. The other
-    settings are those of `ConvAutoencoder`.
+    In training, new Gaussian noise N(0, `noise`^2) is added to every value in every epoch, and the result is clipped to
+    `clip`, if set. No noise is added by `transform`, `reconstruct` and `score`. The other settings are those of
+    `ConvAutoencoder`.
     """
 
     noise: float
@@ -430,28 +430,28 @@ def square(d: int) -> Image | None:
 
 
 def crop(sides: list[int], times: int) -> tuple[int, int]:
-    """Which convolution of the decoder crops its image, and by how much, after `times` halvings.
+    """The index of the decoder's convolution that crops its image, and by how much, after `times` halvings.
 
     Halves are rounded up: 28 becomes 14, 7 and 4, and 4 becomes 8, 16 and 32. Cropped by 2 after the second
     doubling, it is 14 and 28 again. Where there is a choice, the crop is even and as early as possible.
     """
-    cuts: dict[int, int] = {}
-    for turn in range(times + 1):
-        whole = 2 ** (times - turn)  # doublings that are still to come
-        lost = {-(-side // 2**times) * 2**turn - side // whole for side in sides}
-        if len(lost) == 1 and all(side % whole == 0 for side in sides):
-            cuts[turn] = lost.pop()
-    if not cuts:
+    crops: dict[int, int] = {}
+    for layer in range(times + 1):
+        remaining = 2 ** (times - layer)  # the factor of the doublings after this layer
+        excess = {-(-side // 2**times) * 2**layer - side // remaining for side in sides}
+        if len(excess) == 1 and all(side % remaining == 0 for side in sides):
+            crops[layer] = excess.pop()
+    if not crops:
         raise ValueError(
             f"images of {sides[0]} x {sides[1]} do not have the same size after {times} halvings and doublings: "
             f"crop or pad them to multiples of {2**times}, or use fewer filters"
         )
-    return min(cuts.items(), key=lambda found: (found[1] % 2, found[0]))
+    return min(crops.items(), key=lambda one: (one[1] % 2, one[0]))
 
 
 @contextmanager
 def isolated(device: torch.device, threads: int) -> Iterator[None]:
-    """Torch with at most this many threads; its seed and threads are restored afterwards."""
+    """Limit torch to this many threads, and restore its random state and threads afterwards."""
     before = torch.get_num_threads()
     with torch.random.fork_rng([torch.cuda.current_device()] if device.type == "cuda" else []):
         torch.set_num_threads(max(1, min(before, threads)))
@@ -467,25 +467,25 @@ def within_limits() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        told = ", ".join(f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors() if problem["loc"])
-        raise ValueError(f"invalid network or training settings: {told or error.errors()[0]['msg']}") from None
+        messages = ", ".join(f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors() if problem["loc"])
+        raise ValueError(f"invalid network or training settings: {messages or error.errors()[0]['msg']}") from None
 
 
-def require_one_of(name: str, found: object, known: tuple[str, ...]) -> None:
-    if found not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {found!r}")
+def require_one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
-def require_whole(name: str, found: object) -> None:
+def require_positive_integer(name: str, found: object) -> None:
     if not isinstance(found, Integral) or isinstance(found, bool) or int(found) < 1:
         raise ValueError(f"{name} must be a positive integer, got {found!r}")
 
 
-def require_all_whole(name: str, found: object) -> None:
+def require_positive_integers(name: str, found: object) -> None:
     if not isinstance(found, tuple | list | np.ndarray):
         raise ValueError(f"{name} must be a tuple of integers, got {found!r}")
     for one in found:
-        require_whole(f"each of {name}", one)
+        require_positive_integer(f"each of {name}", one)
 
 
 def _tensor(rows: Array) -> torch.Tensor:

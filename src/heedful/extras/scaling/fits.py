@@ -1,4 +1,4 @@
-"""Power laws through the losses of runs, with intervals; needs numpy alone.
+"""Power laws fitted to the losses of runs, with confidence intervals.
 
 A line is L = (c / x)^a, straight in log-log, or the same above a floor: L = floor + (c / x)^a. The losses of all sizes
 and budgets together follow L = E + A / N^a + B / D^b (Hoffmann et al., 2022). Errors are relative ones.
@@ -26,11 +26,11 @@ Variable = Literal["N", "D", "C"]
 
 LEVEL = 0.9  # of all intervals
 DRAWS, STRAIGHT = 500, 10  # resamples; ten times as many for a straight line, which is cheap
-FEWEST = 3  # runs that a line needs
-FEWEST_ABOVE_FLOOR = 4
-FEWEST_SIDES, FEWEST_OF_BOTH = 3, 6  # sizes, and budgets, that a law of both needs; and runs
-SIGNIFICANCE = 0.05  # a floor is kept if runs without one would show it less often than this
-LOWEST, HIGHEST = 0.02, 3.0  # range of the exponents of a law with a floor
+MIN_RUNS = 3  # of a line
+MIN_RUNS_WITH_FLOOR = 4
+MIN_SIZES, MIN_RUNS_OF_SURFACE = 3, 6  # different sizes, and budgets, of a law of both; and runs
+SIGNIFICANCE = 0.05  # a floor is used if it is significant at this level
+MIN_EXPONENT, MAX_EXPONENT = 0.02, 3.0  # of a law with a floor
 HALVINGS = 7  # of the grid's step around its best exponents
 EXACT = 1e-9  # residuals below this count as zero
 
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def compute(self) -> float:
-        """Floating-point operations of training, in Kaplan's estimate."""
+        """C = 6 N D, the floating-point operations of training as estimated by Kaplan et al. (2020)."""
         return 6.0 * self.parameters * self.tokens
 
     def at(self, variable: Variable) -> float:
@@ -57,7 +57,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its 90 % interval."""
+    """A value and its 90 % confidence interval."""
 
     value: float
     low: float
@@ -71,12 +71,12 @@ class Law:
     exponent: Estimate
     scale: float | None
     floor: Estimate | None
-    scatter: float  # relative distance of a run from the law: a standard deviation
+    scatter: float  # standard deviation of the relative errors of runs
 
 
 @dataclass(frozen=True)
 class Band:
-    """The curve of a law and its interval over an axis."""
+    """The curve of a law and its confidence interval over an axis."""
 
     x: tuple[float, ...]
     middle: tuple[float, ...]
@@ -86,7 +86,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Line:
-    """The law along one axis; where the runs are too few, only the reason."""
+    """The law along one axis; `missing` has the reason if there are too few runs."""
 
     variable: Variable
     runs: tuple[str, ...]
@@ -104,7 +104,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Surface:
-    """L = E + A / N^a + B / D^b over all runs; where they are too few, only the reason."""
+    """L = E + A / N^a + B / D^b over all runs; `missing` has the reason if there are too few runs."""
 
     missing: str | None = None
     floor: Estimate | None = None
@@ -123,22 +123,22 @@ class Laws:
     predicted: tuple[Estimate | None, ...]  # the loss of a single run at each point
 
 
-def fit(runs: Sequence[Run], places: Sequence[tuple[int, int]] = (), seed: int = 0, draws: int = DRAWS) -> Laws:
-    """The three lines and the law of both sizes and tokens; `places` are the (N, D) to predict."""
+def fit(runs: Sequence[Run], points: Sequence[tuple[int, int]] = (), seed: int = 0, draws: int = DRAWS) -> Laws:
+    """The three lines and the law of both sizes and tokens; `points` are the (N, D) to predict."""
     largest_data = max((run.tokens for run in runs), default=0)
     largest_size = max((run.parameters for run in runs), default=0)
-    chosen: dict[Variable, Sequence[Run]] = {
+    fitted: dict[Variable, Sequence[Run]] = {
         "N": [run for run in runs if run.tokens == largest_data],
         "D": [run for run in runs if run.parameters == largest_size],
         "C": frontier(runs),
     }
-    lines = tuple(fit_line(variable, some, seed, draws) for variable, some in chosen.items())
-    surface, predicted = fit_surface(runs, places, seed, draws)
+    lines = tuple(fit_line(variable, some, seed, draws) for variable, some in fitted.items())
+    surface, predicted = fit_surface(runs, points, seed, draws)
     return Laws(lines, surface, predicted)
 
 
 def frontier(runs: Sequence[Run]) -> list[Run]:
-    """The compute-efficient frontier: runs that no cheaper one beats, the cheapest first."""
+    """The compute-efficient frontier: runs with a lower loss than all cheaper ones, the cheapest first."""
     best: list[Run] = []
     for run in sorted(runs, key=lambda run: (run.compute, run.loss)):
         if not best or run.loss < best[-1].loss:
@@ -151,26 +151,30 @@ def fit_line(variable: Variable, runs: Sequence[Run], seed: int = 0, draws: int 
     """The power law along one axis, plain and above a floor, and which of the two the runs support."""
     runs = sorted(runs, key=lambda run: run.at(variable))
     names = tuple(run.name for run in runs)
-    if len({run.at(variable) for run in runs}) < FEWEST:
-        what = {"N": "sizes at the largest budget", "D": "budgets of the largest size", "C": "runs that none beats"}
+    if len({run.at(variable) for run in runs}) < MIN_RUNS:
+        what = {
+            "N": "sizes at the largest budget",
+            "D": "budgets of the largest size",
+            "C": "runs on the compute-efficient frontier",
+        }
         found = f"{len(names)} ({', '.join(names)})" if names else "none"
-        return Line(variable, names, f"a line needs {FEWEST} {what[variable]}; there are {found}")
+        return Line(variable, names, f"a line needs {MIN_RUNS} {what[variable]}; there are {found}")
     x, y = np.array([run.at(variable) for run in runs]), np.array([run.loss for run in runs])
     middle = float(np.exp(np.log(x).mean()))
-    places = np.geomspace(x[0], x[-1], 41)
+    grid = np.geomspace(x[0], x[-1], 41)
     straight = _Straight(x / middle, y)
     noise = np.random.default_rng([seed, "NDC".index(variable)]).standard_normal((STRAIGHT * draws, len(runs)))
-    drawn, noise = straight.fitted(noise), noise[:draws]
-    plain, band = straight.law(drawn, middle), straight.band(drawn, places / middle)
+    resamples, noise = straight.fitted(noise), noise[:draws]
+    plain, band = straight.law(resamples, middle), straight.band(resamples, grid / middle)
     above: Law | None = None
     has_floor = False
-    if len(x) >= FEWEST_ABOVE_FLOOR:
+    if len(x) >= MIN_RUNS_WITH_FLOOR:
         curved = _Terms((x / middle,), y)
         above = _above_floor(curved, curved.fitted(noise), middle)
         has_floor = _gains(straight, curved) > _quantile(_null_gains(straight, noise), 1 - SIGNIFICANCE)
         if has_floor:
-            band = curved.band(curved.fitted(noise), places / middle)
-    return Line(variable, names, None, plain, above, has_floor, Band(tuple(places.tolist()), *band))
+            band = curved.band(curved.fitted(noise), grid / middle)
+    return Line(variable, names, None, plain, above, has_floor, Band(tuple(grid.tolist()), *band))
 
 
 class _Straight:
@@ -190,16 +194,16 @@ class _Straight:
         terms = logs @ self.inverse.T  # (R, 2)
         return terms, _scatter(logs - terms @ self.design.T, 2)
 
-    def law(self, drawn: tuple[Numbers, Numbers], middle: float) -> Law:
-        terms, scatters = drawn
+    def law(self, resamples: tuple[Numbers, Numbers], middle: float) -> Law:
+        terms, scatters = resamples
         exponent = _pivot(self.terms[1], terms[:, 1], self.scatter, scatters)
         return Law(exponent, _scale(float(np.exp(self.terms[0])), exponent.value, middle), None, self.scatter)
 
     def band(
-        self, drawn: tuple[Numbers, Numbers], places: Numbers
+        self, resamples: tuple[Numbers, Numbers], x: Numbers
     ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-        terms, scatters = drawn
-        design = np.stack([np.ones_like(places), -np.log(places)])  # (2, P)
+        terms, scatters = resamples
+        design = np.stack([np.ones_like(x), -np.log(x)])  # (2, P)
         return _bands(self.terms @ design, terms @ design, self.scatter, scatters)
 
 
@@ -207,21 +211,21 @@ class _Terms:
     """L = E + the sum of A x^-a over axes, with no term below zero, by least squares of relative errors."""
 
     def __init__(self, axes: Sequence[Numbers], y: Numbers) -> None:
-        self.axes, self.spared = axes, 1 + 2 * len(axes)
+        self.axes, self.fitted_parameters = axes, 1 + 2 * len(axes)
         steps = 60 if len(axes) == 1 else 20
-        grid = np.geomspace(LOWEST, HIGHEST, steps)  # of exponents
+        grid = np.geomspace(MIN_EXPONENT, MAX_EXPONENT, steps)  # of exponents
         self.step = math.log(grid[1] / grid[0])
         self.grid = np.array(list(product(grid, repeat=len(axes))))  # (G, p)
         self.coarse = self.design(axes, self.grid)  # (G, n, k)
         exponents, terms = self._least(y[None], y)
         self.exponents, self.terms = exponents[0], terms[0]  # (p,), (k,)
         self.fit = self.at(axes, exponents, terms)[0]  # (n,)
-        self.scatter = float(_scatter(np.log(y / self.fit), self.spared))
+        self.scatter = float(_scatter(np.log(y / self.fit), self.fitted_parameters))
 
     @staticmethod
     def design(axes: Sequence[Numbers], exponents: Numbers) -> Numbers:
         """The terms of the law with exponents (..., p), for every run: (..., n, k)."""
-        powers = [axis ** -exponents[..., place, None] for place, axis in enumerate(axes)]
+        powers = [axis ** -exponents[..., index, None] for index, axis in enumerate(axes)]
         return np.stack([np.ones_like(powers[0]), *powers], axis=-1)
 
     def at(self, axes: Sequence[Numbers], exponents: Numbers, terms: Numbers) -> Numbers:
@@ -232,63 +236,63 @@ class _Terms:
         """Exponents (R, p), terms (R, k) and scatter (R,) of each resample."""
         losses = self.fit * np.exp(self.scatter * noise)  # (R, n)
         exponents, terms = self._least(losses, self.fit)
-        return exponents, terms, _scatter(np.log(losses / self.at(self.axes, exponents, terms)), self.spared)
+        return exponents, terms, _scatter(np.log(losses / self.at(self.axes, exponents, terms)), self.fitted_parameters)
 
     def _least(self, losses: Numbers, sizes: Numbers) -> tuple[Numbers, Numbers]:
-        """The exponents (R, p) and terms (R, k) with the least squares, of errors in units of `sizes` (n,)."""
-        shares = losses / sizes  # (R, n)
-        place, terms = _best(self.coarse[None] / sizes[:, None], shares)
-        exponents, step = self.grid[place], self.step
+        """The least-squares exponents (R, p) and terms (R, k), for errors in units of `sizes` (n,)."""
+        relative = losses / sizes  # (R, n)
+        best, terms = _best(self.coarse[None] / sizes[:, None], relative)
+        exponents, step = self.grid[best], self.step
         around = np.array(list(product((-1.0, 0.0, 1.0), repeat=len(self.axes))))  # (G, p)
         for _ in range(HALVINGS):
             step /= 2
-            near = np.clip(exponents[:, None] * np.exp(step * around), LOWEST, HIGHEST)  # (R, G, p)
-            place, terms = _best(self.design(self.axes, near) / sizes[:, None], shares)
-            exponents = near[np.arange(len(near)), place]
+            near = np.clip(exponents[:, None] * np.exp(step * around), MIN_EXPONENT, MAX_EXPONENT)  # (R, G, p)
+            best, terms = _best(self.design(self.axes, near) / sizes[:, None], relative)
+            exponents = near[np.arange(len(near)), best]
         return exponents, terms
 
     def band(
-        self, drawn: tuple[Numbers, Numbers, Numbers], places: Numbers
+        self, resamples: tuple[Numbers, Numbers, Numbers], x: Numbers
     ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-        exponents, terms, scatters = drawn
-        middle = np.log(self.at((places,), self.exponents[None], self.terms[None]))[0]
-        return _bands(middle, np.log(self.at((places,), exponents, terms)), self.scatter, scatters)
+        exponents, terms, scatters = resamples
+        middle = np.log(self.at((x,), self.exponents[None], self.terms[None]))[0]
+        return _bands(middle, np.log(self.at((x,), exponents, terms)), self.scatter, scatters)
 
 
 def _best(designs: Numbers, ys: Numbers) -> tuple[NDArray[np.int64], Numbers]:
-    """For each of ys (R, n) the best index (R,) of designs (R or 1, G, n, k), and its terms (R, k), none negative."""
+    """For each of ys (R, n) the best index (R,) of designs (R or 1, G, n, k), and its nonnegative terms (R, k)."""
     k, rows = designs.shape[-1], np.arange(len(ys))
     least, best = np.full(len(ys), np.inf), np.zeros(len(ys), dtype=np.int64)
     found = np.zeros((len(ys), k))
-    for kept in chain.from_iterable(combinations(range(k), m) for m in range(1, k + 1)):
-        q, r = np.linalg.qr(designs[..., list(kept)])  # (R, G, n, m), (R, G, m, m)
+    for subset in chain.from_iterable(combinations(range(k), m) for m in range(1, k + 1)):
+        q, r = np.linalg.qr(designs[..., list(subset)])  # (R, G, n, m), (R, G, m, m)
         onto = (q.swapaxes(-1, -2) @ ys[:, None, :, None])[..., 0]  # (R, G, m)
         terms = np.linalg.solve(r, onto[..., None])[..., 0]  # (R, G, m)
-        rest = (ys**2).sum(1)[:, None] - (onto**2).sum(-1)  # (R, G)
-        rest[(terms < 0).any(-1)] = np.inf
-        place = rest.argmin(1)  # (R,)
-        better = rest[rows, place] < least
-        least, best = np.where(better, rest[rows, place], least), np.where(better, place, best)
+        residual = (ys**2).sum(1)[:, None] - (onto**2).sum(-1)  # (R, G)
+        residual[(terms < 0).any(-1)] = np.inf
+        index = residual.argmin(1)  # (R,)
+        better = residual[rows, index] < least
+        least, best = np.where(better, residual[rows, index], least), np.where(better, index, best)
         whole = np.zeros_like(found)
-        whole[:, list(kept)] = terms[rows, place]
+        whole[:, list(subset)] = terms[rows, index]
         found = np.where(better[:, None], whole, found)
     return best, found
 
 
-def _above_floor(curved: _Terms, drawn: tuple[Numbers, Numbers, Numbers], middle: float) -> Law:
-    exponents, terms, scatters = drawn
-    exponent = _clipped(_pivot(curved.exponents[0], exponents[:, 0], curved.scatter, scatters), HIGHEST)
-    floor = _clipped(_pivot(curved.terms[0], terms[:, 0], curved.scatter, scatters), math.inf)
+def _above_floor(curved: _Terms, resamples: tuple[Numbers, Numbers, Numbers], middle: float) -> Law:
+    exponents, terms, scatters = resamples
+    exponent = _clip(_pivot(curved.exponents[0], exponents[:, 0], curved.scatter, scatters), MAX_EXPONENT)
+    floor = _clip(_pivot(curved.terms[0], terms[:, 0], curved.scatter, scatters), math.inf)
     return Law(exponent, _scale(float(curved.terms[1]), exponent.value, middle), floor, curved.scatter)
 
 
 def _gains(straight: _Straight, curved: _Terms) -> float:
-    """How many times smaller the squares are with a floor than without one."""
+    """The ratio of the residual sums of squares without and with a floor."""
     return float(_ratio(straight.logs - straight.fit, straight.logs - np.log(curved.fit)))
 
 
 def _null_gains(straight: _Straight, noise: Numbers) -> Numbers:
-    """The same for runs that follow a straight line with random residuals: (R,)."""
+    """The same ratio (R,) under the null hypothesis: runs on a straight line with random residuals."""
     logs = straight.fit + straight.scatter * noise  # (R, n)
     curved = _Terms((np.exp(-straight.design[:, 1]),), np.exp(straight.fit))
     exponents, terms = curved._least(np.exp(logs), np.exp(straight.fit))
@@ -302,14 +306,14 @@ def _ratio(plain: Numbers, above: Numbers) -> Numbers:
 
 # ------------------------------------------------------------------ sizes and budgets together
 def fit_surface(
-    runs: Sequence[Run], places: Sequence[tuple[int, int]], seed: int = 0, draws: int = DRAWS
+    runs: Sequence[Run], points: Sequence[tuple[int, int]], seed: int = 0, draws: int = DRAWS
 ) -> tuple[Surface, tuple[Estimate | None, ...]]:
     """The law of sizes and tokens, and the loss of a single run at each point (N, D), with its interval."""
     sizes, budgets = {run.parameters for run in runs}, {run.tokens for run in runs}
-    if min(len(sizes), len(budgets)) < FEWEST_SIDES or len(runs) < FEWEST_OF_BOTH:
-        told = f"{len(runs)} runs of {len(sizes)} sizes and {len(budgets)} budgets"
-        needs = f"{FEWEST_SIDES} sizes, {FEWEST_SIDES} budgets and {FEWEST_OF_BOTH} runs"
-        return Surface(f"the law of both sizes and tokens needs {needs}; there are {told}"), (None,) * len(places)
+    if min(len(sizes), len(budgets)) < MIN_SIZES or len(runs) < MIN_RUNS_OF_SURFACE:
+        found = f"{len(runs)} runs of {len(sizes)} sizes and {len(budgets)} budgets"
+        needs = f"{MIN_SIZES} sizes, {MIN_SIZES} budgets and {MIN_RUNS_OF_SURFACE} runs"
+        return Surface(f"the law of both sizes and tokens needs {needs}; there are {found}"), (None,) * len(points)
     y = np.array([run.loss for run in runs])
     axes = [np.array([run.at(variable) for run in runs]) for variable in ("N", "D")]
     middles = [float(np.exp(np.log(axis).mean())) for axis in axes]
@@ -317,32 +321,32 @@ def fit_surface(
     random = np.random.default_rng([seed, 3])
     exponents, terms, scatters = law.fitted(random.standard_normal((draws, len(runs))))
 
-    def estimate(value: float, drawn: Numbers, most: float) -> Estimate:
-        return _clipped(_pivot(value, drawn, law.scatter, scatters), most)
+    def estimate(value: float, resampled: Numbers, upper: float) -> Estimate:
+        return _clip(_pivot(value, resampled, law.scatter, scatters), upper)
 
-    a, b = (estimate(law.exponents[place], exponents[:, place], HIGHEST) for place in (0, 1))
-    scaled = [float(law.terms[1 + place] * middles[place] ** law.exponents[place]) for place in (0, 1)]
+    a, b = (estimate(law.exponents[index], exponents[:, index], MAX_EXPONENT) for index in (0, 1))
+    scaled = [float(law.terms[1 + index] * middles[index] ** law.exponents[index]) for index in (0, 1)]
     surface = Surface(
         None, estimate(law.terms[0], terms[:, 0], math.inf), a, b, law.scatter, (scaled[0], scaled[1])
     )  # fmt: skip
     predicted: list[Estimate | None] = []
-    for place in places:
-        at = [np.array([value / middle]) for value, middle in zip(place, middles, strict=True)]
+    for point in points:
+        at = [np.array([value / middle]) for value, middle in zip(point, middles, strict=True)]
         middle = float(law.at(at, law.exponents[None], law.terms[None])[0, 0])
-        again = law.at(at, exponents, terms)[:, 0]  # (R,)
+        resampled = law.at(at, exponents, terms)[:, 0]  # (R,)
         single = math.log(middle) + law.scatter * random.standard_normal(draws)
-        moved = _standard(single - np.log(again), scatters)
+        moved = _standard(single - np.log(resampled), scatters)
         low, high = (middle * math.exp(law.scatter * _quantile(moved, share)) for share in _tails())
         predicted.append(Estimate(middle, low, high))
     return surface, tuple(predicted)
 
 
 # ------------------------------------------------------------------ numbers
-def _scatter(distances: Numbers, spared: int) -> Any:
-    """The standard deviation of residuals (..., n), with the degrees of freedom that the fit left."""
-    free = max(1, distances.shape[-1] - spared)
-    found = np.sqrt((distances**2).sum(-1) / free)
-    return np.where(found < EXACT, 0.0, found)
+def _scatter(residuals: Numbers, fitted_parameters: int) -> Any:
+    """The standard deviation of residuals (..., n), by the remaining degrees of freedom."""
+    free = max(1, residuals.shape[-1] - fitted_parameters)
+    deviation = np.sqrt((residuals**2).sum(-1) / free)
+    return np.where(deviation < EXACT, 0.0, deviation)
 
 
 def _standard(moved: Numbers, scatters: Numbers) -> Numbers:
@@ -350,25 +354,25 @@ def _standard(moved: Numbers, scatters: Numbers) -> Numbers:
     return np.divide(moved, scatters, out=np.zeros_like(moved), where=scatters > 0)
 
 
-def _pivot(value: float, drawn: Numbers, scatter: float, scatters: Numbers) -> Estimate:
-    """An interval from how far a value moves between resamples."""
-    moved = _standard(drawn - value, scatters)
+def _pivot(value: float, resampled: Numbers, scatter: float, scatters: Numbers) -> Estimate:
+    """The confidence interval of a value, from its standardized changes between resamples (bootstrap-t)."""
+    moved = _standard(resampled - value, scatters)
     low, high = (float(value + scatter * _quantile(moved, share)) for share in _tails())
     return Estimate(float(value), low, high)
 
 
 def _bands(
-    middle: Numbers, drawn: Numbers, scatter: float, scatters: Numbers
+    middle: Numbers, resampled: Numbers, scatter: float, scatters: Numbers
 ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
     """The law, and its interval, at each point of an axis; all given as logarithms, (P,) and (R, P)."""
-    found = [_pivot(value, drawn[:, place], scatter, scatters) for place, value in enumerate(middle)]
+    found = [_pivot(value, resampled[:, index], scatter, scatters) for index, value in enumerate(middle)]
     middles, lows, highs = zip(*((one.value, one.low, one.high) for one in found), strict=True)
     return tuple(np.exp(middles).tolist()), tuple(np.exp(lows).tolist()), tuple(np.exp(highs).tolist())
 
 
-def _clipped(found: Estimate, most: float) -> Estimate:
-    """An interval without values that the form of the law rules out."""
-    return Estimate(found.value, max(0.0, found.low), min(most, found.high))
+def _clip(estimate: Estimate, upper: float) -> Estimate:
+    """An interval within the possible values, from 0 to `upper`."""
+    return Estimate(estimate.value, max(0.0, estimate.low), min(upper, estimate.high))
 
 
 def _tails() -> tuple[float, float]:
@@ -380,7 +384,7 @@ def _quantile(values: Numbers, share: float) -> float:
 
 
 def _scale(term: float, exponent: float, middle: float) -> float | None:
-    """The c of (c / x)^a, of a term fitted with x in units of its middle; None where there is none."""
+    """The c of (c / x)^a, for a term fitted with x in units of `middle`; None if the loss does not fall."""
     if exponent <= 0 or term <= 0:
         return None
     power = math.log10(middle) + math.log10(term) / exponent

@@ -22,12 +22,12 @@ AXES: dict[Variable, str] = {
 
 
 class Predicted(NamedTuple):
-    """A run that was not fitted: what the law predicts for it, and its measured loss, where these are known."""
+    """A held-out run: its predicted and its measured loss, if known."""
 
     name: str
     parameters: int
     tokens: int
-    said: Estimate | None
+    prediction: Estimate | None
     run: Run | None
 
     def at(self, variable: Variable) -> float:
@@ -36,7 +36,7 @@ class Predicted(NamedTuple):
 
 
 def plot(runs: Sequence[Run], laws: Laws, predicted: Sequence[Predicted], title: str, style: Style = "light") -> Figure:
-    """Three panels: runs coloured by size, filled where a line was fitted to them, with the lines and their bands."""
+    """Three panels with the runs, colored by size and filled if the line was fitted to them, and the fitted lines."""
     shown = [*runs, *(one.run for one in predicted if one.run)]
     sizes = {run.size: run.parameters for run in sorted(shown, key=lambda run: run.parameters)}
     with drawing(style, 11.0, 4.4, title) as (figure, palette):
@@ -67,7 +67,7 @@ def _panel(
     colours: Mapping[str, tuple[float, ...]],
     palette: Palette,
 ) -> None:
-    """One variable: the band and the line, and all runs."""
+    """One panel: the line with its confidence band, and all runs."""
     variable, band = line.variable, line.band
     if band is not None:
         axes.fill_between(band.x, band.low, band.high, color=VERMILION, alpha=0.16, linewidth=0)
@@ -77,13 +77,13 @@ def _panel(
         colour, fill = colours[run.size], colours[run.size] if fitted else palette.paper
         axes.plot(run.at(variable), run.loss, "o", markersize=7 if fitted else 5, mew=1.4, color=colour, mfc=fill)
     for one in predicted:
-        at, said = one.at(variable), one.said
-        if said:
-            reach = [[said.value - said.low], [said.high - said.value]]
-            axes.errorbar(at, said.value, reach, fmt="_", color=VERMILION, capsize=4, markersize=8)
+        at, prediction = one.at(variable), one.prediction
+        if prediction:
+            errors = [[prediction.value - prediction.low], [prediction.high - prediction.value]]
+            axes.errorbar(at, prediction.value, errors, fmt="_", color=VERMILION, capsize=4, markersize=8)
         if one.run:
             axes.plot(at, one.run.loss, "o", markersize=7, color=VERMILION, mfc=colours[one.run.size], mew=1.6)
-    xs = [run.at(variable) for run in runs] + [one.at(variable) for one in predicted if one.said or one.run]
+    xs = [run.at(variable) for run in runs] + [one.at(variable) for one in predicted if one.prediction or one.run]
     scale_axis(axes, "x", True, [np.array(xs)], most=5)
     axes.set_xlabel(AXES[variable])
     axes.set_title(_law(line), fontsize=8.5, color=VERMILION if line.law else palette.quiet)
@@ -91,9 +91,9 @@ def _panel(
 
 
 def _losses(shown: Sequence[Run], laws: Laws, predicted: Sequence[Predicted]) -> list[float]:
-    """What the axis of losses must hold: all of the runs, and what is near them of bands and predictions."""
+    """The losses that the axis must show: those of all runs, and the bands and predictions near them."""
     measured = [run.loss for run in shown]
-    others = [value for one in predicted if one.said for value in (one.said.low, one.said.high)]
+    others = [value for one in predicted if one.prediction for value in (one.prediction.low, one.prediction.high)]
     others += [value for line in laws.lines if line.band for value in (*line.band.low, *line.band.high)]
     if not measured:
         return [value for value in others if np.isfinite(value)] or [1.0, 2.0]

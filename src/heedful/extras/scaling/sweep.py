@@ -1,7 +1,7 @@
-"""A sweep: one ordinary run for each size and budget, each in a process and a folder of its own.
+"""A sweep: one run for each size and budget, each in its own process and folder.
 
-Every run is what `heedful train` makes of the recipe with a few settings changed, so a sweep that was stopped resumes
-each of its runs, and a complete run is never trained again. Needs no torch itself.
+Every run is `heedful train` with a few overrides of the recipe, so a sweep that was stopped resumes each of its runs,
+and a complete run is not trained again. This process does not import torch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from heedful.runs.recipe import find_recipe, load_recipe
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.training.checkpoint.ownership import let_go, make_parents, require_same, take_lock
 
-HEAD_WIDTHS = (64, 32, 16)  # the largest that leaves FEWEST_HEADS is taken
-FEWEST_HEADS = 4
-FEWEST_STEPS = 30  # of a run that is worth fitting
+HEAD_WIDTHS = (64, 32, 16)  # the first that gives MIN_HEADS is taken
+MIN_HEADS = 4
+MIN_STEPS = 30  # of a run that is worth fitting
 PAUSE = 0.2  # seconds between two checks of the runs
-OF_A_PROCESS = 600_000_000  # bytes of a process before it trains anything
+PROCESS_BYTES = 600_000_000  # memory of a process before training
 PR_SET_PDEATHSIG = 1  # its number in prctl.h
 
 
@@ -54,8 +54,8 @@ class Outcome(NamedTuple):
 
     tokens: int
     loss: float  # on the validation set, at the end
-    before: float  # of the first step, in training
-    epochs: int  # passes over the training text that were started
+    initial_loss: float  # of the first training step
+    epochs: int  # that were started
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Its name, which is that of its folder."""
+        """The name of its folder."""
         return self.folder.name
 
     @property
@@ -81,7 +81,7 @@ class Cell:
 
     @property
     def parameters(self) -> int:
-        """N: all parameters but the embeddings, which are those that grow with the vocabulary or with the context."""
+        """N: the number of parameters without token and position embeddings."""
         model = self.recipe.model
         longer = model.model_copy(update={"context": model.context + 1})
         return model.parameters(0) - model.context * (longer.parameters(0) - model.parameters(0))
@@ -96,8 +96,8 @@ class Cell:
         """The approximate memory of its process in bytes: weights, gradients, moments and activations."""
         model, train = self.recipe.model, self.recipe.train
         vocab = (self.recipe.size - model.parameters(0)) // model.width
-        numbers = train.batch_tokens * (2 * vocab + 24 * model.layers * model.width)
-        return OF_A_PROCESS + 16 * self.recipe.size + 4 * numbers
+        activations = train.batch_tokens * (2 * vocab + 24 * model.layers * model.width)
+        return PROCESS_BYTES + 16 * self.recipe.size + 4 * activations
 
     def outcome(self) -> Outcome | None:
         """Its results; None unless it is complete."""
@@ -110,11 +110,11 @@ class Cell:
             if not (steps[-1]["progress"] >= 1 and valid[-1]["step"] == steps[-1]["step"]):
                 return None
             return Outcome(steps[-1]["tokens"], valid[-1]["loss"], steps[0]["loss"], steps[-1]["epoch"] + 1)
-        except (IndexError, KeyError, TypeError):  # nothing recorded, or not by a run
+        except (IndexError, KeyError, TypeError):  # nothing was recorded, or the file is damaged
             return None
 
 
-# ------------------------------------------------------------------ what is to be run
+# ------------------------------------------------------------------ the plan of a sweep
 def read_sizes(text: str, option: str = "--sizes") -> list[Size]:
     """The sizes of a list such as 2x64,3x96."""
     found = []
@@ -126,16 +126,16 @@ def read_sizes(text: str, option: str = "--sizes") -> list[Size]:
                 todo=f"{option} 2x64,3x96,4x128",
             )  # fmt: skip
         found.append(Size(int(match[1]), int(match[2])))
-    return _different(found, option)
+    return _require_distinct(found, option)
 
 
 def read_tokens(text: str) -> list[int]:
     """The budgets of a list such as 1e6,2e6."""
     option = "--tokens"
-    return _different([_count(part, option) for part in _parts(text, option, "1e6,2e6,4e6")], option)
+    return _require_distinct([_count(part, option) for part in _parts(text, option, "1e6,2e6,4e6")], option)
 
 
-def read_places(text: str) -> list[tuple[Size, int]]:
+def read_runs(text: str) -> list[tuple[Size, int]]:
     """The runs of a list such as 6x192:8e6."""
     found, option = [], "--predict"
     for part in _parts(text, option, "6x192:8e6"):
@@ -146,7 +146,7 @@ def read_places(text: str) -> list[tuple[Size, int]]:
                 expected="a size and a number of tokens, as in 6x192:8e6",
             )  # fmt: skip
         found.append((read_sizes(size, option)[0], _count(tokens, option)))
-    return _different(found, option)
+    return _require_distinct(found, option)
 
 
 def _parts(text: str, option: str, example: str) -> list[str]:
@@ -169,10 +169,10 @@ def _count(text: str, option: str) -> int:
     return int(number)
 
 
-def _different(found: list[Any], option: str) -> list[Any]:
-    twice = next((str(one) for place, one in enumerate(found) if one in found[:place]), None)
+def _require_distinct(found: list[Any], option: str) -> list[Any]:
+    twice = next((str(one) for index, one in enumerate(found) if one in found[:index]), None)
     if twice is not None:
-        raise UserError("this is given twice", where=option, found=twice, todo="leave one of them out")
+        raise UserError("this value is given twice", where=option, found=twice, todo="remove one of them")
     return found
 
 
@@ -184,7 +184,7 @@ def plan(
     held_out: Sequence[tuple[Size, int]],
     folder: Path,
 ) -> list[Cell]:
-    """Every size with every budget, and the runs that are only predicted."""
+    """The runs of every size with every budget, and the held-out runs."""
     base = load_recipe(name, overrides)
     if not isinstance(base, LanguageModelRecipe):
         raise UserError(
@@ -194,19 +194,19 @@ def plan(
     if base.start is not None:
         raise UserError(
             "a pretrained model has a fixed size", where="start", found=base.start.folder,
-            todo="leave start out: the runs of a sweep start from random weights",
+            todo="remove start: the runs of a sweep start from random weights",
         )  # fmt: skip
     _require_decay(base)
-    asked = [(size, tokens, False) for size in sizes for tokens in budgets]
+    requested = [(size, tokens, False) for size in sizes for tokens in budgets]
     for size, tokens in held_out:
-        if (size, tokens, False) in asked:
+        if (size, tokens, False) in requested:
             raise UserError(
                 "a run to predict cannot be one of those that are fitted", where="--predict",
                 found=f"{size}:{short(tokens)}", todo="predict a larger one",
             )  # fmt: skip
-        asked.append((size, tokens, True))
+        requested.append((size, tokens, True))
     cells = []
-    for size, tokens, is_held_out in asked:
+    for size, tokens, is_held_out in requested:
         changed = (*overrides, *_changes(base, size, tokens))
         recipe: Any = load_recipe(name, changed)
         cells.append(Cell(size, tokens, changed, recipe, folder / f"{size}-{short(tokens)}", is_held_out))
@@ -214,7 +214,7 @@ def plan(
 
 
 def _require_decay(recipe: LanguageModelRecipe) -> None:
-    """Refuse a schedule that does not decay to the end of each run's own budget: unfinished runs follow no law."""
+    """Raise an error unless the learning rate decays until the end of each run, without which no law holds."""
     schedule = recipe.train.schedule
     if schedule.kind not in ("cosine", "linear"):
         raise UserError(
@@ -243,14 +243,14 @@ def _changes(base: LanguageModelRecipe, size: Size, tokens: int) -> Iterator[str
 def heads_for(width: int) -> int:
     """The number of heads for a width: heads of 64, 32 or 16, and at least four of them where possible."""
     fitting = [head for head in HEAD_WIDTHS if width % head == 0]
-    enough = [head for head in fitting if width // head >= FEWEST_HEADS]
+    enough = [head for head in fitting if width // head >= MIN_HEADS]
     other = [head for head in range(16, 65) if width % head == 0 and head % 2 == 0]
     if width < HEAD_WIDTHS[-1]:
         return 1
     if not (fitting or other):
         raise UserError(
             "this width cannot be split into heads", where="--sizes", found=f"width {width}",
-            expected="a multiple of 16, or of another even number up to 64", todo=f"take {-(-width // 16) * 16}",
+            expected="a multiple of 16, or of another even number up to 64", todo=f"use width {-(-width // 16) * 16}",
         )  # fmt: skip
     return width // (enough or fitting[-1:] or other)[0]
 
@@ -267,7 +267,7 @@ def short(count: int) -> str:
     return brief if len(brief) < len(str(count)) else str(count)
 
 
-# ------------------------------------------------------------------ running it
+# ------------------------------------------------------------------ running the sweep
 @dataclass(frozen=True)
 class Started:
     """The process of a run was started."""
@@ -277,7 +277,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Running:
-    """How far a run is."""
+    """The progress of a run."""
 
     cell: Cell
     share: float
@@ -286,11 +286,11 @@ class Running:
 
 @dataclass(frozen=True)
 class Ended:
-    """The process of a run ended; `wrong` is its error if it failed."""
+    """The process of a run ended; `error` is set if it failed, and empty if it was stopped."""
 
     cell: Cell
     seconds: float
-    wrong: str | None
+    error: str | None
 
 
 Event = Started | Running | Ended
@@ -300,11 +300,11 @@ Event = Started | Running | Ended
 def sweep_folder(folder: Path) -> Iterator[int]:
     """Lock a folder for this sweep and its runs, each of which keeps the lock if this process is killed."""
     if exists(folder) and not is_folder(folder):
-        raise UserError("a file is in the way", where=str(folder), todo="name another folder with -o")
+        raise UserError("this is a file, not a folder", where=str(folder), todo="name another folder with -o")
     if exists(folder / "recipe.yaml"):
         raise UserError("this folder holds a run, not a sweep", where=str(folder), todo="name another folder with -o")
     make_parents(folder / "runs")
-    with disk_errors(folder, "make the folder of the sweep"):
+    with disk_errors(folder, "create the folder of the sweep"):
         folder.mkdir(exist_ok=True)
     try:
         lock = take_lock(folder)
@@ -320,7 +320,7 @@ def sweep_folder(folder: Path) -> Iterator[int]:
 
 
 def require_same_recipes(cells: Sequence[Cell], may_differ: Set[str]) -> None:
-    """Refuse a folder with runs of another recipe, before anything is trained."""
+    """Raise an error if the folder has runs of another recipe, before anything is trained."""
     for cell in cells:
         stored = cell.folder / "recipe.yaml"
         if is_file(stored) and any((cell.folder / "checkpoints").glob("step-*")):
@@ -332,7 +332,7 @@ def require_same_recipes(cells: Sequence[Cell], may_differ: Set[str]) -> None:
 
 
 class Sweep:
-    """Runs in parallel, the longest first; `events` ends when all have ended or were stopped."""
+    """Trains runs in parallel, the largest first, until all have ended or were stopped."""
 
     def __init__(
         self, recipe: str, cells: Sequence[Cell], jobs: int, threads: int, gpus: int, lock: int | None = None
@@ -354,16 +354,16 @@ class Sweep:
         try:
             while self.running or (self.waiting and not self.stopping):
                 while self.waiting and len(self.running) < self.jobs and not self.stopping:
-                    place = next(number for number in range(self.jobs) if number not in self.running)
+                    slot = next(number for number in range(self.jobs) if number not in self.running)
                     cell = self.waiting.pop(0)
-                    self.running[place] = _Child(cell, self._command(cell), self._environment(place), self.lock)
+                    self.running[slot] = _Child(cell, self._command(cell), self._environment(slot), self.lock)
                     yield Started(cell)
                 time.sleep(PAUSE)
-                for place, child in list(self.running.items()):
+                for slot, child in list(self.running.items()):
                     if (code := child.process.poll()) is None:
                         yield from child.progress()
                     else:
-                        del self.running[place]
+                        del self.running[slot]
                         stopped = self.stopping and code == 128 + signal.SIGTERM
                         yield child.ended("" if stopped else None)
         finally:
@@ -377,13 +377,13 @@ class Sweep:
         settings = (*cell.overrides, *threads)
         return [sys.executable, "-m", "heedful", "train", self.recipe, *settings, "--run", str(cell.folder)]
 
-    def _environment(self, place: int) -> dict[str, str]:
-        """The environment of a process: each slot has one of several GPUs."""
+    def _environment(self, slot: int) -> dict[str, str]:
+        """The environment of a process; with several GPUs, each slot uses one of them."""
         if self.gpus < 2:
             return dict(os.environ)
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         names = seen.split(",") if seen else [str(number) for number in range(self.gpus)]
-        return {**os.environ, "CUDA_VISIBLE_DEVICES": names[place % len(names)]}
+        return {**os.environ, "CUDA_VISIBLE_DEVICES": names[slot % len(names)]}
 
 
 class _Child:
@@ -402,58 +402,57 @@ class _Child:
             )  # fmt: skip
 
     def progress(self) -> Iterator[Running]:
-        """How far it is, if that has changed."""
+        """Its progress, if that has changed."""
         steps = read_events(self.cell.folder, last=4096).steps()
         now = (steps[-1]["progress"], steps[-1]["loss"]) if steps else None
         if now and now != self.seen:
             self.seen = now
             yield Running(self.cell, *now)
 
-    def ended(self, told: str | None) -> Ended:
-        """How it ended: `told`, or else its error."""
-        wrong = told
-        if wrong is None and self.process.returncode:
-            wrong = self._wrong()
-        return Ended(self.cell, time.monotonic() - self.began, wrong)
+    def ended(self, error: str | None) -> Ended:
+        """The event of its end, with this error or the one in its log."""
+        if error is None and self.process.returncode:
+            error = self._logged_error()
+        return Ended(self.cell, time.monotonic() - self.began, error)
 
-    def _wrong(self) -> str:
+    def _logged_error(self) -> str:
         """The last error in its log, or the last line."""
         with open_file(self.cell.log) as log:
             log.seek(self.start)
             text = log.read().decode(errors="replace").strip()
         *_, last = ["", *re.split(r"^error: ", text, flags=re.MULTILINE)[1:]]
-        code = f"its process ended with code {self.process.returncode}"
+        code = f"its process ended with exit code {self.process.returncode}"
         return last or (f"{text.splitlines()[-1]} ({code})" if text else code)
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What a new process does first: ask the system, where it can, for SIGTERM when its parent ends."""
+    """A function for a new process that requests SIGTERM when its parent ends, on Linux."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)
     return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def room(cells: Sequence[Cell], cores: int, memory: int | None) -> int:
-    """How many runs fit side by side on these cores, in four fifths of this memory in bytes."""
+def parallel_runs(cells: Sequence[Cell], cores: int, memory: int | None) -> int:
+    """The number of runs that fit on these cores and in four fifths of this memory in bytes."""
     largest = max((cell.memory for cell in cells), default=1)
     fitting = len(cells) if memory is None else int(0.8 * memory / largest)
     return max(1, min(len(cells), cores, fitting))
 
 
-# ------------------------------------------------------------------ what came out
-def measured(cells: Sequence[Cell]) -> tuple[dict[str, Run], dict[str, str]]:
-    """The runs that can be fitted, and why the others cannot, both by name."""
+# ------------------------------------------------------------------ results
+def completed_runs(cells: Sequence[Cell]) -> tuple[dict[str, Run], dict[str, str]]:
+    """The runs that can be fitted, and the reasons why others cannot, both by name."""
     runs: dict[str, Run] = {}
-    left_out: dict[str, str] = {}
+    excluded: dict[str, str] = {}
     for cell in cells:
         outcome = cell.outcome()
         if outcome is None:
-            left_out[cell.name] = "not complete"
-        elif not math.isfinite(outcome.loss) or outcome.loss >= outcome.before:
-            left_out[cell.name] = (
-                f"diverged: loss {outcome.loss:.4g} at its end, {outcome.before:.4g} at its first step"
+            excluded[cell.name] = "not complete"
+        elif not math.isfinite(outcome.loss) or outcome.loss >= outcome.initial_loss:
+            excluded[cell.name] = (
+                f"diverged: loss {outcome.loss:.4g} at the end, {outcome.initial_loss:.4g} at the first step"
             )
         else:
             runs[cell.name] = Run(cell.name, str(cell.size), cell.parameters, outcome.tokens, outcome.loss)
-    return runs, left_out
+    return runs, excluded
