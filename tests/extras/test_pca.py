@@ -266,7 +266,7 @@ def test_many_features_in_pieces_need_a_number_of_components(monkeypatch: pytest
     monkeypatch.setattr(pca, "NARROW", 63)
     for ours in (PCA(), PCA(0.5)):
         with pytest.raises(
-            ValueError, match="more than 63 features, incremental fitting needs an integer n_components"
+            ValueError, match="incremental fitting needs an integer n_components"
         ):
             ours.partial_fit(DIGITS)
         assert ours.fit(DIGITS).n_components_ > 4  # at once, any share will do

@@ -20,13 +20,13 @@ from heedful.extras.scaling.sweep import (
     Size,
     Started,
     Sweep,
+    completed_runs,
     heads_for,
-    measured,
+    parallel_runs,
     plan,
     read_runs,
     read_sizes,
     read_tokens,
-    room,
     short,
     sweep_folder,
 )
@@ -109,7 +109,7 @@ def test_heads_share_every_width_evenly_and_are_16_to_64_wide(width: int) -> Non
 def test_a_width_that_no_heads_can_share_is_refused() -> None:
     with pytest.raises(UserError, match="cannot be split") as error:
         heads_for(67)
-    assert error.value.todo == "take 80"
+    assert error.value.todo == "use width 80"
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_a_fitted_run_cannot_be_predicted(recipe: str) -> None:
 
 def test_runs_side_by_side_fit_into_cores_and_memory(recipe: str) -> None:
     cells = cells_of(recipe, "1x8,1x16,1x24")
-    assert room(cells, 2, None) == 2
-    assert room(cells, 8, None) == 3
-    assert room(cells, 8, 2 * cells[-1].memory) == 1
-    assert room(cells, 8, 1) == 1
+    assert parallel_runs(cells, 2, None) == 2
+    assert parallel_runs(cells, 8, None) == 3
+    assert parallel_runs(cells, 8, 2 * cells[-1].memory) == 1
+    assert parallel_runs(cells, 8, 1) == 1
 
 
 # ------------------------------------------------------------------ outcomes
@@ -186,7 +186,7 @@ def test_runs_that_diverged_or_are_not_complete_are_named_and_left_out(recipe: s
     recorded(nan, float("nan"))
     recorded(worse, 4.5)
     recorded(half, 2.5, progress=0.5)
-    runs, left_out = measured([good, nan, worse, half, absent])
+    runs, left_out = completed_runs([good, nan, worse, half, absent])
     assert list(runs) == [good.name] and runs[good.name].loss == 2.5 and runs[good.name].tokens == 5120
     assert left_out[nan.name].startswith("diverged: loss nan")
     assert left_out[worse.name].startswith("diverged: loss 4.5")
@@ -214,7 +214,7 @@ def test_a_sweep_that_is_told_to_stop_ends_its_runs_and_begins_no_more(recipe: s
             until(lambda: all(cell.log.read_text() for cell in cells[1:]))
             sweep.stop()
     assert begun == [cells[2].name, cells[1].name]  # the longest first
-    assert [event.wrong for event in ended] == ["", ""]
+    assert [event.error for event in ended] == ["", ""]
     assert not sweep.running
 
 

@@ -71,7 +71,7 @@ def test_a_step_is_that_of_plain_loops_in_float64() -> None:
         new_inner[x] += rate * times * slope * seen[y]
         new_outer[y] += rate * times * slope * before[x]
 
-    for block, centres in enumerate(step.centres.tolist()):
+    for block, centres in enumerate(step.centers.tolist()):
         for place, centre in enumerate(centres):
             near = step.weights[block, place, :around].nonzero().flatten().tolist()
             pairs += len(near)
@@ -98,7 +98,7 @@ def test_neighbours_are_those_of_the_same_line_within_reach() -> None:
     seen, distances = 0, set()
     for step in steps:
         for block, place, other in step.weights[..., :around].nonzero().tolist():
-            a, b = int(step.centres[block, place]), int(step.others[block, other])
+            a, b = int(step.centers[block, place]), int(step.others[block, other])
             distances.add(abs(a - b))
             assert 1 <= abs(a - b) <= 4
             assert a // 50 == b // 50
@@ -114,7 +114,7 @@ def test_frequent_words_are_thinned_out_and_chance_words_follow_their_counts() -
     steps = list(Plan(corpus, SkipGramConfig(sample=0.01), 0))
     shares = skipgram.keep_probabilities(corpus.counts, 0.01)
     assert shares[0] == pytest.approx(math.sqrt(0.01 / 0.75) + 0.01 / 0.75)
-    kept = sum(len(step.centres) * BLOCK for step in steps)
+    kept = sum(len(step.centers) * BLOCK for step in steps)
     assert kept == pytest.approx((shares * corpus.counts).sum(), rel=0.05)
     chance = torch.cat([step.others[:, -NEGATIVES:].flatten() for step in steps]).bincount(minlength=3).double()
     wanted = torch.tensor([30_000.0, 5_000.0, 5_000.0], dtype=torch.float64) ** 0.75

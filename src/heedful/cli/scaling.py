@@ -245,7 +245,8 @@ def _results(
         "lines": {line.variable: asdict(line) for line in laws.lines},
         "surface": asdict(laws.surface),
         "predictions": [
-            {"name": one.name, "N": one.parameters, "D": one.tokens, "predicted": one.prediction and asdict(one.prediction),
+            {"name": one.name, "N": one.parameters, "D": one.tokens,
+             "predicted": one.prediction and asdict(one.prediction),
              "measured": one.run and one.run.loss, "inside": _inside(one)}
             for one in predicted
         ],
