@@ -265,9 +265,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 def test_many_features_in_pieces_need_a_number_of_components(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pca, "NARROW", 63)
     for ours in (PCA(), PCA(0.5)):
-        with pytest.raises(
-            ValueError, match="incremental fitting needs an integer n_components"
-        ):
+        with pytest.raises(ValueError, match="incremental fitting needs an integer n_components"):
             ours.partial_fit(DIGITS)
         assert ours.fit(DIGITS).n_components_ > 4  # at once, any share will do
 
