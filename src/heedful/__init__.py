@@ -58,6 +58,7 @@ __all__ = [
     "__version__",
     "attend",
     "build",
+    "entmax15",
     "fit",
     "load",
     "load_glove",
@@ -65,12 +66,15 @@ __all__ = [
     "load_vectors",
     "load_word2vec",
     "show",
+    "softmax",
+    "sparsemax",
     "train",
     "watch",
 ]
 
 if TYPE_CHECKING:
     from heedful.blocks.attention import MultiHead, attend
+    from heedful.blocks.normalizers import entmax15, softmax, sparsemax
     from heedful.blocks.taps import watch
     from heedful.data.own import Dataset
     from heedful.data.word_vectors import WordVectors, load_glove, load_vectors, load_word2vec
@@ -105,6 +109,7 @@ if TYPE_CHECKING:
 # Where each public name is defined; it is imported when it is first used.
 _MODULES = {
     "blocks.attention": ("MultiHead", "attend"),
+    "blocks.normalizers": ("entmax15", "softmax", "sparsemax"),
     "blocks.taps": ("watch",),
     "data.own": ("Dataset",),
     "data.word_vectors": ("WordVectors", "load_glove", "load_vectors", "load_word2vec"),
@@ -148,7 +153,7 @@ _RENAMED = {
 
 def __dir__() -> list[str]:
     """The public names, which `globals()` has only once they are used."""
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> object:

@@ -273,3 +273,15 @@ def test_a_query_attends_to_nothing_where_a_rule_allows_nothing() -> None:
         assert not o[:, :2].any() and o[:, 2].any()
         (grad,) = torch.autograd.grad(o[:, :2].sum(), x)
         assert not grad.any()
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_a_normalizer_may_be_given_by_its_name(name: str) -> None:
+    q, k, v = torch.randn(3, 2, 3, 5, 8)
+    assert attend(q, k, v, normalize=name).equal(attend(q, k, v, normalize=NORMALIZERS[name]))
+    assert MultiHead(8, 2, normalize=name).normalize is NORMALIZERS[name]
+
+
+def test_unknown_normalizers_are_refused_with_the_known_names() -> None:
+    with pytest.raises(ValueError, match="'sparse'; it may be softmax, sparsemax, entmax15 or a function"):
+        attend(*torch.randn(3, 2, 3, 5, 8), normalize="sparse")

@@ -28,7 +28,7 @@ def test_swag_files_are_read(tmp_path: Path) -> None:
     (one, two), skipped = table(tmp_path, HEADER + ROW.format(0) + ROW.format(3)).read("train")
     endings = ("He walks in, slowly.", "He eats it.", "He flies.", "He is a lake.")
     assert one == Question("She opens the door.", endings, 0)
-    assert (two.correct, skipped) == (3, 0)
+    assert (two.right, skipped) == (3, 0)
 
 
 def test_column_names_are_settings(tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ def test_the_page_is_served_until_ctrl_c(run: Run) -> None:
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
 
 
+def test_the_page_opens_at_a_view(run: Run) -> None:
+    with explorer(str(run("gpt")), "--port", "0", "--view", "steps", "--set", "text=Return the") as (_, url, _):
+        assert url.endswith("/#view=steps&model=gpt&text=Return+the")
+
+
 def test_another_address_asks_for_a_token(run: Run) -> None:
     with explorer(str(run("gpt")), "--port", "0", "--host", "127.0.0.2") as (_, _, said):
         assert "token" not in said  # still this machine alone
@@ -133,7 +138,7 @@ def test_mistakes_are_told_in_words(run: Run, tmp_path: Path) -> None:
     twice = failing(here, here)
     assert "given twice" in twice.message and twice.where == here
     assert "ends in .html" in (failing(here, "--out", str(tmp_path / "x.png")).expected or "")
-    assert "--out" in (failing(here, "--view", "heads").todo or "")
+    assert "does not fit" in failing(here, "--view", "fill", "--no-browser").message
     wrong = failing(here, "--out", str(tmp_path / "x.html"), "--view", "fill")
     assert "does not fit" in wrong.message
     assert "heads" in (wrong.expected or "")

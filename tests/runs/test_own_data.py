@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from heedful.data.formats.sources import Pair, Split
-from heedful.data.own import Dataset, documents, images, labelled, pairs, questions, tagged, text
+from heedful.data.own import Dataset, choices, documents, images, labelled, pairs, questions, tagged, text, trees
+from heedful.data.trees.treebank import Tree
 from heedful.errors import UserError
 from heedful.runs.fit import fit
 from heedful.runs.load import load, read_recipe
@@ -96,9 +97,16 @@ def test_a_run_on_own_examples_needs_them_again(tmp_path: Path) -> None:
         again.data.read("test")
 
 
-def test_tasks_over_files_alone_refuse_examples(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="from files"):
-        list(train(load_recipe("swag", ["start.folder=x"]), tmp_path / "run", data=WORDS))
+def test_trees_of_the_user_train_a_tree_classifier(tmp_path: Path) -> None:
+    good, bad = "(3 (2 a) (3 (3 good) (2 film)))", "(1 (2 a) (1 (0 bad) (2 film)))"
+    tiny = ["data={kind: own}", "model.width=4", "model.hidden=4", "train.budget={steps: 4}"]
+    tiny += ["train.evaluate_every=2", "train.save_every=2"]
+    settings = load_recipe("sentiment-trees", tiny)
+    classifier: Any = fit(settings, tmp_path / "run", data=Dataset([good, bad] * 8, [good], [bad]))
+    assert classifier.predict([good])[0].label in range(5)
+    with pytest.raises(UserError, match="no class for a label") as error:
+        fit(settings, tmp_path / "other", data=Dataset([good, bad.replace("(0", "(7")], [good]))
+    assert error.value.where == "data.train, tree 2"
 
 
 @pytest.mark.parametrize(
@@ -110,8 +118,10 @@ def test_tasks_over_files_alone_refuse_examples(tmp_path: Path) -> None:
         (labelled, [("a", "x"), ("b", "c", 3)], ([LABELLED, ("b", "c", "3", "data.train[1]")], 0)),
         (tagged, [(["a", "b"], ["I-X", "O"]), ([], [])], ([(("a", "b"), ("B-X", "O"), "data.train[0]")], 1)),
         (questions, [("who?", "it is me", "me", 6)], ([("0", "who?", "it is me", (("me", 6),))], 0)),
+        (choices, [("a", ["b", "c"], 1)], ([("a", ("b", "c"), 1)], 0)),
+        (trees, ["(1 (0 a) (2 b))"], ([Tree((0, 2, 1), ("a", "b", None), ((), (), (0, 1)))], 0)),
     ],
-    ids=["pairs", "text", "documents", "labelled", "tagged", "questions"],
+    ids=["pairs", "text", "documents", "labelled", "tagged", "questions", "choices", "trees"],
 )  # fmt: skip
 def test_plain_examples_become_what_files_give(collect: Any, rows: list[object], found: tuple[Any, ...]) -> None:
     assert tuple(collect(rows, "train")) == found
@@ -131,6 +141,9 @@ def test_images_are_rows_of_pixels() -> None:
         (labelled, [("a", "x"), ("alone",)]),
         (tagged, [(["a"], ["O"]), (["a", "b"], ["O"])]),
         (questions, [("who?", "it is me", "me", 6), ("who?", "it is me", "me", 0)]),
+        (choices, [("a", ["b", "c"], 1), ("a", ["b", "c"], 2)]),
+        (choices, [("a", ["b", "c"], 1), ("a", "bc", 1)]),
+        (trees, ["(1 a)", 3]),
         (text, ["a", 3]),
         (images, [np.zeros((8, 8)), np.zeros((8, 7))]),
     ],

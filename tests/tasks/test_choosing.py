@@ -60,7 +60,7 @@ def test_the_loss_is_a_softmax_over_the_choices_of_each_question() -> None:
             segments = torch.tensor([[0] * (len(a) + 2) + [1] * (len(b) + 1)])
             x = model.encoder.pool(model.encoder(ids, segments)[:, 0])
             scores.append(x @ model.head.weight[0] + model.head.bias)
-        expected = expected + F.cross_entropy(torch.cat(scores)[None], torch.tensor([question.correct]))
+        expected = expected + F.cross_entropy(torch.cat(scores)[None], torch.tensor([question.right]))
     close(found.total, expected)
     assert int(found.count) == 2
     nothing = choice_loss(model, encode_choices(QUESTIONS, TOKENIZER, 24).batch(np.array([], np.int64)))

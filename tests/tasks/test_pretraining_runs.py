@@ -131,5 +131,5 @@ def test_shipped_recipes_show_in_full_and_read_back(name: str, tmp_path: Path) -
 
 
 def test_only_documents_can_be_tokenized(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing to tokenize"):
+    with pytest.raises(UserError, match="no text to tokenize"):
         tokenize_command("numbers", [], tmp_path / "tokens")

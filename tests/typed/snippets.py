@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import heedful
-from heedful.blocks.normalizers import entmax15, sparsemax
 from heedful.plots.figures import curves, heatmap
 
 TEXT, OTHER = "the red cat sees a small ball .", "a big dog takes the old stone ."
@@ -209,8 +208,9 @@ def watch_attention(runs: Path, folder: Path) -> None:
 def attend_by_hand(runs: Path, folder: Path) -> None:
     q, k, v = torch.randn(3, 8), torch.randn(5, 8), torch.randn(5, 4)
     assert_type(heedful.attend(q, k, v), Tensor)
-    assert_type(heedful.attend(q, k, v, normalize=sparsemax), Tensor)
-    assert heedful.attend(q, k, v, mask=torch.ones(3, 5, dtype=torch.bool), normalize=entmax15).shape == (3, 4)
+    assert_type(heedful.attend(q, k, v, normalize=heedful.sparsemax), Tensor)
+    assert_type(heedful.attend(q, k, v, normalize="entmax15"), Tensor)
+    assert heedful.attend(q, k, v, mask=torch.ones(3, 5, dtype=torch.bool), normalize=heedful.entmax15).shape == (3, 4)
 
 
 def multi_head(runs: Path, folder: Path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.linear import Linear
 from heedful.blocks.masks import Bias, Mask, Ranges, Together, Visible, dense
-from heedful.blocks.normalizers import Normalize, normalized, softmax
+from heedful.blocks.normalizers import Normalize, normalized, normalizer, softmax
 from heedful.blocks.positions import Rotary
 from heedful.blocks.scores import Score, scaled_dot
 from heedful.blocks.taps import Tap, tapped
@@ -58,7 +58,7 @@ def attend(
     mask: Visible = None,
     bias: Bias | Tensor | None = None,
     score: Score = scaled_dot,
-    normalize: Normalize = softmax,
+    normalize: Normalize | str = softmax,
     scores: Tap | None = None,
     weights: Tap | None = None,
     products: Tap | None = None,
@@ -69,7 +69,7 @@ def attend(
 
     All three may come without heads, (B, T, K), or without heads and batch, (T, K). Masks and biases are rules, or
     tensors of two dimensions up to those of q that broadcast to the scores (B, H, T, S); a bias of -inf masks a key.
-    `normalize(scores, mask)` gives the weights: softmax, sparsemax, entmax15 or a function of your own. The scaled dot
+    `normalize` is softmax, sparsemax, entmax15, their names, or a function (scores, mask) -> weights. The scaled dot
     product with softmax runs in a fused kernel as long as no tap has a hook.
 
     When q has W times the rows of k, W hypotheses of each sentence read one memory, as further queries. `choose`
@@ -80,6 +80,7 @@ def attend(
             f"q, k and v have the shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}, but attention takes "
             "q (T, K), k (S, K) and v (S, E), all with the same dimensions before: none, (B,) or (B, H)"
         )
+    normalize = normalizer(normalize)
     if q.dim() < 4:
         lead = (None,) * (4 - q.dim()) if q.dim() == 2 else (slice(None), None)
         mask = mask[:, None] if isinstance(mask, Tensor) and mask.dim() == q.dim() == 3 else mask
@@ -188,7 +189,7 @@ class MultiHead(nn.Module):
         *,
         memory_width: int | None = None,
         score: Score = scaled_dot,
-        normalize: Normalize = softmax,
+        normalize: Normalize | str = softmax,
         rotary: Rotary | None = None,
         output: bool = True,
         bias: bool = True,
@@ -196,7 +197,7 @@ class MultiHead(nn.Module):
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} does not split into {heads} heads")
-        self.heads, self.score, self.normalize, self.rotary = heads, score, normalize, rotary
+        self.heads, self.score, self.normalize, self.rotary = heads, score, normalizer(normalize), rotary
         self.q = Linear(width, width, bias=bias)
         self.kv = Linear(memory_width or width, 2 * width, bias=bias)
         self.out = Linear(width, width, bias=bias) if output else nn.Identity()

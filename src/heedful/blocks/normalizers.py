@@ -42,6 +42,15 @@ def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 NORMALIZERS: dict[str, Normalize] = {"softmax": softmax, "sparsemax": sparsemax, "entmax15": entmax15}
 
 
+def normalizer(named: Normalize | str) -> Normalize:
+    """The function of a name, softmax, sparsemax or entmax15; a function is returned as it is."""
+    if not isinstance(named, str):
+        return named
+    if named not in NORMALIZERS:
+        raise ValueError(f"normalize is {named!r}; it may be {', '.join(NORMALIZERS)} or a function (scores, mask)")
+    return NORMALIZERS[named]
+
+
 def normalized(scores: Tensor, mask: Tensor | None, normalize: Normalize) -> Tensor:
     """Weights by any function (scores, mask) -> weights, which need not care about queries that attend to no key.
 

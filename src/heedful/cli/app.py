@@ -54,6 +54,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "predict": CommandSpec(writing.predict, "runs/numbers in.jsonl --out out.jsonl"),
     },
     "Look inside": {
+        "lectures": CommandSpec(models.lectures, "beam search"),
         "explore": CommandSpec(models.explore, "runs/numbers"),
         "figure": CommandSpec(models.figure, "gradient-distance seed=3 --out gradients.png"),
         "claims": CommandSpec(models.claims, ""),

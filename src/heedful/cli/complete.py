@@ -1,4 +1,4 @@
-"""Shell completion of recipes, their settings, runs, figures and templates. Nothing here imports torch."""
+"""Shell completion of recipes, their settings, runs, figures, lectures and templates. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ def figures(incomplete: str) -> list[tuple[str, str]]:
     from heedful.lectures import FIGURES
 
     return [(name, about) for name, about in FIGURES.items() if name.startswith(incomplete)]
+
+
+def lecture_names(incomplete: str) -> list[tuple[str, str]]:
+    """Decks and topics of the lectures, with their titles."""
+    from heedful.lectures.decks import decks, topics
+
+    titles = {deck.name: deck.title for deck in decks()} | {name: topic.title for name, topic in topics().items()}
+    return [(name, title) for name, title in titles.items() if name.startswith(incomplete)]
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:

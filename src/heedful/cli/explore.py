@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import torch
 import typer
 
 from heedful.cli.output import say
 from heedful.errors import UserError, printable
-from heedful.explore.export import Export, first_view, page_of, require_html, require_indices
+from heedful.explore.export import Export, complete_state, first_view, page_of, require_html, require_indices
 from heedful.explore.server.app import application
 from heedful.explore.server.guard import Policy, serve
 from heedful.explore.server.page import built
@@ -40,8 +41,6 @@ def explore_command(
     settings: Sequence[str],
 ) -> None:
     """Serve the explorer for these models, or write one view of the first to a file."""
-    if (view is not None or settings) and out is None:
-        raise UserError("--view and --set need --out", where="--view" if view else "--set", todo="add --out FILE.html")
     if out is not None:
         require_html(out, "--out")
     token = os.environ.get(TOKEN) or None
@@ -65,18 +64,23 @@ def explore_command(
     built()  # after the errors in the command
     models = [subject.predictor for subject in explorer.subjects.values() if subject.broken is None]
     torch.set_num_threads(max((few_threads(one.model, one.device) for one in models), default=1))
+    export = Export(view=view or first_view(explorer), state=state_of(explorer, settings))
+    if view or settings or out:
+        require_indices(explorer, export, "--set ")
+        complete_state(explorer, export)  # refuses a view that does not fit
     if out is not None:
-        write_view(explorer, out, view, settings)
+        write_view(explorer, out, export)
         return
 
     def ready(url: str) -> None:
         if policy.token != token:
             say(f"token  {policy.token}")
             say("       the page asks for it; set HEEDFUL_TOKEN to choose your own")
-        say(f"open   {url}")
+        address = f"{url}#{urlencode({'view': export.view} | export.state)}" if view or settings else url
+        say(f"open   {address}")
         say("       Ctrl-C stops the server")
         if browser and sys.stdout.isatty():
-            webbrowser.open(url)
+            webbrowser.open(address)
 
     serve_on_free_port(explorer, policy, port is None, ready)
 
@@ -95,16 +99,19 @@ def is_free(policy: Policy) -> bool:
     return True
 
 
-def write_view(explorer: Explorer, out: Path, view: str | None, settings: Sequence[str]) -> None:
-    """Write a view of the first model as a self-contained page."""
+def state_of(explorer: Explorer, settings: Sequence[str]) -> dict[str, Any]:
+    """The state of a view: the first subject, and the settings that are given as KEY=VALUE."""
     state: dict[str, Any] = {"model": next(iter(explorer.subjects))}
     for setting in settings:
         key, sign, value = setting.partition("=")
         if not sign:
             raise UserError("this is not KEY=VALUE", where="--set", found=setting, expected="such as text=hello")
         state[key] = value
-    export = Export(view=view or first_view(explorer), state=state)
-    require_indices(explorer, export, "--set ")
+    return state
+
+
+def write_view(explorer: Explorer, out: Path, export: Export) -> None:
+    """Write a view as a self-contained page."""
     page = page_of(explorer, export)
     write_text_atomic(out, page)
     say(f"wrote {shlex.quote(str(out))}: {len(page.encode()) / 1e6:.1f} MB; open it in a browser")

@@ -12,8 +12,10 @@ from heedful.data.formats.conll import CHUNK, Sentence, Sentences, iob2
 from heedful.data.formats.sources import SPLITS, Examples, Pair, Split, no_data
 from heedful.data.formats.squad import Answer, Question, Questions
 from heedful.data.formats.tables import Item, Items
+from heedful.data.labelled import choices as multiple_choice
 from heedful.data.text.documents import Prose
 from heedful.data.text.files import Text, collect
+from heedful.data.trees.treebank import MOST_CLASSES, Trees, parse_tree
 from heedful.errors import UserError, shown
 
 if TYPE_CHECKING:
@@ -115,6 +117,34 @@ def questions(examples: Iterable[object], split: Split) -> Questions:
             raise _wrong(where, row, "an answer that stands in the passage at its start")
         rows.append(Question(str(number), question, passage, (Answer(answer, row[3]),)))
     return Questions(_some(rows, split, "(question, passage, answer, start)"), 0)
+
+
+def choices(examples: Iterable[object], split: Split) -> multiple_choice.Questions:
+    """(text, choices, correct): the texts of the choices, and the index of the correct one."""
+    rows = []
+    for number, row in enumerate(examples):
+        where, form = f"data.{split}[{number}]", "(text, choices, index of the correct choice)"
+        if (
+            not isinstance(row, Sequence)
+            or len(row) != 3
+            or not isinstance(row[1], Sequence)
+            or isinstance(row[1], str)
+        ):
+            raise _wrong(where, row, form)
+        beginning, *rest = _texts([row[0], *row[1]], split, number, len(row[1]) + 1)
+        if type(row[2]) is not int or not 0 <= row[2] < len(rest) or len(rest) < 2:
+            raise _wrong(where, row, form)
+        rows.append(multiple_choice.Question(beginning, tuple(rest), row[2]))
+    if len({len(row.choices) for row in rows}) > 1:
+        raise _wrong(f"data.{split}", sorted({len(row.choices) for row in rows}), "as many choices for every text")
+    return multiple_choice.Questions(_some(rows, split, "(text, choices, correct)"))
+
+
+def trees(examples: Iterable[object], split: Split) -> Trees:
+    """Labelled trees as text: (2 (1 not) (3 bad))."""
+    lines = [_texts([row], split, number, 1)[0] for number, row in enumerate(examples)]
+    found = [parse_tree(line, f"data.{split}[{number}]", MOST_CLASSES) for number, line in enumerate(lines)]
+    return Trees(_some(found, split, "(label word) or (label trees)"), 0)
 
 
 def text(examples: Iterable[object], split: Split) -> Text:

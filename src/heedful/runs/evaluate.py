@@ -71,7 +71,10 @@ def used(run: Path) -> Used | None:
 
 
 def digest(read: Any, encoded: Any) -> str:
-    """The SHA-256 of the examples of a split: the texts, and what the model reads of them."""
+    """The SHA-256 of the examples of a split: the texts, and what the model reads of them.
+
+    Names of the examples' classes and fields are part of it: with another name, old runs would not resume.
+    """
     rows = next((part for part in read if isinstance(part, list)), []) if isinstance(read, tuple) else []
     texts = (row._replace(where="") if isinstance(row, Item | Sentence) else row for row in rows)  # wherever they are
     return hashlib.sha256(repr([encoded.sha256, *texts]).encode(errors="surrogatepass")).hexdigest()

@@ -194,7 +194,6 @@ class Task(Protocol[R, V, E, P]):
     @staticmethod
     def collect(examples: Iterable[object], split: Split) -> R:
         """Examples that a user gives from Python, as `read` returns those of files."""
-        raise UserError("this task reads its examples from files", where="data", todo="write them to files first")
 
     def learn(self, read: R) -> V:
         """The vocabulary of the training examples."""

@@ -66,7 +66,7 @@ class Recording:
         for result, output in zip(results, outputs, strict=True):
             if planner.values[result].data_ptr() != output.data_ptr():
                 planner.calls.append(Call(aten.copy_.default, (output, planner.values[result]), {}))
-        self.calls = [partial(call.operation, *call.args, **call.options) for call in planner.calls]
+        self.calls = [partial(call.function(), *call.args, **call.options) for call in planner.calls]
 
     def run(self) -> None:
         """Compute the outputs from the current inputs."""
@@ -235,6 +235,18 @@ class Call:
 
     def __call__(self) -> None:
         self.operation(*self.args, **self.options)
+
+    def function(self) -> Callable[..., Any]:
+        """The operation as `torch` exports it where it can, which parses its arguments in half the time."""
+        name = self.operation._schema.name.removeprefix("aten::")
+        exported = getattr(Tensor if name.endswith("_") else torch, name, None)
+        if exported is None:
+            return self.operation
+        try:
+            exported(*self.args, **self.options)
+        except TypeError:  # it names its arguments otherwise
+            return self.operation
+        return exported
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

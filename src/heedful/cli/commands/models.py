@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from heedful.cli.complete import figures, run_folders
+from heedful.cli.complete import figures, lecture_names, run_folders
 from heedful.cli.options import CheckpointOption, Dark, Json
 from heedful.cli.output import print_table
 from heedful.training.checkpoint.choice import at
@@ -51,7 +51,9 @@ def explore(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one view as an HTML file instead of serving the page.")
     ] = None,
-    view: Annotated[str | None, typer.Option(metavar="NAME", help="The view to write, such as heads.")] = None,
+    view: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The view to open or to write, such as heads.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the view, as in its address: text=..., layer=2."),
@@ -88,6 +90,21 @@ def figure(
     from heedful.cli.figure import figure_command
 
     figure_command(name, overrides or [], out, as_json, "dark" if dark else "light")
+
+
+def lectures(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="DECK|TOPIC", help="A deck, a topic, or words to search for.", autocompletion=lecture_names
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the lectures' decks and topics: for each what to type, what it shows, the code, and the test of it."""
+    from heedful.cli.lectures import lectures_command
+
+    lectures_command(words or [], as_json)
 
 
 def claims(as_json: Json = False) -> None:

@@ -68,7 +68,7 @@ def encode_choices(questions: Sequence[Question], tokenizer: PairTokenizer, cont
     """The ids of `[CLS] text [SEP] choice [SEP]` for each choice; all questions have as many."""
     pairs = [(one.text, choice) for one in questions for choice in one.choices]
     texts = encode_texts(pairs, np.full(len(pairs), IGNORE_INDEX), tokenizer, context)
-    return EncodedChoices(texts, np.array([one.correct for one in questions], np.int64), len(questions[0].choices))
+    return EncodedChoices(texts, np.array([one.right for one in questions], np.int64), len(questions[0].choices))
 
 
 class ChoiceBatches(SequenceBatches[LabelledBatch]):

@@ -17,7 +17,7 @@ class Question(NamedTuple):
 
     text: str
     choices: tuple[str, ...]
-    correct: int
+    right: int
 
 
 class Questions(NamedTuple):

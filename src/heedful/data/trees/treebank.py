@@ -44,6 +44,9 @@ class Trees(NamedTuple):
     skipped: int
 
 
+MOST_CLASSES = 10_000
+
+
 class SentimentTrees(Config):
     """Files of labelled trees, and a file of initial word vectors."""
 
@@ -53,7 +56,7 @@ class SentimentTrees(Config):
     train: Name = Field(description="file for training, one tree per line")
     valid: Name = Field(description="file for validation")
     test: Name | None = Field(None, description="file for the final score")
-    classes: int = Field(5, ge=2, le=10_000, description="number of classes; labels are integers from 0")
+    classes: int = Field(5, ge=2, le=MOST_CLASSES, description="number of classes; labels are integers from 0")
     vectors: Name | None = Field(
         None, description="file of word vectors, one word with its values per line, as GloVe's"
     )

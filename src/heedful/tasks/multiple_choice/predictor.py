@@ -69,7 +69,7 @@ class MultipleChoiceAnswerer(Predictor[Choices, Choice, tuple[Choices, int | str
     def _evaluate(self, data: Path | Sequence[tuple[Choices, int | str]]) -> Evaluation:
         if isinstance(data, Path):
             rows = ChoicesTable(train=str(data), valid=str(data)).read("valid").items
-            given, right = [(one.text, one.choices) for one in rows], [one.correct for one in rows]
+            given, right = [(one.text, one.choices) for one in rows], [one.right for one in rows]
         else:
             given = [(text, tuple(choices)) for (text, choices), _ in data]
             right = [

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.labelled.choices import ChoicesTable
+from heedful.data.own import OwnData
 from heedful.models.heads.config import MultipleChoiceConfig
 from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.training.configs import TrainConfig
@@ -23,7 +24,7 @@ class MultipleChoiceRecipe(Finetuning):
     """A whole experiment with texts that have several ways to go on."""
 
     task: MultipleChoiceTaskConfig = MultipleChoiceTaskConfig()
-    data: ChoicesTable = Field(description="texts, their choices, and which is right")
+    data: ChoicesTable | OwnData = Field(discriminator="kind", description="texts, their choices, and which is right")
     model: MultipleChoiceConfig = Field(MultipleChoiceConfig(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
 

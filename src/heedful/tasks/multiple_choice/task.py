@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from heedful.blocks.losses import Loss
 from heedful.data.labelled.choice_batches import ChoiceBatches, EncodedChoices, encode_choices
 from heedful.data.labelled.choices import Questions
+from heedful.data.own import choices
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import MultipleChoiceConfig
 from heedful.tasks.base import Evaluated, HeldOut, Names
@@ -38,6 +39,8 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         counted="questions",
         loss="nats a question",
     )
+
+    collect = staticmethod(choices)
 
     def texts(self, read: Questions) -> list[str]:
         """All texts, each followed by its choices."""
@@ -85,9 +88,7 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         samples = []
         for row in held_out.rows(len(items), self.recipe.train.samples):
             one, best = items[row], int(found[row])
-            samples.append(
-                (one.text, one.choices[one.correct], f"{one.choices[best]} ({probabilities[row, best]:.0%})")
-            )
+            samples.append((one.text, one.choices[one.right], f"{one.choices[best]} ({probabilities[row, best]:.0%})"))
         return held_out.result((accuracy(found, encoded.targets),), samples)
 
     @property

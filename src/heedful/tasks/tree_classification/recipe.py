@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
+from heedful.data.own import OwnData
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, packs
@@ -31,7 +33,9 @@ class TreeRecipe(Recipe):
 
     task: TreeTaskConfig = TreeTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
-    data: SentimentTrees = Field(description="files of labelled trees, and word vectors")
+    data: SentimentTrees | OwnData = Field(
+        discriminator="kind", description="files of labelled trees, and word vectors"
+    )
     tokenizer: WordsConfig = Field(WordsConfig(), description="which words are known")
     model: TreeModelConfig = Field(config_class(USUAL)(), description="what is trained")
     train: TrainConfig = Field(description="how it is trained")
@@ -45,12 +49,17 @@ class TreeRecipe(Recipe):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
-        if self.model.classes != self.data.classes:
+        if isinstance(self.data, SentimentTrees) and self.model.classes != self.data.classes:
             raise ValueError(
                 f"model.classes is {self.model.classes}, but data.classes is {self.data.classes}; "
                 f"write model.classes: {self.data.classes}"
             )
         return self
+
+    @property
+    def vectors_file(self) -> Path | None:
+        """The file of word vectors, if there is one."""
+        return self.data.vectors_file if isinstance(self.data, SentimentTrees) else None
 
     @property
     def size(self) -> int:

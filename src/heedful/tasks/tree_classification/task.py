@@ -13,6 +13,7 @@ import torch
 from heedful.blocks.losses import Loss
 from heedful.data.embedding_init import require_width
 from heedful.data.formats.sources import Split
+from heedful.data.own import trees
 from heedful.data.tokenizers.vocabulary import WordVocab, normalize_word
 from heedful.data.trees.batches import EncodedTrees, TreeBatches, encode_trees
 from heedful.data.trees.treebank import Trees
@@ -43,11 +44,20 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
 
     recipe: TreeRecipe
 
+    collect = staticmethod(trees)
+
     def read(self, split: Split) -> Trees:
-        """The trees of a split, none wider than the model can take."""
-        read = self.recipe.data.read(split)
+        """The trees of a split, none wider than the model can take, with labels that it has classes for."""
+        read: Trees = self.recipe.data.read(split)
+        classes = self.recipe.model.classes
         for number, tree in enumerate(read.trees, start=1):
-            require_narrow(tree, self.recipe.model, f"{self.recipe.data.file(split)}, tree {number}")
+            where = f"{self.recipe.data.file(split)}, tree {number}"
+            require_narrow(tree, self.recipe.model, where)
+            if max(tree.labels) >= classes:
+                raise UserError(
+                    "the model has no class for a label", where=where, found=str(max(tree.labels)),
+                    expected=f"labels from 0 to {classes - 1}", todo="set model.classes",
+                )  # fmt: skip
         return read
 
     def learn(self, read: Trees) -> WordVocab:
@@ -60,7 +70,7 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
 
     def _vectors(self, wanted: set[str], known: int) -> WordVectors | None:
         """The vectors that the recipe names, if it names any, as wide as the model needs them."""
-        path = self.recipe.data.vectors_file
+        path = self.recipe.vectors_file
         if path is None:
             return None
         vectors = load_vectors(path, only=wanted, most=known)
@@ -74,7 +84,7 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
             if vocabulary.vectors not in (None, sha256 := vocabulary.fingerprint(vectors)):
                 raise UserError(
                     "these are not the word vectors that the run started with",
-                    where=str(self.recipe.data.vectors_file),
+                    where=str(self.recipe.vectors_file),
                     found=f"vectors of SHA-256 {sha256[:16]}...",
                     expected=f"vectors of SHA-256 {vocabulary.vectors[:16]}...",
                     todo="restore the former file, or start over with another --run",
@@ -115,11 +125,11 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
 
     def evaluate(self, predictor: TreeClassifier, held_out: HeldOut[Trees, EncodedTrees]) -> Evaluated:
         """Accuracy of whole sentences, of their polarity, and of all nodes, and a few sentences."""
-        trees, classes = held_out.read.trees, self.recipe.data.classes
-        some = [trees[row] for row in held_out.rows(len(trees), self.recipe.train.samples)]
+        found, classes = held_out.read.trees, self.recipe.model.classes
+        some = [found[row] for row in held_out.rows(len(found), self.recipe.train.samples)]
         samples = [
-            (tree.text, class_name(tree.labels[-1], classes), class_name(found.label, classes))
-            for tree, found in zip(some, predictor.classify(some), strict=True)
+            (tree.text, class_name(tree.labels[-1], classes), class_name(predicted.label, classes))
+            for tree, predicted in zip(some, predictor.classify(some), strict=True)
         ]
         return held_out.result(predictor.accuracy(held_out.encoded).scores(classes), samples)
 

@@ -1,0 +1,104 @@
+"""The command `lectures`: the decks, their topics, and what to type for each; needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from heedful.cli.output import json_line, say
+from heedful.lectures.decks import Deck, Topic, decks, find, topics
+
+WIDE = 120  # columns of a file or a pipe
+CARDS = 3  # topics that are shown in full
+
+
+def lectures_command(words: Sequence[str], as_json: bool) -> None:
+    """Print the decks, one deck, one topic, or the topics that match."""
+    found = find(" ".join(words)) if words else None
+    chosen = [topics()[name] for name in found.topics] if isinstance(found, Deck) else found
+    if as_json:
+        for record in _decks() if chosen is None else (topic.record() for topic in chosen):
+            say(json_line(record))
+        return
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = WIDE
+    if chosen is None:
+        overview(console)
+    elif isinstance(found, Deck):
+        console.print(Text(f"{found.title}: {found.lecturer}, {found.course}", "bold"))
+        listing(console, chosen)
+    elif len(chosen) > CARDS:
+        console.print(Text(f"{len(chosen)} topics match", "bold"))
+        listing(console, chosen)
+    else:
+        for topic in chosen:
+            card(console, topic)
+
+
+def _decks() -> Iterable[dict[str, object]]:
+    return (deck._asdict() for deck in decks())
+
+
+def overview(console: Console) -> None:
+    """A line for each deck."""
+    table = Table("deck", "title", "lecturer", "topics", "open", box=None, pad_edge=False, header_style="dim")
+    for deck in decks():
+        unfinished = sum(bool(topics()[name].open) for name in deck.topics)
+        cells = (deck.name, deck.title, deck.lecturer, str(len(deck.topics)), str(unfinished))
+        table.add_row(*(Text(cell, style) for cell, style in zip(cells, ("bold cyan", "", "", "", "dim"), strict=True)))
+    console.print(table)
+    console.print()
+    for command, about in (
+        ("heedful lectures han", "the topics of a deck, in the order of its pages"),
+        ("heedful lectures multi-head", "a topic: what to type, what it shows, the code, the test"),
+        ("heedful lectures beam search", "search titles, summaries, commands, files and ids"),
+    ):
+        console.print(Text(f"  {command:<30}", "cyan") + Text(about, "dim"))
+
+
+def listing(console: Console, chosen: Sequence[Topic]) -> None:
+    """A line or two for each topic."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for topic in chosen:
+        about = Text(topic.title)
+        if topic.open:
+            about.append(f"  open: {', '.join(topic.open)}", "yellow")
+        table.add_row(Text(topic.name, "cyan"), about)
+    console.print(table)
+    console.print(Text(f"\n`heedful lectures {chosen[0].name}` shows what to type for one", "dim"))
+
+
+def card(console: Console, topic: Topic) -> None:
+    """All about one topic."""
+    console.print(Text(topic.title, "bold"), Text(f"({topic.name}; {', '.join(topic.decks)})", "dim"))
+    console.print(Padding(Text(topic.summary), (0, 0, 0, 2)))
+    rows: list[tuple[str, Text]] = []
+    if topic.needs:
+        rows.append(("needs", Text(topic.needs)))
+    rows += [("first", Text(run.train, "cyan") + Text(f"  ({_time(run.minutes)})", "dim")) for run in topic.first]
+    rows += [("type", Text(command, "bold cyan")) for command in topic.run]
+    if topic.shows:
+        rows.append(("shows", Text(topic.shows)))
+    rows += [("code", Text(f"heedful/{file}")) for file in topic.code]
+    for claim in topic.claims:
+        reading = f" {claim.reading}" if claim.reading and not claim.reading.startswith("X") else ""
+        rows.append((claim.id, Text(claim.statement + reading) + Text(f"  {claim.test}", "dim")))
+    for claim in topic.errata:
+        about = Text(f"{claim.statement} {claim.reading}") + Text(f"  {claim.test}", "dim")
+        rows.append((f"erratum {claim.id}", about))
+    rows += [("open", Text(name, "yellow")) for name in topic.open]
+    table = Table(box=None, pad_edge=False, show_header=False)
+    before = ""
+    for label, about in rows:
+        table.add_row(Text("" if label == before else label, "dim"), about)
+        before = label
+    console.print(Padding(table, (0, 0, 1, 2)))
+
+
+def _time(minutes: float) -> str:
+    return f"{minutes * 60:.0f} seconds" if minutes < 1 else f"about {minutes:g} min"

@@ -1,0 +1,176 @@
+"""Five university decks on attention, the Transformer and BERT, topic by topic: what to type, and what proves it.
+
+`decks.toml` holds each topic once: a summary, the commands, what they show, the files of the code, and the ids of its
+rows in the claim sheet. Tests, readings of misprints and what is still open come from the sheet.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heedful.errors import UserError, shown
+from heedful.lectures.claims import OPEN, Claim, sheet
+
+
+class Deck(NamedTuple):
+    """A lecture, and the names of its topics in the order of its pages."""
+
+    name: str
+    title: str
+    lecturer: str
+    course: str
+    topics: Sequence[str]
+
+
+class Training(NamedTuple):
+    """The command that trains a run, and how long it takes on two CPU cores."""
+
+    train: str
+    minutes: float
+
+
+class Topic(NamedTuple):
+    """A subject of one or more pages."""
+
+    name: str
+    title: str
+    summary: str
+    ids: Sequence[str]  # rows of the claim sheet
+    run: Sequence[str] = ()  # commands
+    shows: str = ""  # the result of the commands
+    code: Sequence[str] = ()  # files below src/heedful
+    needs: str = ""  # files of the user's that the commands read
+
+    @property
+    def view(self) -> str | None:
+        """The explorer's view of it, which a command opens."""
+        found = [re.search(r"--view (\S+)", command) for command in self.run]
+        return next((match[1] for match in found if match), None)
+
+    @property
+    def open(self) -> list[str]:
+        """What does not run yet, by name."""
+        return [OPEN[row] for row in self.ids if row in OPEN]
+
+    @property
+    def claims(self) -> list[Claim]:
+        """Its proven rows."""
+        return [_sheet()[row] for row in self.ids if row in _sheet() and not row.startswith("X")]
+
+    @property
+    def errata(self) -> list[Claim]:
+        """The misprints and contradictions on its pages."""
+        return [_sheet()[row] for row in self.ids if row.startswith("X")]
+
+    @property
+    def decks(self) -> list[str]:
+        """The decks that it is part of."""
+        return [deck.name for deck in decks() if self.name in deck.topics]
+
+    @property
+    def first(self) -> list[Training]:
+        """The runs that its commands read and do not train themselves."""
+        made = {word for command in self.run for word in _trained(command)}
+        read = dict.fromkeys(name for command in self.run for name in re.findall(r"\bruns/([\w-]+)", command))
+        return [runs()[name] for name in read if name in runs() and name not in made]
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        return {
+            **self._asdict(),
+            "view": self.view,
+            "decks": self.decks,
+            "first": [training._asdict() for training in self.first],
+            "claims": [_claim(claim) for claim in self.claims],
+            "errata": [_claim(claim) for claim in self.errata],
+            "open": self.open,
+        }
+
+
+class Command(NamedTuple):
+    """A command of a topic, with the words that a shell makes of it."""
+
+    topic: str
+    text: str
+    words: Sequence[str]
+    needs: str
+
+
+@cache
+def _data() -> dict[str, Any]:
+    with open(Path(__file__).with_suffix(".toml"), "rb") as file:
+        return tomllib.load(file)
+
+
+@cache
+def _sheet() -> dict[str, Claim]:
+    return {claim.id: claim for claim in sheet()}
+
+
+@cache
+def decks() -> tuple[Deck, ...]:
+    """The decks."""
+    return tuple(Deck(**deck) for deck in _data()["deck"])
+
+
+@cache
+def topics() -> dict[str, Topic]:
+    """Every topic by its name."""
+    return {topic["name"]: Topic(**topic) for topic in _data()["topic"]}
+
+
+@cache
+def runs() -> dict[str, Training]:
+    """The runs that commands of several topics read, by name."""
+    return {name: Training(**run) for name, run in _data()["runs"].items()}
+
+
+def commands() -> Iterator[Command]:
+    """Every command of every topic, those that train shared runs first."""
+    for name, run in runs().items():
+        yield Command(name, run.train, shlex.split(run.train), "")
+    for topic in topics().values():
+        for command in topic.run:
+            yield Command(topic.name, command, shlex.split(command), topic.needs)
+
+
+def find(query: str) -> Deck | list[Topic]:
+    """The deck or the topic of a name, else the topics that contain every word, matches in titles first."""
+    by_name = {deck.name: deck for deck in decks()}
+    if query.lower() in by_name:
+        return by_name[query.lower()]
+    if query.lower() in topics():
+        return [topics()[query.lower()]]
+    words = query.lower().split()
+    found = [topic for topic in topics().values() if all(_has(topic, word) for word in words)]
+    if not found:
+        near = difflib.get_close_matches(query.lower(), [*by_name, *topics()], n=1)
+        todo = f"did you mean {near[0]}?" if near else "`heedful lectures` lists the decks and their topics"
+        raise UserError("no topic of the lectures matches", found=shown(query), todo=todo)
+    return sorted(found, key=lambda topic: not all(word in f"{topic.name} {topic.title}".lower() for word in words))
+
+
+def _has(topic: Topic, word: str) -> bool:
+    """Whether a word occurs in what is searched: titles, summaries, commands, files, ids and names of what is open."""
+    if re.fullmatch(r"[a-z]\d+", word):
+        return word.upper() in topic.ids
+    texts = (topic.name, topic.title, topic.summary, *topic.run, topic.shows, *topic.code, *topic.open)
+    return any(word in text.lower() for text in texts)
+
+
+def _trained(command: str) -> list[str]:
+    """The run that a command trains, if any."""
+    found = re.match(r"heedful train ([\w-]+)(?:.* --run runs/([\w-]+))?", command)
+    return [found[2] or found[1]] if found else ["demo"] if command == "heedful demo" else []
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    tests = [test for test in (claim.test, *claim.also, claim.page) if test]
+    return {"id": claim.id, "statement": claim.statement, "reading": claim.reading, "tests": tests}

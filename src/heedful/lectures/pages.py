@@ -1,0 +1,93 @@
+"""The documentation's pages about the lectures, from the same data as `heedful lectures`.
+
+`python -m heedful.lectures.pages docs` writes them, and the claim sheet, below a folder.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from heedful.lectures.claims import Claim, render, sheet
+from heedful.lectures.decks import Deck, Topic, decks, topics
+
+NOTE = "<!-- Written by `python -m heedful.lectures.pages docs` from src/heedful/lectures/decks.toml. -->"
+
+
+def pages() -> dict[str, str]:
+    """The text of each page by its path below docs/."""
+    decked = {f"lectures/{deck.name}.md": "\n".join(_deck(deck)) + "\n" for deck in decks()}
+    return {"claims.md": render(sheet()), "lectures.md": "\n".join(_overview()) + "\n"} | decked
+
+
+def _overview() -> Iterator[str]:
+    yield from (NOTE, "", "# The lectures", "")
+    yield "Heedful implements what five university decks on attention, the Transformer and BERT describe. Each page"
+    yield "below goes through a deck topic by topic: what to type, what you see, the code, and the test that proves it."
+    yield ""
+    yield from ("```sh", "heedful lectures                 # the decks", "heedful lectures han             # one deck")
+    yield from ("heedful lectures multi-head      # one topic", "heedful lectures beam search     # search", "```", "")
+    yield from ("| deck | lecturer | topics | with open parts |", "|---|---|---:|---:|")
+    for deck in decks():
+        unfinished = sum(bool(topics()[name].open) for name in deck.topics)
+        link = f"[{deck.title}](lectures/{deck.name}.md)"
+        yield f"| {link} | {deck.lecturer}, {deck.course} | {len(deck.topics)} | {unfinished} |"
+    yield ""
+    yield "Every row of the decks that a test proves is in the [claim sheet](claims.md). These do not run yet:"
+    yield ""
+    for topic in topics().values():
+        yield from (f"- {name} ([{topic.title}](lectures/{topic.decks[0]}.md#{_anchor(topic)}))" for name in topic.open)
+
+
+def _deck(deck: Deck) -> Iterator[str]:
+    yield from (NOTE, "", f"# {deck.title}", "", f"{deck.lecturer}, {deck.course}. [All lectures](../lectures.md)", "")
+    for number, name in enumerate(deck.topics, 1):
+        yield f"{number}. [{topics()[name].title}](#{_anchor(topics()[name])})"
+    for name in deck.topics:
+        yield ""
+        yield from _topic(topics()[name])
+
+
+def _topic(topic: Topic) -> Iterator[str]:
+    yield from (f"## {topic.title}", "", topic.summary)
+    if topic.run:
+        yield from ("", "```sh")
+        yield from (f"{run.train:<40} # first" for run in topic.first)
+        yield from (*topic.run, "```")
+    yield ""
+    if topic.needs:
+        yield f"- needs: {topic.needs}"
+    if topic.shows:
+        yield f"- shows: {topic.shows}"
+    if topic.code:
+        yield "- code: " + ", ".join(f"[{file}](../../src/heedful/{file})" for file in topic.code)
+    for claim in topic.claims:
+        yield f"- {claim.id}: {claim.statement}{_reading(claim)} ([{_file(claim)}](../../{claim.test}))"
+    for claim in topic.errata:
+        yield f"- erratum {claim.id}: {claim.statement}{_reading(claim)} ([{_file(claim)}](../../{claim.test}))"
+    yield from (f"- **open**: {name}" for name in topic.open)
+
+
+def _anchor(topic: Topic) -> str:
+    return re.sub(r"[^\w\- ]", "", topic.title.lower()).replace(" ", "-")
+
+
+def _reading(claim: Claim) -> str:
+    return f" {claim.reading}" if claim.reading and not claim.reading.startswith("X") else ""
+
+
+def _file(claim: Claim) -> str:
+    return claim.test.rpartition("/")[2]
+
+
+def write(folder: Path) -> None:
+    """Write every page below a folder."""
+    for name, text in pages().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
