@@ -66,7 +66,7 @@ def small(kind: Any, config: Any = None, **settings: Any) -> Any:
 
 
 # ------------------------------------------------------------------ against other computations
-def test_with_all_heads_on_the_loss_is_that_of_the_translation(run: Callable[[str], Path]) -> None:
+def test_the_loss_with_all_heads_is_that_of_the_translation(run: Callable[[str], Path]) -> None:
     for name in ("translation", "recurrent"):
         explorer, subject = opened(run(name))
         predictor, text = subject.predictor, TEXTS[name]
@@ -86,7 +86,7 @@ def test_with_all_heads_on_the_loss_is_that_of_the_translation(run: Callable[[st
         assert words["answers"] == [{"text": best.text, "chance": pytest.approx(math.exp(best.log_probability))}]
 
 
-def test_with_all_heads_on_the_loss_is_that_of_the_text(run: Callable[[str], Path]) -> None:
+def test_the_loss_with_all_heads_is_that_of_the_text(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("gpt"))
     predictor, text = subject.predictor, TEXTS["gpt"]
     words, losses = says(explorer, model=subject.name, text=text)
@@ -101,9 +101,7 @@ def test_with_all_heads_on_the_loss_is_that_of_the_text(run: Callable[[str], Pat
     assert [one["chance"] for one in words["answers"]] == pytest.approx(best.values.tolist(), rel=1e-5)
 
 
-def test_without_heads_it_is_the_model_whose_projection_has_zeros_in_their_place(
-    run: Callable[[str], Path], minilm: Path
-) -> None:
+def test_ablating_heads_equals_zeros_in_the_output_projection(run: Callable[[str], Path], minilm: Path) -> None:
     """In float64, and for every kind of attention."""
     for folder, text in ((run("translation"), TEXTS["translation"]), (run("gpt"), TEXTS["gpt"]), (minilm, "too tired")):
         predictor = Subject("it", folder).predictor
@@ -127,14 +125,14 @@ def test_without_heads_it_is_the_model_whose_projection_has_zeros_in_their_place
             assert said.losses().tolist() == whole.tolist()  # nothing of it stays
 
 
-def test_a_recurrent_decoder_without_its_attention_sees_nothing_of_the_source(run: Callable[[str], Path]) -> None:
+def test_a_recurrent_decoder_without_attention_ignores_the_source(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("recurrent"))
     with_it, _ = says(explorer, model=subject.name, text=TEXTS["recurrent"])
     without, _ = says(explorer, model=subject.name, text=TEXTS["recurrent"], off=[[0, 0, 0]])
     assert without["loss"] > with_it["loss"] + 0.1
 
 
-def test_each_head_alone_is_what_it_is_when_one_asks_for_it(run: Callable[[str], Path]) -> None:
+def test_the_losses_of_a_layer_are_those_of_single_heads(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("translation"))
     asked = {"model": subject.name, "text": TEXTS["translation"]}
     for look in range(3):
@@ -145,7 +143,7 @@ def test_each_head_alone_is_what_it_is_when_one_asks_for_it(run: Callable[[str],
 
 
 # ------------------------------------------------------------------ what each kind of model says
-def test_every_kind_of_model_says_what_it_can_do() -> None:
+def test_every_kind_of_model_has_a_prediction() -> None:
     classifier, tagger = (
         small(kind, config, labels=LABELS) for kind, config in ((Classifier, ClassifierConfig), (Tagger, TaggerConfig))
     )
@@ -189,7 +187,7 @@ def test_every_kind_of_model_says_what_it_can_do() -> None:
     assert found.candidates()[0].text == best.text
 
 
-def test_a_token_of_choice_is_hidden_and_no_other_can_be() -> None:
+def test_only_ordinary_tokens_can_be_masked() -> None:
     reader = TextEncoder(small(Bert, masked_words=True), TOKENIZER, CPU)
     given = TextInput(text="Ann saw Rome")
     with torch.inference_mode():
@@ -206,7 +204,7 @@ def test_a_token_of_choice_is_hidden_and_no_other_can_be() -> None:
 
 
 # ------------------------------------------------------------------ questions
-def test_what_is_not_there_is_refused_in_words(run: Callable[[str], Path]) -> None:
+def test_missing_heads_and_layers_are_errors(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("gpt"))
     asked = {"model": subject.name, "text": "The"}
     for off in ([[0, 9, 0]], [[0, 0, 99]], [[7, 0, 0]], [[0, 0]], [[-1, 0, 0]], [[0, 0, 0]] * 5001, "all"):
@@ -226,7 +224,7 @@ def number(page: Any, name: str) -> float:
     return float(page.get_by_test_id(name).inner_text().replace("−", "-"))
 
 
-def test_heads_are_switched_off_in_the_page(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_the_page_ablates_heads(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
     text = TEXTS["gpt"]
     page = browsing.go("ablation", text=text)
@@ -269,7 +267,7 @@ def test_heads_are_switched_off_in_the_page(browse: Callable[..., Any], run: Cal
     assert page.get_by_test_id("missed").inner_text() == f"layer {worst // 4 + 1}, head {worst % 4 + 1}"
 
 
-def test_a_file_of_it_switches_heads_without_a_server(
+def test_a_saved_file_ablates_heads_without_a_server(
     browse: Callable[..., Any], run: Callable[[str], Path], tmp_path: Path
 ) -> None:
     explorer, subject = opened(run("translation"))
@@ -288,7 +286,7 @@ def test_a_file_of_it_switches_heads_without_a_server(
     assert number(browsing.page, "loss-after") == pytest.approx(without["loss"], rel=5e-4)
 
 
-def test_nothing_is_lost_where_nothing_is_off(minilm: Path) -> None:
+def test_the_loss_without_ablation_does_not_change(minilm: Path) -> None:
     """Of a model that gives vectors alone: exactly nothing, and not what rounding leaves."""
     (name,) = (explorer := Explorer([minilm])).subjects
     words, arrays = unpack(explorer.answer("ablation", "says", {"model": name, "text": "It was late.", "off": []}))

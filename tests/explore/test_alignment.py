@@ -24,7 +24,7 @@ def opened(folder: Path) -> tuple[Explorer, Subject]:
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
-def test_the_sharpest_layer_is_what_the_translator_itself_aligns(run: Callable[[str], Path], name: str) -> None:
+def test_the_alignment_is_that_of_the_translator(run: Callable[[str], Path], name: str) -> None:
     explorer, subject = opened(run(name))
     asked = {"model": subject.name, "text": TEXT}
     translation = subject.predictor.search([TEXT])[0][0]
@@ -46,7 +46,7 @@ def test_the_sharpest_layer_is_what_the_translator_itself_aligns(run: Callable[[
     ]
 
 
-def test_every_layer_has_its_own_picture_and_a_given_translation_is_aligned_too(run: Callable[[str], Path]) -> None:
+def test_every_layer_has_an_alignment_also_for_a_given_translation(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("translation"))
     asked = {"model": subject.name, "text": TEXT, "other": "vierzig"}
     words, _ = unpack(explorer.answer("alignment", "steps", asked))
@@ -65,7 +65,7 @@ def test_every_layer_has_its_own_picture_and_a_given_translation_is_aligned_too(
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
-def test_the_picture_and_the_player_show_where_it_looked(
+def test_the_page_shows_and_plays_the_alignment(
     browse: Callable[..., Any], run: Callable[[str], Path], name: str, tmp_path: Path
 ) -> None:
     browsing = browse(run(name), accept_downloads=True)

@@ -209,7 +209,7 @@ def foreign(port: int) -> list[str]:
     return [*variants, "", ":", f":{port}", "*", "null", "/", "..", "a" * 5000]
 
 
-def test_hundreds_of_foreign_hosts_are_refused(port: int) -> None:
+def test_other_host_headers_are_rejected(port: int) -> None:
     hosts = foreign(port)
     assert len(set(hosts)) >= 200
     replies = ask_all(port, [request(port, host="@").replace(b"@", host.encode("latin-1"), 1) for host in hosts])
@@ -221,7 +221,7 @@ def test_hundreds_of_foreign_hosts_are_refused(port: int) -> None:
     assert answered == {}
 
 
-def test_hundreds_of_foreign_origins_are_refused(port: int) -> None:
+def test_other_origins_are_rejected(port: int) -> None:
     here = f"http://127.0.0.1:{port}"
     origins = [f"http://{host}" for host in foreign(port)]
     origins += ["null", "", "file://", "about:blank", "data:", f"https://127.0.0.1:{port}", f"ws://127.0.0.1:{port}"]
@@ -235,7 +235,7 @@ def test_hundreds_of_foreign_origins_are_refused(port: int) -> None:
     assert len(set(origins)) >= 200 and taken == {}
 
 
-def test_the_server_s_own_names_are_answered(port: int) -> None:
+def test_own_host_names_are_accepted(port: int) -> None:
     for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"LOCALHOST:{port}", f"[::1]:{port}"):
         assert ask(port, request(port, host=host)).body == b"the page"
         assert ask(port, request(port, "/api/echo", "POST", b"{}", [("Origin", f"http://{host}")], host)).body == b"{}"
@@ -265,7 +265,7 @@ def test_the_server_s_own_names_are_answered(port: int) -> None:
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
 )
-def test_heads_that_try_to_confuse_are_refused(port: int, head: str) -> None:
+def test_ambiguous_request_heads_are_rejected(port: int, head: str) -> None:
     assert 400 <= ask(port, head.format(here=f"127.0.0.1:{port}").encode()).status < 500
 
 
@@ -282,7 +282,7 @@ def traversals(outside: Path) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def test_hundreds_of_traversals_open_no_file(port: int, outside: Path, careless: FastAPI) -> None:
+def test_path_traversal_opens_no_file(port: int, outside: Path, careless: FastAPI) -> None:
     paths = traversals(outside)
     assert len(paths) >= 500
     for path, got in zip(paths, ask_all(port, [request(port, path) for path in paths]), strict=True):
@@ -301,7 +301,7 @@ def opened(root: Path, path: str) -> bool:
         return False
 
 
-def test_the_explorer_s_own_routes_open_no_file_either(real: int, outside: Path) -> None:
+def test_path_traversal_in_routes_opens_no_file(real: int, outside: Path) -> None:
     paths = traversals(outside)
     for path, got in zip(paths, ask_all(real, [request(real, path) for path in paths]), strict=True):
         assert got is not None and got.status in (400, 404, 414), (path, got)
@@ -311,7 +311,7 @@ def test_the_explorer_s_own_routes_open_no_file_either(real: int, outside: Path)
         assert ask(real, request(real, path)).status in (404, 405), path
 
 
-def test_the_explorer_s_own_routes_refuse_what_is_not_a_question(real: int) -> None:
+def test_routes_reject_invalid_requests(real: int) -> None:
     bodies = [b"", b"[", b"[" * 10**5, b"NaN", b'{"text": 1e999}', b"\xff", b'{"a": 1, "a": 2}', b"{}", b"[]", b'"x"',
               b'{"model": "../../etc/passwd", "text": "a"}', b'{"model": "x", "text": "\\ud800"}',
               json.dumps({"model": "<script>", "text": "a" * 30_000}).encode(), b"1" * 5000]  # fmt: skip
@@ -329,7 +329,7 @@ def test_the_explorer_s_own_routes_refuse_what_is_not_a_question(real: int) -> N
             assert b"Traceback" not in got.body and b"heedful/" not in got.body and b".py" not in got.body
 
 
-def test_every_answer_on_the_wire_is_shielded_and_tells_nothing_of_the_disk(
+def test_every_response_has_security_headers_and_no_paths(
     port: int, outside: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     raws = {
@@ -354,14 +354,14 @@ def test_every_answer_on_the_wire_is_shielded_and_tells_nothing_of_the_disk(
     assert str(outside) in capfd.readouterr().err, "the terminal says what went wrong"
 
 
-def test_a_head_of_the_longest_length_passes_and_a_longer_one_does_not(port: int) -> None:
+def test_the_limit_of_the_request_head(port: int) -> None:
     room = Policy().head - len(f"Host: 127.0.0.1:{port}\r\nX-Long: \r\n")
     assert ask(port, request(port, headers=[("X-Long", "a" * room)])).status == 200
     assert ask(port, request(port, headers=[("X-Long", "a" * (room + 1))])).status == 431
     assert ask(port, request(port, headers=[("X-Long", "a" * 500_000)])).status in (400, 431)
 
 
-def test_a_body_of_the_longest_length_passes_and_a_longer_one_does_not(port: int) -> None:
+def test_the_limit_of_the_request_body(port: int) -> None:
     longest = json.dumps("a" * (Policy().body - 2)).encode()
     assert ask(port, request(port, "/api/echo", "POST", longest)).body == longest
     assert ask(port, request(port, "/api/echo", "POST", longest + b" ")).status == 413
@@ -372,7 +372,7 @@ def test_a_body_of_the_longest_length_passes_and_a_longer_one_does_not(port: int
         assert ask(port, head + chunks + b"0\r\n\r\n").status == status
 
 
-def test_connections_are_kept_and_requests_in_a_row_are_answered_in_order(port: int) -> None:
+def test_keep_alive_and_pipelined_requests(port: int) -> None:
     async def story() -> list[bytes]:
         wire = await connected(port)
         loop, bodies = asyncio.get_running_loop(), []
@@ -386,7 +386,7 @@ def test_connections_are_kept_and_requests_in_a_row_are_answered_in_order(port: 
     assert finished(story()) == [b"0", b"1", b"2"]
 
 
-def test_slow_senders_are_closed_and_others_do_not_notice(careless: FastAPI) -> None:
+def test_slow_clients_are_disconnected_and_others_are_served(careless: FastAPI) -> None:
     async def story(port: int) -> None:
         raw = request(port, "/api/echo", "POST", b"{}")
         (_, statuses), closed = await asyncio.gather(visitors(port, raw, 1.5), siege(port, 60, LONG, "/api/echo", 0.2))
@@ -397,7 +397,7 @@ def test_slow_senders_are_closed_and_others_do_not_notice(careless: FastAPI) -> 
         finished(story(port_of(url)))
 
 
-def test_a_deadline_is_not_put_off_by_what_came_before(careless: FastAPI) -> None:
+def test_a_deadline_is_not_extended_by_earlier_requests(careless: FastAPI) -> None:
     """Silence, a request after a good one, and half a request right behind a good one are all closed."""
 
     async def until_closed(port: int, first: bytes, then: bytes) -> None:
@@ -418,7 +418,7 @@ def test_a_deadline_is_not_put_off_by_what_came_before(careless: FastAPI) -> Non
         finished(story(port_of(url)))
 
 
-def test_silent_connections_cannot_lock_others_out(careless: FastAPI) -> None:
+def test_idle_connections_do_not_block_others(careless: FastAPI) -> None:
     async def story(port: int) -> None:
         silent = [await connected(port) for _ in range(30)]
         async with asyncio.timeout(LONG):
@@ -442,7 +442,7 @@ def test_silent_connections_cannot_lock_others_out(careless: FastAPI) -> None:
         finished(story(port_of(url)))
 
 
-def test_those_who_are_being_answered_are_never_closed_for_others() -> None:
+def test_active_connections_are_not_closed_for_others() -> None:
     app, end, started = FastAPI(openapi_url=None), threading.Event(), threading.Semaphore(0)
 
     @app.post("/api/wait")
@@ -464,7 +464,7 @@ def test_those_who_are_being_answered_are_never_closed_for_others() -> None:
         finished(story(port_of(url)))
 
 
-def test_who_does_not_read_the_answer_is_cut_off(careless: FastAPI) -> None:
+def test_a_client_that_does_not_read_is_disconnected(careless: FastAPI) -> None:
     async def story(port: int) -> None:
         loop, wire = asyncio.get_running_loop(), await connected(port)
         await loop.sock_sendall(wire, request(port, "/api/large", "POST", b"{}"))
@@ -487,7 +487,7 @@ def echo() -> Iterator[tuple[subprocess.Popen[str], int]]:
     process.wait()
 
 
-def test_long_bodies_are_refused_unread(echo: tuple[subprocess.Popen[str], int]) -> None:
+def test_long_bodies_are_rejected_unread(echo: tuple[subprocess.Popen[str], int]) -> None:
     process, port = echo
     head = request(port, "/api/heads/tokens", "POST", headers=[("Content-Length", "300000000"), JSON])
     chunked = request(port, "/api/heads/tokens", "POST", headers=[("Transfer-Encoding", "chunked"), JSON])
@@ -499,7 +499,7 @@ def test_long_bodies_are_refused_unread(echo: tuple[subprocess.Popen[str], int])
     assert memory(process.pid) - before < 20
 
 
-def test_a_refusal_reaches_a_client_that_goes_on_sending(careless: FastAPI) -> None:
+def test_a_rejection_reaches_a_client_that_is_still_sending(careless: FastAPI) -> None:
     """A socket that is closed with unread bytes resets the connection, whether or not its answer was read."""
     with serving(careless, Policy(lingering=LONG)) as url:
         port = port_of(url)
@@ -515,7 +515,7 @@ def test_a_refusal_reaches_a_client_that_goes_on_sending(careless: FastAPI) -> N
     assert answer.startswith(b"HTTP/1.1 413 ") and answer.endswith(b"}")
 
 
-def test_a_client_that_is_refused_and_never_stops_sending_is_cut_off(careless: FastAPI) -> None:
+def test_a_rejected_client_that_keeps_sending_is_disconnected(careless: FastAPI) -> None:
     def send_on(wire: socket.socket) -> None:
         while True:
             wire.sendall(b"a" * 2**14)
@@ -529,7 +529,7 @@ def test_a_client_that_is_refused_and_never_stops_sending_is_cut_off(careless: F
                 send_on(wire)
 
 
-def test_a_crowd_is_served_while_a_fifth_of_it_sends_nonsense(run: Callable[[str], Path]) -> None:
+def test_many_clients_are_served_while_some_send_garbage(run: Callable[[str], Path]) -> None:
     questions = ask_offline(run("translation"))
     process, port = started("-c", PAGE + SERVE, str(run("translation")))
     try:
@@ -549,7 +549,7 @@ def test_a_crowd_is_served_while_a_fifth_of_it_sends_nonsense(run: Callable[[str
 @pytest.mark.parametrize(
     ("number", "path"), [(signal.SIGINT, None), (signal.SIGINT, "/api/sleep"), (signal.SIGTERM, None)]
 )
-def test_told_to_stop_it_goes_quietly(number: signal.Signals, path: str | None) -> None:
+def test_ctrl_c_stops_the_server_without_a_traceback(number: signal.Signals, path: str | None) -> None:
     process, port = started("-c", ECHO)
     assert process.stdout is not None
     with socket.create_connection(("127.0.0.1", port)) as wire:
@@ -561,7 +561,7 @@ def test_told_to_stop_it_goes_quietly(number: signal.Signals, path: str | None) 
     assert code == ({None: 0, "/api/sleep": 130}[path] if number == signal.SIGINT else -signal.SIGTERM)
 
 
-def test_sigterm_lets_the_work_end(echo: tuple[subprocess.Popen[str], int]) -> None:
+def test_sigterm_waits_for_running_requests(echo: tuple[subprocess.Popen[str], int]) -> None:
     process, port = echo
     assert process.stdout is not None
     with ThreadPoolExecutor(1) as pool:
@@ -572,14 +572,14 @@ def test_sigterm_lets_the_work_end(echo: tuple[subprocess.Popen[str], int]) -> N
     assert process.wait(LONG) == -signal.SIGTERM
 
 
-def test_an_address_in_use_is_told_with_what_to_type(port: int, careless: FastAPI) -> None:
+def test_the_error_for_a_port_in_use_suggests_a_command(port: int, careless: FastAPI) -> None:
     with pytest.raises(UserError, match=f"port {port} is in use.*\n.*\n*.*--port 0"):
         serve(careless, Policy(port=port), lambda url: pytest.fail("it does not listen"))
     with pytest.raises(UserError, match="not an address of this machine"):
         serve(careless, Policy.open("192.0.2.1"), lambda url: pytest.fail("it does not listen"))
 
 
-def test_a_token_is_needed_from_outside_and_is_nowhere_to_be_read(
+def test_other_addresses_need_a_token_which_is_never_shown(
     careless: FastAPI, capfd: pytest.CaptureFixture[str]
 ) -> None:
     policy = Policy.open("0.0.0.0")
@@ -600,7 +600,7 @@ def test_a_token_is_needed_from_outside_and_is_nowhere_to_be_read(
     assert policy.token not in "".join(capfd.readouterr())
 
 
-def test_a_browser_logs_in_and_comes_back_by_a_link_from_another_site(chromium: Any, careless: FastAPI) -> None:
+def test_a_browser_logs_in_and_returns_by_a_link(chromium: Any, careless: FastAPI) -> None:
     token, elsewhere = "a-token-that-nobody-guesses", FastAPI(openapi_url=None)
 
     @elsewhere.get("/")
@@ -628,7 +628,7 @@ def test_a_browser_logs_in_and_comes_back_by_a_link_from_another_site(chromium: 
     context.close()
 
 
-def test_open_files_are_given_back(careless: FastAPI) -> None:
+def test_file_descriptors_are_closed(careless: FastAPI) -> None:
     def files() -> int:
         return len(os.listdir("/proc/self/fd"))
 

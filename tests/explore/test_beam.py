@@ -32,7 +32,7 @@ def ids_to(arrays: dict[str, Any], node: int) -> list[int]:
     return ids
 
 
-def test_it_fits_models_that_write_and_no_others(run: Callable[[str], Path], minilm: Path) -> None:
+def test_the_view_fits_generating_models_only(run: Callable[[str], Path], minilm: Path) -> None:
     folders = {name: run(name) for name in ("translation", "recurrent", "gpt", "rnn", "images")}
     subjects = Explorer([*folders.values(), minilm]).subjects
     fits = {name: "beam" in subjects[name].views and "next" in subjects[name].views for name in folders}
@@ -42,7 +42,7 @@ def test_it_fits_models_that_write_and_no_others(run: Callable[[str], Path], min
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
 @pytest.mark.parametrize(("k", "t"), [(2, 2), (4, 1), (5, 3)])
-def test_the_paths_are_those_that_the_translator_finds(run: Callable[[str], Path], name: str, k: int, t: int) -> None:
+def test_hypotheses_are_those_of_the_translator(run: Callable[[str], Path], name: str, k: int, t: int) -> None:
     explorer = Explorer([run(name)])
     words, arrays = grown(explorer, k=k, t=t)
     found = explorer.subjects[name].predictor.search([TEXT], beams=k, top=t)[0]
@@ -82,7 +82,7 @@ def test_a_language_model_searches_as_it_generates(run: Callable[[str], Path], n
 
 
 @pytest.mark.parametrize("name", ["translation", "gpt"])
-def test_a_forced_search_goes_on_from_any_candidate_and_counts_it(run: Callable[[str], Path], name: str) -> None:
+def test_a_search_can_be_forced_through_any_candidate(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
     _, arrays = grown(explorer, k=3, limit=6)
     pruned = int(((arrays["fate"] == beam.PRUNED) & (arrays["step"] == 1)).nonzero()[0][0])
@@ -110,7 +110,7 @@ def sum_of_logs(predictor: Any, ids: list[int]) -> float:
     return float(logs.gather(1, torch.tensor(ids)[:, None]).sum())
 
 
-def test_a_translation_that_the_reader_gives_is_judged(run: Callable[[str], Path]) -> None:
+def test_a_given_translation_is_scored(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("translation")])
     best = explorer.subjects["translation"].predictor.search([TEXT], beams=3)[0][0]
     words, _ = grown(explorer, k=3, other="siebzehn")
@@ -140,14 +140,14 @@ def test_a_translation_that_the_reader_gives_is_judged(run: Callable[[str], Path
         ({"k": "3"}, "valid integer"),
     ],
 )
-def test_what_makes_no_sense_is_said(run: Callable[[str], Path], asked: dict[str, Any], message: str) -> None:
+def test_invalid_requests_are_errors(run: Callable[[str], Path], asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         grown(Explorer([run("translation")]), **asked)
 
 
 @pytest.mark.parametrize("name", ["translation", "gpt", "rnn"])
 @pytest.mark.parametrize("text", ["", " ", "\u0000", "\ud800", "🙂", "<eos> <img src=x onerror=alert(1)>"])
-def test_odd_texts_are_searched_too(run: Callable[[str], Path], name: str, text: str) -> None:
+def test_unusual_texts_are_searched(run: Callable[[str], Path], name: str, text: str) -> None:
     words, arrays = unpack(
         beam.tree(
             Subject(name, run(name)), beam.SearchRequest.model_construct(model=name, text=text, other=None, limit=3)
@@ -156,7 +156,7 @@ def test_odd_texts_are_searched_too(run: Callable[[str], Path], name: str, text:
     assert words["paths"] and len(words["texts"]) == len(arrays["token"])
 
 
-def test_a_text_beyond_the_context_is_gone_on_with_and_an_end_can_be_forced(run: Callable[[str], Path]) -> None:
+def test_a_text_longer_than_the_context_is_continued_and_an_end_can_be_forced(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt")])
     words, _ = grown(explorer, text="one two three " * 60)
     assert words["forgotten"] > 0 and words["paths"]
@@ -164,7 +164,7 @@ def test_a_text_beyond_the_context_is_gone_on_with_and_an_end_can_be_forced(run:
     assert [ids_to(arrays, one["node"]) for one in words["paths"]] == [[7, words["end"]]]
 
 
-def test_a_file_answers_what_its_reader_will_ask(run: Callable[[str], Path]) -> None:
+def test_a_saved_file_answers_likely_requests(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("translation")])
     state = {"model": "translation", "text": TEXT, "k": "3", "t": "2", "penalty": "0.5", "forced": "5", "view": "beam"}
     asked = [json.dumps(one.settings, sort_keys=True) for one in beam.calls(explorer.subject(state["model"]), state)]
@@ -179,7 +179,7 @@ def test_a_file_answers_what_its_reader_will_ask(run: Callable[[str], Path]) -> 
 
 
 @pytest.mark.claim("N2")
-def test_the_page_draws_the_tree_plays_it_and_forces_a_node(run: Callable[[str], Path], browse: Any) -> None:
+def test_the_page_shows_the_tree_plays_it_and_forces_a_node(run: Callable[[str], Path], browse: Any) -> None:
     opened = browse(run("translation"))
     page = opened.go("beam", text=TEXT, k=3, t=2)
     words, arrays = grown(opened.explorer, k=3, t=2)

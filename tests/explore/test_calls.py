@@ -177,7 +177,7 @@ def require_told(said: str, explorer: Explorer, given: Any) -> None:
 
 # ------------------------------------------------------------------ one after another
 @pytest.mark.parametrize("view", VIEWS)
-def test_whatever_is_asked_gets_a_packet_or_an_error_that_a_user_can_read(explorer: Explorer, view: str) -> None:
+def test_any_request_gets_a_packet_or_a_readable_error(explorer: Explorer, view: str) -> None:
     seen: Counter[str] = Counter()
     for call, given, fits in questions(explorer, view, 1, EACH):
         began = time.process_time()
@@ -207,7 +207,7 @@ def test_whatever_is_asked_gets_a_packet_or_an_error_that_a_user_can_read(explor
         ("map", "tsne", {"model": "translation", "of": "tokens", "lines": ["one two six ten"] * 64, "layer": "1"}),
     ],
 )
-def test_the_longest_questions_take_seconds(explorer: Explorer, view: str, call: str, given: dict[str, Any]) -> None:
+def test_the_largest_requests_take_seconds(explorer: Explorer, view: str, call: str, given: dict[str, Any]) -> None:
     began = time.process_time()
     try:
         assert explorer.answer(view, call, given)
@@ -218,13 +218,13 @@ def test_the_longest_questions_take_seconds(explorer: Explorer, view: str, call:
 
 @pytest.mark.parametrize("count", [4, 5, 20])
 @pytest.mark.parametrize("name", ["gpt", "translation"])
-def test_points_that_are_all_the_same_can_be_mapped(explorer: Explorer, name: str, count: int) -> None:
+def test_equal_points_can_be_mapped_without_warnings(explorer: Explorer, name: str, count: int) -> None:
     asked = {"model": name, "of": "sentences", "lines": ["a"] * count, "layer": "table"}
     points = unpack(explorer.answer("map", "tsne", asked))[1]["points"]
     assert points.shape == (count, 2) and np.isfinite(points).all()
 
 
-def test_a_model_that_has_lost_its_numbers_is_told_of(explorer: Explorer) -> None:
+def test_a_model_with_nan_outputs_is_an_error(explorer: Explorer) -> None:
     lost = Explorer([explorer.subject(name).folder for name in ("translation", "recurrent", "gpt", "images")])
     for subject in lost.subjects.values():
         with torch.no_grad():
@@ -242,7 +242,7 @@ def test_a_model_that_has_lost_its_numbers_is_told_of(explorer: Explorer) -> Non
 
 # ------------------------------------------------------------------ files
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_file_of_any_state_is_written_or_refused(explorer: Explorer, view: str) -> None:
+def test_saving_any_state_gives_a_file_or_an_error(explorer: Explorer, view: str) -> None:
     chance = random.Random(view)
     fitting = [subject.name for subject in explorer.subjects.values() if find(view).fits(subject)]
     seen: Counter[str] = Counter()
@@ -261,14 +261,14 @@ def test_a_file_of_any_state_is_written_or_refused(explorer: Explorer, view: str
     assert seen["written"] > 0, seen
 
 
-def test_a_word_that_stands_everywhere_can_be_written_to_a_file(explorer: Explorer) -> None:
+def test_a_very_frequent_word_can_be_saved(explorer: Explorer) -> None:
     state = {"model": "translation", "of": "word", "lines": "\n".join(["two two two"] * 30), "word": "two"}
     assert page_of(explorer, parse_request(Export, json.dumps({"view": "map", "state": state}).encode()))
 
 
 # ------------------------------------------------------------------ through the server
 @pytest.mark.slow
-def test_the_server_answers_or_refuses_and_never_breaks(explorer: Explorer) -> None:
+def test_the_server_never_answers_with_an_internal_error(explorer: Explorer) -> None:
     chance = random.Random(0)
     everything = [(view, *one) for view in VIEWS for one in questions(explorer, view, 3, 2)]
     seen: Counter[int] = Counter()
@@ -310,7 +310,7 @@ def status(body: bytes) -> int | None:
 
 
 # ------------------------------------------------------------------ all at once
-def test_who_asks_at_the_same_time_gets_what_he_gets_alone(explorer: Explorer) -> None:
+def test_concurrent_requests_get_the_same_answers(explorer: Explorer) -> None:
     texts = ["forty two", "six hundred and ten", "one", "nine thousand"]
     kinds: list[tuple[str, str, dict[str, Any]]] = [
         ("heads", "tokens", {}), ("heads", "layer", {"look": "decoder.*.cross.weights", "layer": 0}),
@@ -345,7 +345,7 @@ def test_who_asks_at_the_same_time_gets_what_he_gets_alone(explorer: Explorer) -
     assert len(set(right)) > len(every) * 0.9  # they differ, or being mixed up would not be seen
 
 
-def test_many_texts_do_not_fill_the_memory(explorer: Explorer) -> None:
+def test_the_cache_is_bounded(explorer: Explorer) -> None:
     subject = Subject("gpt", explorer.subject("gpt").folder)
     opened = Explorer([subject.folder])
     opened.subjects["gpt"] = subject

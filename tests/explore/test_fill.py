@@ -37,7 +37,7 @@ def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], di
     return unpack(explorer.answer("fill", call, {"model": next(iter(explorer.subjects)), "text": TEXT, **asked}))
 
 
-def test_a_hidden_place_is_filled_as_the_reader_fills_a_gap(explorer: Explorer, subject: Subject) -> None:
+def test_predictions_of_a_masked_token_are_those_of_the_encoder(explorer: Explorer, subject: Subject) -> None:
     words, arrays = ask(explorer, "guess", hidden=[3])
     right = subject.predictor.fill(GAPPED, fill.TOP).predictions[0]
     assert words["words"] == [[guess.word for guess in right]]
@@ -50,7 +50,7 @@ def test_a_hidden_place_is_filled_as_the_reader_fills_a_gap(explorer: Explorer, 
     assert ask(explorer, "guess", text=GAPPED)[0]["words"] == words["words"]
 
 
-def test_several_places_are_hidden_at_once_and_special_tokens_never(explorer: Explorer, subject: Subject) -> None:
+def test_several_tokens_can_be_masked_but_not_special_ones(explorer: Explorer, subject: Subject) -> None:
     _, arrays = ask(explorer, "guess", hidden=[0, 1, 3, 7, 999])
     assert arrays["places"].tolist() == [1, 3]
     right = subject.predictor.fill("[MASK] = [MASK] O . N", fill.TOP).predictions
@@ -59,13 +59,13 @@ def test_several_places_are_hidden_at_once_and_special_tokens_never(explorer: Ex
     assert none["places"].shape == (0,) and not none["moved"].any()
 
 
-def test_a_gap_of_the_text_itself_has_no_right_word(explorer: Explorer) -> None:
+def test_a_mask_in_the_text_has_no_original_token(explorer: Explorer) -> None:
     _, arrays = ask(explorer, "guess", text=GAPPED)
     assert (arrays["places"].tolist(), arrays["rank"].tolist(), arrays["share"].tolist()) == ([3], [0], [0.0])
     assert ask(explorer, "tokens", text=GAPPED)[0]["first"] == []
 
 
-def test_whether_texts_follow_is_what_the_reader_says(explorer: Explorer, subject: Subject) -> None:
+def test_next_sentence_prediction_is_that_of_the_encoder(explorer: Explorer, subject: Subject) -> None:
     words, _ = ask(explorer, "tokens", other=OTHER)
     assert words["follows"] == subject.predictor.follows(TEXT, OTHER)
     assert ask(explorer, "tokens")[0]["follows"] is None
@@ -79,7 +79,7 @@ def test_whether_texts_follow_is_what_the_reader_says(explorer: Explorer, subjec
     assert after == subject.predictor.following(*covered) != words["follows"]
 
 
-def test_attention_before_and_after_is_that_of_each_text(explorer: Explorer, subject: Subject) -> None:
+def test_attention_with_and_without_mask_is_that_of_each_text(explorer: Explorer, subject: Subject) -> None:
     _, arrays = ask(explorer, "layer", hidden=[3], layer=5)
     traces = [subject.trace(TextInput(text=text)) for text in (TEXT, GAPPED)]
     right = [trace.weights(trace.attentions[0], 5) for trace in traces]
@@ -91,12 +91,12 @@ def test_attention_before_and_after_is_that_of_each_text(explorer: Explorer, sub
     close(torch.tensor(moved[5]), gone, of=1.0)
 
 
-def test_it_is_for_models_that_tell_hidden_words(run: Callable[[str], Path], minilm: Path, subject: Subject) -> None:
+def test_the_view_fits_masked_language_models_only(run: Callable[[str], Path], minilm: Path, subject: Subject) -> None:
     others = Explorer([run("translation"), run("gpt"), run("images"), minilm]).subjects.values()
     assert [fill.fits(one) for one in (subject, *others)] == [True, False, False, False, False]
 
 
-def test_odd_texts_are_shown_or_refused(explorer: Explorer) -> None:
+def test_unusual_texts_are_shown_or_errors(explorer: Explorer) -> None:
     words, _ = ask(explorer, "tokens", text="")
     assert words["first"] == [] and len(words["sides"]["text"]) == 2
     assert ask(explorer, "guess", text="", hidden=[0, 1])[1]["places"].shape == (0,)
@@ -112,9 +112,7 @@ def percent(share: float) -> str:
     return "<0.01 %" if 0 < share < 5e-5 else f"{100 * share:.{2 if 0 < share < 0.0005 else 1}f} %"
 
 
-def test_a_word_is_hidden_and_shown_again_in_the_page(
-    browse: Callable[..., Any], chemist: Path, subject: Subject
-) -> None:
+def test_the_page_masks_a_token_and_restores_it(browse: Callable[..., Any], chemist: Path, subject: Subject) -> None:
     browsing = browse(chemist)
     page = browsing.go("fill", text=TEXT, other=OTHER, hidden="")
     page.get_by_test_id("token-3").click()
@@ -137,7 +135,7 @@ def test_a_word_is_hidden_and_shown_again_in_the_page(
     assert page.get_by_test_id("moved-grid").count() == page.get_by_test_id("before").count() == 0  # nothing changed
 
 
-def test_its_file_holds_all_layers_and_other_words(explorer: Explorer) -> None:
+def test_a_saved_file_has_all_layers_and_other_masks(explorer: Explorer) -> None:
     state = {"model": next(iter(explorer.subjects)), "text": TEXT, "hidden": "3"}
     asked = [
         (one.call, one.settings.get("hidden"), one.settings.get("layer"))

@@ -38,17 +38,17 @@ def by_hand(weights: torch.Tensor) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("shape", [(3, 7, 7), (2, 5, 9), (1, 1, 1), (2, 9, 1)])
-def test_the_numbers_of_a_head_are_those_of_a_loop_over_its_weights(shape: tuple[int, int, int]) -> None:
+def test_head_statistics_match_a_loop_over_the_weights(shape: tuple[int, int, int]) -> None:
     weights = random_weights(*shape)
     assert grid.statistics(weights).numpy() == near(np.array(by_hand(weights)), 16)
 
 
-def test_a_look_at_one_token_alone_has_no_entropy_and_a_known_distance() -> None:
+def test_attention_to_one_token_has_zero_entropy_and_a_known_distance() -> None:
     weights = torch.eye(6)[None].roll(1, 2)  # each looks at the next one, the last at the first
     assert grid.statistics(weights)[0].tolist() == pytest.approx([0, 10 / 6, 1 / 6, 5 / 6])
 
 
-def test_a_small_picture_is_exact_and_a_large_one_loses_no_weight_that_stands_out() -> None:
+def test_small_thumbnails_are_exact_and_large_ones_keep_large_weights() -> None:
     small = random_weights(2, 11, 30)
     assert torch.equal(grid.thumbnails(small), (small.sqrt() * 255).round().to(torch.uint8))
     large = torch.full((1, 500, 333), 1e-4)
@@ -60,9 +60,7 @@ def test_a_small_picture_is_exact_and_a_large_one_loses_no_weight_that_stands_ou
     assert found[0, 47, 77 * 48 // 333] == brightest[0]
 
 
-def test_the_pictures_of_attention_fit_what_looks_and_an_alignment_what_looks_at_a_source(
-    run: Callable[[str], Path], minilm: Path, tmp_path: Path
-) -> None:
+def test_which_models_fit_the_grid_and_the_alignment(run: Callable[[str], Path], minilm: Path, tmp_path: Path) -> None:
     for folder, attentions, aligned in (
         (run("translation"), True, True), (run("recurrent"), True, True), (run("gpt"), True, False),
         (minilm, True, False), (run("rnn"), False, False), (run("images"), False, False), (tmp_path, False, False),
@@ -87,7 +85,7 @@ def test_one_packet_holds_every_kind_of_attention(run: Callable[[str], Path]) ->
             assert arrays[f"pictures{place}"][layer].tolist() == grid.thumbnails(weights).tolist()
 
 
-def test_odd_texts_are_shown_or_refused(run: Callable[[str], Path]) -> None:
+def test_unusual_texts_are_shown_or_errors(run: Callable[[str], Path]) -> None:
     for name in ("translation", "gpt"):
         explorer = Explorer([run(name)])
         (model,) = explorer.subjects
@@ -97,7 +95,7 @@ def test_odd_texts_are_shown_or_refused(run: Callable[[str], Path]) -> None:
             explorer.answer("grid", "wall", {"model": model, "text": "one " * 2000})
 
 
-def test_a_file_holds_the_enlarged_layer_and_no_more_than_it_can(
+def test_a_saved_file_has_the_enlarged_layer_within_its_limit(
     run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     explorer = Explorer([run("translation")])
@@ -110,7 +108,7 @@ def test_a_file_holds_the_enlarged_layer_and_no_more_than_it_can(
     assert (enlarged.settings["look"], enlarged.settings["layer"]) == (state["look"], 1)
 
 
-def test_heads_are_sorted_and_enlarged_in_the_page(browse: Callable[..., Any], minilm: Path) -> None:
+def test_the_page_sorts_and_enlarges_heads(browse: Callable[..., Any], minilm: Path) -> None:
     browsing = browse(minilm)
     page = browsing.go("grid", text=TEXT)
     (subject,) = browsing.explorer.subjects.values()
@@ -171,7 +169,7 @@ def test_heads_are_sorted_and_enlarged_in_the_page(browse: Callable[..., Any], m
     assert page.get_by_test_id("trouble").count() == 0
 
 
-def test_one_head_alone_has_no_wall(run: Callable[[str], Path]) -> None:
+def test_a_model_with_one_head_has_no_grid(run: Callable[[str], Path]) -> None:
     subject = Subject("recurrent", run("recurrent"))
     assert heads.fits(subject) and not grid.fits(subject)
     assert grid.fits(Subject("gpt", run("gpt")))

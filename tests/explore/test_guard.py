@@ -107,7 +107,7 @@ def locked() -> Guard:
     return Guard(answering(), Policy(port=8000, token=TOKEN, pause=0.0))
 
 
-def test_what_passes_reaches_the_application_whole(guard: Guard) -> None:
+def test_accepted_requests_reach_the_application_unchanged(guard: Guard) -> None:
     reply = post(guard, [b'{"a":', b" 1}"])
     assert (reply.status, reply.body) == (200, b'{"a": 1}')
 
@@ -118,7 +118,7 @@ def test_loopback_needs_no_token(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "127.0.0.1.nip.io", "127.1", ""])
-def test_any_other_address_has_a_token_or_is_refused(host: str) -> None:
+def test_other_addresses_need_a_token(host: str) -> None:
     with pytest.raises(UserError, match="could read the models"):
         Policy(host, 8000)
     first, second = Policy.open(host, 8000), Policy.open(host, 8000)
@@ -127,7 +127,7 @@ def test_any_other_address_has_a_token_or_is_refused(host: str) -> None:
     assert Policy.open(host, 8000, TOKEN).token == TOKEN
 
 
-def test_the_address_that_is_printed_is_answered() -> None:
+def test_the_printed_address_is_accepted() -> None:
     for host in ("127.0.0.1", "::1", "192.168.1.5", "Lab.example.org"):
         policy = Policy.open(host, 8000)
         assert policy.answers_to(policy.url.removeprefix("http://").rstrip("/").encode())
@@ -135,26 +135,26 @@ def test_the_address_that_is_printed_is_answered() -> None:
 
 @pytest.mark.parametrize("token", ["", "x" * 15])
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_short_tokens_are_refused(host: str, token: str) -> None:
+def test_short_tokens_are_rejected(host: str, token: str) -> None:
     with pytest.raises(UserError, match="too short"):
         Policy.open(host, 8000, token)
     assert Policy.open(host, 8000, "x" * 16).token == "x" * 16
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
-def test_ports_are_ports(port: int) -> None:
+def test_invalid_ports_are_rejected(port: int) -> None:
     with pytest.raises(UserError, match="invalid port"):
         Policy(port=port)
 
 
-def test_the_port_may_be_left_out_only_where_browsers_leave_it_out() -> None:
+def test_the_port_may_be_omitted_only_if_it_is_the_default() -> None:
     assert Policy(port=80).answers_to(b"localhost") and Policy(port=80).answers_to(b"localhost:80")
     assert not Policy(port=8000).answers_to(b"localhost")
     assert Policy.open("0.0.0.0", 80).answers_to(b"10.1.2.3")
     assert not Policy.open("0.0.0.0", 8000).answers_to(b"10.1.2.3")
 
 
-def test_bound_to_all_addresses_it_answers_to_addresses_and_its_own_name_only() -> None:
+def test_a_server_on_all_addresses_accepts_ip_addresses_and_its_own_name() -> None:
     policy = Policy.open("0.0.0.0", 8000)
     name = socket.gethostname()
     for host in ("10.1.2.3:8000", "[fe80::1]:8000", "[::ffff:1.2.3.4]:8000", "localhost:8000", f"{name.upper()}:8000"):
@@ -168,14 +168,14 @@ def test_bound_to_all_addresses_it_answers_to_addresses_and_its_own_name_only() 
         assert not policy.answers_to(host.encode("latin-1")), host
 
 
-def test_two_headers_where_one_decides_are_refused(guard: Guard) -> None:
+def test_duplicate_security_headers_are_rejected(guard: Guard) -> None:
     for name, value in ((b"host", b"127.0.0.1:8000"), (b"origin", b"http://127.0.0.1:8000"), JSON):
         headers = [HERE, JSON, (b"origin", b"http://127.0.0.1:8000"), (name, value)]
         assert asked(guard, "/api/x", "POST", headers, b"{}").status == 400, name
     assert asked(guard, headers=()).error == "there is no Host header"
 
 
-def test_the_origin_must_be_the_name_that_was_asked(guard: Guard) -> None:
+def test_the_origin_must_match_the_host(guard: Guard) -> None:
     assert post(guard, b"{}", (b"origin", b"http://127.0.0.1:8000")).status == 200
     assert post(guard, b"{}", (b"origin", b"HTTP://127.0.0.1:8000")).status == 200
     for origin in (b"null", b"http://localhost:8000", b"http://127.0.0.1", b"https://127.0.0.1:8000", b""):
@@ -201,7 +201,7 @@ def test_the_origin_must_be_the_name_that_was_asked(guard: Guard) -> None:
         (b"anything", b"cors", b"empty", "GET", "/assets/a.js", 403),
     ],
 )
-def test_other_pages_may_link_here_and_nothing_else(
+def test_cross_site_requests_are_rejected_except_links(
     guard: Guard, site: bytes, mode: bytes, dest: bytes, method: str, path: str, status: int
 ) -> None:
     told = [(b"sec-fetch-site", site), (b"sec-fetch-mode", mode), (b"sec-fetch-dest", dest)]
@@ -210,7 +210,7 @@ def test_other_pages_may_link_here_and_nothing_else(
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "get", "X"])
-def test_other_methods_are_refused(guard: Guard, method: str) -> None:
+def test_other_methods_are_rejected(guard: Guard, method: str) -> None:
     reply = asked(guard, method=method)
     assert reply.status == 405 and reply.headers[b"allow"] == b"GET, HEAD, POST"
 
@@ -218,17 +218,17 @@ def test_other_methods_are_refused(guard: Guard, method: str) -> None:
 @pytest.mark.parametrize(
     "kind", [b"text/plain", b"application/json5", b"multipart/form-data", b"", b"text/json", b"*/*"]
 )
-def test_only_json_may_be_posted(guard: Guard, kind: bytes) -> None:
+def test_only_json_bodies_are_accepted(guard: Guard, kind: bytes) -> None:
     assert asked(guard, "/api/x", "POST", (HERE, (b"content-type", kind)), b"{}").status == 415
     assert asked(guard, "/api/x", "POST", (HERE,), b"{}").status == 415
 
 
 @pytest.mark.parametrize("kind", [b"application/json; charset=utf-8", b"Application/JSON", b"application/json ;a=b"])
-def test_json_may_have_parameters(guard: Guard, kind: bytes) -> None:
+def test_json_content_types_may_have_parameters(guard: Guard, kind: bytes) -> None:
     assert asked(guard, "/api/x", "POST", (HERE, (b"content-type", kind)), b"{}").status == 200
 
 
-def test_bodies_are_measured_before_and_while_they_are_read(guard: Guard) -> None:
+def test_body_sizes_are_checked_before_and_while_reading(guard: Guard) -> None:
     limit = guard.policy.body
     assert post(guard, b"a" * limit, (b"content-length", b"%d" % limit)).status == 200
     assert post(guard, b"", (b"content-length", b"%d" % (limit + 1))).status == 413
@@ -238,7 +238,7 @@ def test_bodies_are_measured_before_and_while_they_are_read(guard: Guard) -> Non
     assert guard.held == 0
 
 
-def test_all_bodies_together_have_a_limit_too() -> None:
+def test_the_total_size_of_bodies_is_limited() -> None:
     async def story() -> list[int]:
         halt = asyncio.Event()
 
@@ -266,17 +266,17 @@ def test_all_bodies_together_have_a_limit_too() -> None:
         [(b"content-length", b"2"), (b"content-length", b"3")],
     ],
 )
-def test_a_length_that_is_not_clear_is_refused(guard: Guard, headers: Headers) -> None:
+def test_an_ambiguous_content_length_is_rejected(guard: Guard, headers: Headers) -> None:
     assert post(guard, b"{}", *headers).status == 400
 
 
-def test_only_a_post_has_a_body(guard: Guard) -> None:
+def test_only_post_requests_have_a_body(guard: Guard) -> None:
     assert asked(guard, headers=(HERE, (b"content-length", b"2"))).status == 400
     assert asked(guard, headers=(HERE, (b"transfer-encoding", b"chunked"))).status == 400
     assert asked(guard, headers=(HERE, (b"content-length", b"0"))).status == 200
 
 
-def test_addresses_have_a_length(guard: Guard) -> None:
+def test_the_length_of_urls_is_limited(guard: Guard) -> None:
     path, query = guard.policy.path, guard.policy.query
     assert asked(guard, "/" + "a" * (path - 1)).status == 200
     assert asked(guard, "/" + "a" * path).status == 414
@@ -291,16 +291,16 @@ def test_addresses_have_a_length(guard: Guard) -> None:
      "/a%2fb", "/a%2Fb", "/%2e%2e/a", "/%252e", "/a%00b", "/a%0ab", "/a%zz", "/a%", "/a;b", "/a:b", "/a\x7f", "/a\xe9",
      "/%c3%a9", "/a#b", '/a"b', "/<b>"],
 )  # fmt: skip
-def test_paths_are_plain(guard: Guard, path: str) -> None:
+def test_unusual_paths_are_rejected(guard: Guard, path: str) -> None:
     assert asked(guard, path).status == 400
 
 
 @pytest.mark.parametrize("path", ["/", "/assets/index-Ab_3.js", "/api/heads/layer", "/a%20b", "/%61pi/x"])
-def test_plain_paths_pass(guard: Guard, path: str) -> None:
+def test_ordinary_paths_are_accepted(guard: Guard, path: str) -> None:
     assert asked(guard, path).status == 200
 
 
-def test_websockets_are_refused(guard: Guard) -> None:
+def test_websockets_are_rejected(guard: Guard) -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -349,25 +349,25 @@ def test_json_is_strict(body: bytes, said: str) -> None:
     "value",
     [{}, [1, -2.5, "x", None, True], {"a": {"b": [[]]}}, "[[[[" * 50, '\\"[' * 50, "😀\0é", 2**63 - 1, -(2**63)],
 )
-def test_json_that_is_meant_is_read(value: Any) -> None:
+def test_valid_json_is_parsed(value: Any) -> None:
     assert read_json(json.dumps(value).encode()) == value
     assert read_json(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
-def test_the_deepest_nesting_that_is_allowed() -> None:
+def test_the_limit_of_json_nesting() -> None:
     assert read_json(b"[" * 32 + b"]" * 32) is not None
     assert read_json(b'[{"a": []}]', deepest=3) == [{"a": []}]
     with pytest.raises(Refused, match="more than 2 deep"):
         read_json(b'[{"a": []}]', deepest=2)
 
 
-def test_a_megabyte_of_quotes_takes_no_time() -> None:
+def test_a_megabyte_of_quotes_is_parsed_fast() -> None:
     for body in (b'\\"' * 2**19, b'"\\' * 2**19, b'"' * 2**20, b'["' + b'\\"' * 2**19, b'"a' * 2**19):
         with pytest.raises(Refused):
             read_json(body)  # hours, if each of a million quotes were followed to the end
 
 
-def test_every_answer_is_shielded(locked: Guard, guard: Guard) -> None:
+def test_every_response_has_security_headers(locked: Guard, guard: Guard) -> None:
     async def fails(scope: Any) -> bytes:
         raise ValueError
 
@@ -388,13 +388,13 @@ def test_every_answer_is_shielded(locked: Guard, guard: Guard) -> None:
     )
 
 
-def test_only_the_page_s_own_files_may_be_kept_by_a_browser(guard: Guard, locked: Guard) -> None:
+def test_only_static_files_may_be_cached(guard: Guard, locked: Guard) -> None:
     assert b"cache-control" not in asked(guard, "/assets/a.js").headers
     assert asked(guard, "/api/x").headers[b"cache-control"] == b"no-store"
     assert asked(locked, "/assets/a.js").headers[b"cache-control"] == b"no-store"  # it says that one must log in
 
 
-def test_what_goes_wrong_is_told_to_the_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_internal_errors_are_printed_to_the_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
     async def fails(scope: Any) -> bytes:
         raise ValueError("in /home/someone/secret \x1b[31m")
 
@@ -406,14 +406,14 @@ def test_what_goes_wrong_is_told_to_the_terminal_alone(capsys: pytest.CaptureFix
     assert "Traceback" in told and "/home/someone/secret" in told and "\x1b" not in told
 
 
-def test_an_application_that_says_nothing_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_application_without_a_response_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         return
 
     assert asked(Guard(app, Policy(port=8000))).status == 500
 
 
-def test_an_application_may_refuse(guard: Guard) -> None:
+def test_an_application_may_reject_a_request(guard: Guard) -> None:
     async def refuses(scope: Any) -> bytes:
         raise Refused(418, "no tea")
 
@@ -421,7 +421,7 @@ def test_an_application_may_refuse(guard: Guard) -> None:
     assert (reply.status, reply.error) == (418, "no tea")
 
 
-def test_a_stranger_sees_the_page_that_asks_for_the_token_and_nothing_else(locked: Guard) -> None:
+def test_without_a_token_only_the_login_page_is_shown(locked: Guard) -> None:
     assert asked(locked).body == PAGE.body
     for path, kind in (("/login.js", b"text/javascript"), ("/login.css", b"text/css")):
         assert asked(locked, path).headers[b"content-type"].startswith(kind) and path.encode() in PAGE.body
@@ -435,7 +435,7 @@ def log_in(guard: Guard, token: str = TOKEN) -> Reply:
     return post(guard, json.dumps({"token": token}).encode(), path="/login")
 
 
-def test_the_token_gives_a_cookie_that_opens_everything(locked: Guard) -> None:
+def test_the_token_gives_a_session_cookie(locked: Guard) -> None:
     reply = log_in(locked)
     assert reply.status == 204
     cookie, *flags = reply.headers[b"set-cookie"].split(b"; ")
@@ -451,11 +451,11 @@ def test_the_token_gives_a_cookie_that_opens_everything(locked: Guard) -> None:
 @pytest.mark.parametrize(
     "cookie", [b"", b"heedful", b"heedful=", b"heedful=" + TOKEN.encode(), b"Heedful=x", b"heedful=\xff"]
 )
-def test_other_cookies_open_nothing(locked: Guard, cookie: bytes) -> None:
+def test_other_cookies_are_rejected(locked: Guard, cookie: bytes) -> None:
     assert post(locked, b"{}", (b"cookie", cookie)).status == 401
 
 
-def test_a_program_may_show_the_token_itself(locked: Guard) -> None:
+def test_a_program_may_send_the_token_in_a_header(locked: Guard) -> None:
     for words in (b"Bearer ", b"bearer "):
         assert post(locked, b"{}", (b"authorization", words + TOKEN.encode())).status == 200
     for words in (b"Basic ", b"", b"Bearer x"):
@@ -466,16 +466,16 @@ def test_a_program_may_show_the_token_itself(locked: Guard) -> None:
 @pytest.mark.parametrize(
     "body", [b"{}", b"[]", b'"x"', b'{"token": 1}', b'{"token": null}', b"x", b'{"token": "\\ud800"}']
 )
-def test_a_log_in_that_is_none_is_no_guess(locked: Guard, body: bytes) -> None:
+def test_an_invalid_login_request_is_not_counted_as_a_guess(locked: Guard, body: bytes) -> None:
     assert post(locked, body, path="/login").status == 400
     assert locked.login is not None and not locked.login.wrong
 
 
-def test_strangers_may_send_little(locked: Guard) -> None:
+def test_login_requests_have_a_small_limit(locked: Guard) -> None:
     assert post(locked, b"a" * 4097, path="/login").status == 413
 
 
-def test_guesses_are_slow_and_few() -> None:
+def test_guesses_are_limited() -> None:
     guard = Guard(answering(), Policy(port=8000, token=TOKEN, pause=0.2, guesses=3))
     began = time.perf_counter()
     for guess in ("", "é" * 20, TOKEN[:-1]):
@@ -505,12 +505,12 @@ def test_tokens_are_compared_in_constant_time(locked: Guard, monkeypatch: pytest
     assert compared == [{b"whatever", TOKEN.encode()}, {b"x", locked.login.cookie}]
 
 
-def test_the_cookie_changes_with_every_start() -> None:
+def test_every_start_has_another_cookie() -> None:
     policy = Policy(port=8000, token=TOKEN)
     assert Login(TOKEN, policy).cookie != Login(TOKEN, policy).cookie
 
 
-def test_the_token_is_in_no_answer_and_on_no_terminal(locked: Guard, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_token_is_in_no_response_and_no_log(locked: Guard, capfd: pytest.CaptureFixture[str]) -> None:
     replies = [
         asked(locked),
         asked(locked, "/login.js"),
@@ -549,7 +549,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_so_many_work_so_many_wait_and_others_are_told_at_once() -> None:
+def test_requests_beyond_the_queue_are_rejected_at_once() -> None:
     async def story() -> None:
         shop = Workshop(at_work=2, waiting=3)
         busy = shop.start(5)
@@ -569,7 +569,7 @@ def test_so_many_work_so_many_wait_and_others_are_told_at_once() -> None:
     finished(story())
 
 
-def test_first_come_first_served() -> None:
+def test_requests_are_answered_in_order() -> None:
     async def story() -> list[str]:
         order: list[str] = []
 
@@ -585,7 +585,7 @@ def test_first_come_first_served() -> None:
     assert finished(story()) == list("abcdef")
 
 
-def test_a_client_that_leaves_frees_its_waiting_place() -> None:
+def test_a_client_that_disconnects_leaves_the_queue() -> None:
     async def story() -> None:
         shop, gone = Workshop(at_work=1, waiting=1), asyncio.Event()
         working = shop.start(1)
@@ -605,7 +605,7 @@ def test_a_client_that_leaves_frees_its_waiting_place() -> None:
     finished(story())
 
 
-def test_what_takes_too_long_is_refused_and_keeps_its_place_until_it_ends() -> None:
+def test_a_request_that_times_out_keeps_its_slot_until_it_ends() -> None:
     async def story() -> None:
         shop = Workshop(at_work=1, waiting=1, longest=0.1)
         replies = await asyncio.gather(*shop.start(2))
@@ -620,7 +620,7 @@ def test_what_takes_too_long_is_refused_and_keeps_its_place_until_it_ends() -> N
     finished(story())
 
 
-def test_an_application_hears_that_its_client_has_left() -> None:
+def test_an_application_is_notified_when_its_client_disconnects() -> None:
     async def story() -> list[str]:
         heard, gone = [], asyncio.Event()
 
@@ -638,7 +638,7 @@ def test_an_application_hears_that_its_client_has_left() -> None:
     assert finished(story()) == ["http.disconnect"]
 
 
-def test_one_who_guesses_locks_out_nobody_else() -> None:
+def test_guesses_from_one_address_do_not_block_others() -> None:
     login = Login(TOKEN, Policy(port=8000, token=TOKEN, pause=0.0, guesses=3))
 
     async def story() -> None:
@@ -663,5 +663,5 @@ def test_one_who_guesses_locks_out_nobody_else() -> None:
         (("2001:db8::ffff:2", 5), "2001:db8::/64"), (("/a/socket", None), "/a/socket"),
     ],
 )  # fmt: skip
-def test_who_guesses_is_known_by_the_address(client: Any, known: str) -> None:
+def test_guesses_are_counted_by_address(client: Any, known: str) -> None:
     assert address({"client": client}) == known

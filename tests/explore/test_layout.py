@@ -78,12 +78,12 @@ def looking(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Pa
         yield Looking(page, url, explorer)
 
 
-def test_every_view_is_looked_at() -> None:
+def test_every_view_has_a_layout_test() -> None:
     assert set(SHOWN) == set(VIEWS)
 
 
 @pytest.mark.parametrize("view", SHOWN)
-def test_the_figure_comes_first_and_is_whole(looking: Looking, view: str) -> None:
+def test_the_figure_is_visible_without_scrolling(looking: Looking, view: str) -> None:
     """It begins in the upper half, the page never scrolls sideways, and no label is cut, covered or on another."""
     found = {}
     for name, size in SIZES.items():
@@ -92,7 +92,7 @@ def test_the_figure_comes_first_and_is_whole(looking: Looking, view: str) -> Non
 
 
 @pytest.mark.parametrize("view", SHOWN)
-def test_all_letters_can_be_read(looking: Looking, view: str) -> None:
+def test_all_text_is_legible(looking: Looking, view: str) -> None:
     """A contrast of 4.5 to 1 or more on what they stand on, in light and in dark."""
     page = looking.go(view)
     found = {"light": page.evaluate("layout.pale()")}
@@ -104,7 +104,7 @@ def test_all_letters_can_be_read(looking: Looking, view: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["heads", "steps", "fill", "lens"])
-def test_many_tokens_are_few_stops(looking: Looking, view: str) -> None:
+def test_a_list_of_tokens_is_one_tab_stop(looking: Looking, view: str) -> None:
     """A group of buttons is one stop of the Tab key, however many there are; the arrow keys lead on within it."""
     few = looking.go(view).evaluate("layout.stops()")
     many = {"fill": "C c O N ( ) " * 12, "lens": "one two three four " * 4}.get(view, "one two three four " * 12)
@@ -126,7 +126,7 @@ UNSCALED = {"beam", "map", "source"}  # nothing in them has a size or a colour f
 @pytest.mark.parametrize(
     "view", [view if view in {*ATTENTION, "ablation"} else pytest.param(view, marks=pytest.mark.slow) for view in SHOWN]
 )
-def test_a_picture_can_be_read_alone(looking: Looking, view: str) -> None:
+def test_a_saved_image_is_complete(looking: Looking, view: str) -> None:
     """It names the model, the layer and the head, and says how what is drawn is scaled."""
     page = looking.go(view)
     with page.expect_download() as download:
@@ -142,7 +142,7 @@ def test_a_picture_can_be_read_alone(looking: Looking, view: str) -> None:
     assert all(text in words for text in stated)
 
 
-def test_heads_open_on_the_token_with_the_strongest_look_at_another_word(looking: Looking) -> None:
+def test_heads_open_on_the_query_with_the_largest_weight_on_another_word(looking: Looking) -> None:
     """Strong lines of one token, until all are asked for."""
     page = looking.go("heads", layer="2")
     model, text = SHOWN["heads"]
@@ -162,7 +162,7 @@ def test_heads_open_on_the_token_with_the_strongest_look_at_another_word(looking
     assert page.locator("canvas.base").is_visible()
 
 
-def test_a_change_of_a_hundredth_is_pale_and_one_of_a_nat_is_not(looking: Looking) -> None:
+def test_small_changes_of_the_loss_are_pale(looking: Looking) -> None:
     """The colours of the ablation mean the same in every text: paper at zero, the deepest from one nat on."""
     page = looking.go("ablation", alone="1")
     found = page.locator(".switch").evaluate_all(
@@ -177,7 +177,7 @@ def test_a_change_of_a_hundredth_is_pale_and_one_of_a_nat_is_not(looking: Lookin
     assert "change of the loss in nats" in page.get_by_test_id("caption").inner_text()
 
 
-def test_the_first_stop_leads_past_all_else(looking: Looking) -> None:
+def test_the_first_tab_stop_skips_to_the_content(looking: Looking) -> None:
     page = looking.go("heads")
     page.keyboard.press("Tab")
     assert page.locator(":focus").inner_text() == "skip to the figure"

@@ -50,7 +50,7 @@ def reference(subject: Subject, given: TextInput) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_last_layer_s_words_are_the_model_s_own_exactly(norm: Any) -> None:
+def test_predictions_of_the_last_layer_are_those_of_the_model(norm: Any) -> None:
     torch.manual_seed(0)
     tokens, source = torch.randint(50, (1, 9)), torch.randint(50, (1, 7))
     shared: dict[str, Any] = {"vocab": 50, "width": 32}
@@ -74,11 +74,11 @@ def test_the_last_layer_s_words_are_the_model_s_own_exactly(norm: Any) -> None:
         assert before and all(not torch.allclose(one, logits) for one in before)
 
 
-def test_a_model_without_a_head_for_words_has_no_lens() -> None:
+def test_a_model_without_an_output_layer_has_no_lens() -> None:
     assert build(BertConfig(vocab=9, width=8, heads=2, layers=2, hidden=8, masked_words=False)).lens_taps is None
 
 
-def test_every_cell_tells_the_likeliest_words_of_its_layer(explorer: Explorer) -> None:
+def test_every_cell_has_the_most_probable_tokens_of_its_layer(explorer: Explorer) -> None:
     words, arrays = ask(explorer, "words")
     subject = explorer.subject("gpt")
     right = torch.stack(reference(subject, TextInput(text=TEXT))).softmax(-1)  # (L, T, V)
@@ -90,7 +90,7 @@ def test_every_cell_tells_the_likeliest_words_of_its_layer(explorer: Explorer) -
     assert words["pieces"][str(int(ids[0, 0, 0]))] == subject.predictor.tokenizer.pieces([int(ids[0, 0, 0])])[0]
 
 
-def test_ranks_and_shares_are_those_of_the_whole_vocabulary(explorer: Explorer) -> None:
+def test_ranks_and_probabilities_are_over_the_whole_vocabulary(explorer: Explorer) -> None:
     given = TextInput(text="two hundred five", other=None)
     subject = explorer.subject("translation")
     right = reference(subject, given)
@@ -106,7 +106,7 @@ def test_ranks_and_shares_are_those_of_the_whole_vocabulary(explorer: Explorer) 
             assert order[0] in ids
 
 
-def test_an_encoder_is_asked_for_the_word_that_stands_there(chemist: Path) -> None:
+def test_the_target_of_an_encoder_is_the_token_itself(chemist: Path) -> None:
     explorer = Explorer([chemist])
     (name,) = explorer.subjects
     words, arrays = ask(explorer, "words", model=name, text="C = O")
@@ -117,13 +117,13 @@ def test_an_encoder_is_asked_for_the_word_that_stands_there(chemist: Path) -> No
     close(torch.from_numpy(arrays["shares"][-1].copy()), right, slack=16)
 
 
-def test_it_is_for_models_of_several_layers_that_predict(run: Callable[[str], Path], minilm: Path) -> None:
+def test_the_view_fits_predicting_models_with_several_layers(run: Callable[[str], Path], minilm: Path) -> None:
     names = ("gpt", "translation", "recurrent", "rnn", "images")
     subjects = Explorer([*(run(name) for name in names), minilm]).subjects
     assert {name for name, one in subjects.items() if lens.fits(one)} == {"gpt", "translation"}
 
 
-def test_odd_texts_are_shown_or_refused(explorer: Explorer) -> None:
+def test_unusual_texts_are_shown_or_errors(explorer: Explorer) -> None:
     assert ask(explorer, "words", text="")[1]["ids"].shape == (2, 1, lens.TOP)
     with pytest.raises(UserError, match="too long"):
         ask(explorer, "words", text="word " * 300)
@@ -131,7 +131,7 @@ def test_odd_texts_are_shown_or_refused(explorer: Explorer) -> None:
         ask(explorer, "ranks", place=500)
 
 
-def test_a_word_is_followed_through_the_layers_in_the_page(
+def test_the_page_follows_a_token_through_the_layers(
     browse: Callable[..., Any], run: Callable[[str], Path], explorer: Explorer
 ) -> None:
     browsing = browse(run("gpt"))
@@ -156,7 +156,7 @@ def test_a_word_is_followed_through_the_layers_in_the_page(
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-def test_the_column_that_is_followed_is_in_sight_and_a_picture_has_all_of_them(
+def test_the_selected_column_is_visible_and_an_image_has_all_columns(
     browse: Callable[..., Any], run: Callable[[str], Path], explorer: Explorer
 ) -> None:
     text = "The child came home from the school of the town, and then it"
@@ -181,7 +181,7 @@ def test_the_column_that_is_followed_is_in_sight_and_a_picture_has_all_of_them(
     assert right.endswith("\u2002actual next token")
 
 
-def test_its_file_holds_every_place(explorer: Explorer) -> None:
+def test_a_saved_file_has_every_position(explorer: Explorer) -> None:
     state = {"model": "gpt", "text": TEXT}
     asked = [one.settings.get("place") for one in lens.calls(explorer.subject(state["model"]), state)]
     count = len(ask(explorer, "words")[0]["tokens"])

@@ -52,7 +52,7 @@ def apart(points: Any) -> torch.Tensor:
     return torch.cdist(torch.tensor(points).double(), torch.tensor(points).double())
 
 
-def test_one_word_in_several_contexts_is_compared_as_the_study_does(explorer: Explorer, minilm: Path) -> None:
+def test_cosines_of_a_word_in_contexts_are_those_of_the_lecture(explorer: Explorer, minilm: Path) -> None:
     words, arrays = ask(explorer, "contexts", of="word", lines=LINES)
     right = returned(study(Settings(model=str(minilm))))
     assert words["layers"] == ["table", "embedded", "1", "2", "3", "4", "5", "6"]
@@ -61,9 +61,7 @@ def test_one_word_in_several_contexts_is_compared_as_the_study_does(explorer: Ex
     assert arrays["cosines"][-1, 0, 2] > arrays["cosines"][-1, 0, 5]  # a device beside a device and an animal
 
 
-def test_the_map_of_a_word_s_occurrences_is_that_of_the_study_in_every_layer(
-    explorer: Explorer, encoder: Subject
-) -> None:
+def test_maps_of_occurrences_are_those_of_the_lecture(explorer: Explorer, encoder: Subject) -> None:
     words, arrays = ask(explorer, "points", of="word", lines=LINES)
     assert (words["word"], words["groups"]) == (WORD, list(range(6)))
     vectors = word_vectors(encoder.predictor, WORD, SENTENCES)  # (N, L + 2, D)
@@ -75,7 +73,7 @@ def test_the_map_of_a_word_s_occurrences_is_that_of_the_study_in_every_layer(
     assert np.allclose(arrays["points"][7], principal_components(vectors[:, 7])[0], atol=1e-3)
 
 
-def test_each_layer_lies_as_near_as_can_be_to_the_one_after(explorer: Explorer) -> None:
+def test_each_layer_is_rotated_to_match_the_next(explorer: Explorer) -> None:
     _, arrays = ask(explorer, "points", of="tokens", lines=LINES)
     turns = [torch.tensor([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]]) for a in np.linspace(0, 2 * np.pi, 37)]
     mirrored = [turn @ torch.diag(torch.tensor([1.0, -1.0], dtype=turn.dtype)) for turn in turns]
@@ -85,7 +83,7 @@ def test_each_layer_lies_as_near_as_can_be_to_the_one_after(explorer: Explorer) 
         assert all(here <= (this @ turn.double() - after).square().sum() + 1e-6 for turn in (*turns, *mirrored))
 
 
-def test_tokens_have_the_reader_s_vectors_in_every_layer(explorer: Explorer, encoder: Subject) -> None:
+def test_tokens_have_the_encoder_s_vectors_in_every_layer(explorer: Explorer, encoder: Subject) -> None:
     words, _ = ask(explorer, "points", of="tokens", lines=LINES)
     read = encoder.predictor.layers(LINES)
     own = [slice(1, -1)] * len(read)  # without [CLS] and [SEP]
@@ -100,7 +98,7 @@ def test_tokens_have_the_reader_s_vectors_in_every_layer(explorer: Explorer, enc
         close(found, cosine_similarity(vectors.double().numpy()))
 
 
-def test_whole_lines_are_pooled_as_the_reader_pools_them(explorer: Explorer, encoder: Subject) -> None:
+def test_sentences_are_pooled_as_by_the_encoder(explorer: Explorer, encoder: Subject) -> None:
     words, arrays = ask(explorer, "points", of="sentences", lines=LINES)
     vectors = encoder.predictor.embed(LINES)
     points, held = principal_components(vectors)
@@ -126,7 +124,7 @@ def test_codes_are_those_of_the_test_images(explorer: Explorer) -> None:
     close(cosines, cosine_similarity(autoencoder.encode(images.pixels)))
 
 
-def test_t_sne_is_the_same_each_time_and_lies_like_the_other_map(explorer: Explorer) -> None:
+def test_t_sne_is_reproducible_and_rotated_to_match_pca(explorer: Explorer) -> None:
     asked = {"of": "tokens", "lines": LINES, "layer": "6"}
     first, second = (ask(explorer, "tsne", **asked)[1]["points"] for _ in range(2))
     assert np.array_equal(first, second) and first.shape == (49, 2)
@@ -137,7 +135,7 @@ def test_t_sne_is_the_same_each_time_and_lies_like_the_other_map(explorer: Explo
 
 
 @pytest.mark.parametrize("name", ["translation", "gpt", "recurrent"])
-def test_every_kind_of_reader_has_its_layers_and_its_words(explorer: Explorer, name: str) -> None:
+def test_every_kind_of_model_has_layers_and_words(explorer: Explorer, name: str) -> None:
     subject = explorer.subject(name)
     told, _ = ask(explorer, "begin", model=name)
     assert told["of"] == ["tokens", "sentences", "word", "table"] and told["lines"]
@@ -163,7 +161,7 @@ def test_layers_of_a_translator_are_its_encoder_s(explorer: Explorer) -> None:
             close(line.layers[str(number)], x[0])
 
 
-def test_a_reader_of_both_directions_shows_both_side_by_side(explorer: Explorer) -> None:
+def test_a_bidirectional_model_has_both_directions(explorer: Explorer) -> None:
     class Hook:
         model: Any = build(
             ElmoConfig(vocab=explorer.subject("translation").model.config.vocab, width=8, hidden=8)
@@ -180,7 +178,7 @@ def test_a_reader_of_both_directions_shows_both_side_by_side(explorer: Explorer)
     assert [span is None for span in line.spans] == [True, *[False] * (own.shape[1] - 2), True]
 
 
-def test_it_is_for_whatever_has_vectors(explorer: Explorer) -> None:
+def test_the_view_fits_models_with_vectors(explorer: Explorer) -> None:
     first = {name: view.offered(one)[0] for name, one in explorer.subjects.items()}
     assert first == {name: "codes" if name == "images" else "tokens" for name in explorer.subjects}
     with pytest.raises(UserError, match="no such points"):
@@ -198,20 +196,18 @@ def test_it_is_for_whatever_has_vectors(explorer: Explorer) -> None:
         ({"lines": LINES, "layer": "../7"}, "no such layer"),
     ],
 )
-def test_odd_questions_are_refused(explorer: Explorer, asked: dict[str, Any], message: str) -> None:
+def test_invalid_requests_are_errors(explorer: Explorer, asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         ask(explorer, "cosines" if "layer" in asked else "points", **{"of": "tokens", **asked})
 
 
-def test_one_point_and_a_gap_have_a_map(explorer: Explorer) -> None:
+def test_one_point_and_a_masked_token_have_a_map(explorer: Explorer) -> None:
     assert ask(explorer, "points", of="tokens", lines=["mouse"])[1]["points"].shape[1:] == (1, 2)
     words, _ = ask(explorer, "points", of="tokens", lines=["the [MASK] ran"])
     assert "[MASK]" in words["names"]
 
 
-def test_images_that_are_gone_are_told_of_without_their_place(
-    explorer: Explorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_for_missing_images_has_no_path(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(folder: Path) -> None:
         raise UserError("there is no such file", found="/a/secret/place")
 
@@ -223,7 +219,7 @@ def test_images_that_are_gone_are_told_of_without_their_place(
 
 @pytest.mark.claim("F18")
 @pytest.mark.claim("F23")
-def test_layers_and_neighbours_in_the_page_are_the_study_s(browse: Callable[..., Any], minilm: Path) -> None:
+def test_layers_and_neighbours_in_the_page_are_those_of_the_lecture(browse: Callable[..., Any], minilm: Path) -> None:
     browsing = browse(minilm)
     page = browsing.go("map", of="word")
     right = returned(study(Settings(model=str(minilm)))).cosines  # (L + 2, N)
@@ -257,9 +253,7 @@ def test_layers_and_neighbours_in_the_page_are_the_study_s(browse: Callable[...,
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_codes_of_images_are_shown_as_the_images_in_the_page(
-    browse: Callable[..., Any], run: Callable[[str], Path]
-) -> None:
+def test_the_page_shows_codes_as_their_images(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("images"))
     page = browsing.go("map", point=3, way="tsne")
     _, found = ask(browsing.explorer, "cosines", of="codes", layer="code")
@@ -269,7 +263,7 @@ def test_codes_of_images_are_shown_as_the_images_in_the_page(
     assert first.inner_text().split("\n")[-1] == f"{-best[0]:.3f}"
 
 
-def test_too_many_lines_are_told_of_in_plain_words(browse: Callable[..., Any], minilm: Path) -> None:
+def test_too_many_lines_are_an_error_in_the_page(browse: Callable[..., Any], minilm: Path) -> None:
     page = browse(minilm).go("map", lines="the king rules", point="1.5", at="nowhere")
     page.get_by_test_id("lines").fill("\n".join(["the king"] * 65))
     page.get_by_text("there are too many lines for a map").wait_for()
@@ -280,7 +274,7 @@ def test_too_many_lines_are_told_of_in_plain_words(browse: Callable[..., Any], m
     assert page.get_by_test_id("trouble").count() == page.get_by_test_id("layer").count() == 0
 
 
-def test_its_file_holds_t_sne_where_that_is_shown(explorer: Explorer, encoder: Subject) -> None:
+def test_a_saved_file_has_t_sne_if_shown(explorer: Explorer, encoder: Subject) -> None:
     def bent(**state: str) -> list[str]:
         given = {"model": encoder.name, "of": "tokens", **state}
         return [
@@ -293,7 +287,7 @@ def test_its_file_holds_t_sne_where_that_is_shown(explorer: Explorer, encoder: S
     assert bent(way="tsne", lines="\n".join(["the king rules the land"] * 30), at="2") == ["2"]
 
 
-def test_its_file_holds_every_layer(explorer: Explorer, encoder: Subject) -> None:
+def test_a_saved_file_has_every_layer(explorer: Explorer, encoder: Subject) -> None:
     for of in ("tokens", "word"):
         state = {"model": encoder.name, "of": of}
         asked = [(one.call, one.settings.get("layer")) for one in view.calls(explorer.subject(state["model"]), state)]

@@ -36,7 +36,7 @@ def ruled(values: Any, rules: list[Rule]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["gpt", "rnn"])
-def test_the_logits_are_those_of_the_model_over_the_whole_text(run: Callable[[str], Path], name: str) -> None:
+def test_logits_are_those_of_the_model(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
     predictor = explorer.subjects[name].predictor
     words, arrays = logits(explorer, then=[9, 12])
@@ -52,7 +52,7 @@ def test_the_logits_are_those_of_the_model_over_the_whole_text(run: Callable[[st
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
-def test_a_translator_goes_on_with_the_translation_so_far(run: Callable[[str], Path], name: str) -> None:
+def test_a_translator_continues_the_translation_so_far(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
     predictor = explorer.subjects[name].predictor
     words, arrays = logits(explorer, text=SOURCE, other="neun", then=[20])
@@ -67,7 +67,7 @@ def test_a_translator_goes_on_with_the_translation_so_far(run: Callable[[str], P
     assert logits(explorer, text=SOURCE)[0]["perplexity"] is None
 
 
-def test_long_texts_are_read_in_parts_and_what_does_not_fit_is_forgotten(run: Callable[[str], Path]) -> None:
+def test_long_texts_are_truncated_to_the_context(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt"), run("rnn")])
     predictor = explorer.subjects["gpt"].predictor
     text = "one two three " * 60
@@ -100,7 +100,7 @@ def test_long_texts_are_read_in_parts_and_what_does_not_fit_is_forgotten(run: Ca
         ({"more": 1}, "Extra inputs"),
     ],
 )
-def test_what_makes_no_sense_is_said(run: Callable[[str], Path], asked: dict[str, Any], message: str) -> None:
+def test_invalid_requests_are_errors(run: Callable[[str], Path], asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         logits(Explorer([run("translation")]), **{"text": SOURCE, **asked})
     with pytest.raises(UserError):
@@ -109,14 +109,14 @@ def test_what_makes_no_sense_is_said(run: Callable[[str], Path], asked: dict[str
 
 @pytest.mark.parametrize("name", ["translation", "gpt", "rnn"])
 @pytest.mark.parametrize("text", ["", " ", "\u0000", "\ud800", "🙂"])
-def test_odd_texts_have_a_next_word_too(run: Callable[[str], Path], name: str, text: str) -> None:
+def test_unusual_texts_have_a_next_token(run: Callable[[str], Path], name: str, text: str) -> None:
     packet = view.logits(
         Subject(name, run(name)), view.TokensRequest.model_construct(model=name, text=text, other=None, then=())
     )
     assert math.isfinite(unpack(packet)[1]["logits"].max())
 
 
-def test_a_file_answers_what_its_reader_will_ask(run: Callable[[str], Path]) -> None:
+def test_a_saved_file_answers_likely_requests(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt")])
     state = {"model": "gpt", "text": TEXT, "then": "9,12", "seed": "4", "top_k": "10"}
     asked = view.calls(explorer.subject(state["model"]), state)
@@ -142,7 +142,7 @@ SETTINGS: list[tuple[dict[str, Any], list[Rule]]] = [
 
 @pytest.mark.claim("E4")
 @pytest.mark.parametrize("name", ["gpt", "rnn"])
-def test_the_page_shows_what_the_rules_of_the_library_make_of_the_logits(
+def test_temperature_top_k_and_top_p_in_the_page_are_those_of_the_library(
     run: Callable[[str], Path], browse: Any, name: str
 ) -> None:
     opened = browse(run(name))
@@ -175,9 +175,7 @@ def test_the_page_shows_what_the_rules_of_the_library_make_of_the_logits(
 
 
 @pytest.mark.parametrize("name", ["gpt", "translation"])
-def test_drawing_in_the_page_writes_what_the_library_writes_by_that_seed(
-    run: Callable[[str], Path], browse: Any, name: str
-) -> None:
+def test_sampling_in_the_page_gives_the_text_of_the_library(run: Callable[[str], Path], browse: Any, name: str) -> None:
     opened = browse(run(name))
     predictor = opened.explorer.subjects[name].predictor
     how: dict[str, Any] = {"temperature": 1.2, "top_k": 50, "top_p": 0.95}

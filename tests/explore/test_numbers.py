@@ -37,7 +37,7 @@ WRITTEN = [
 ]
 
 
-def test_numbers_are_written_in_one_way() -> None:
+def test_numbers_are_formatted_consistently() -> None:
     """No zero below nothing, and no share that takes more room than the whole."""
     if shutil.which("node") is None or not (WEB / "node_modules" / "esbuild").is_dir():
         pytest.skip("what turns the page's code into JavaScript is not here: make web")
@@ -52,7 +52,7 @@ def test_numbers_are_written_in_one_way() -> None:
     assert max(len(written) for call, written in WRITTEN if call.startswith("percent")) == len("100.0 %")
 
 
-def test_no_view_writes_numbers_by_itself() -> None:
+def test_views_use_the_shared_number_format() -> None:
     """What is left are the coordinates of lines."""
     for file in [*(WEB / "src").rglob("*.svelte"), *(WEB / "src").rglob("*.ts")]:
         if file.name != "numbers.ts":

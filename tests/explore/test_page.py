@@ -32,7 +32,7 @@ def address(page: Any) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(page.url).fragment).items()}
 
 
-def test_the_heads_of_a_published_model_are_shown_with_their_numbers(browse: Callable[..., Any], minilm: Path) -> None:
+def test_the_page_shows_the_weights_of_a_published_model(browse: Callable[..., Any], minilm: Path) -> None:
     """Pointing, clicking, heads on and off, sentences A and B, and every number as Python has it."""
     browsing = browse(minilm)
     page = browsing.go("heads", text=TEXT, other=OTHER, token="all", lines="all")
@@ -81,7 +81,7 @@ def test_the_heads_of_a_published_model_are_shown_with_their_numbers(browse: Cal
     assert not any(drawn[place] for place in second)
 
 
-def test_the_address_holds_all_that_is_seen(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_the_url_holds_the_whole_state(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("translation"), run("gpt"))
     asked: list[str] = []
     browsing.page.on("request", lambda request: asked.append(request.url))
@@ -130,7 +130,7 @@ def test_the_address_holds_all_that_is_seen(browse: Callable[..., Any], run: Cal
     assert all(one.startswith(browsing.url) for one in asked), "something was asked of another machine"
 
 
-def test_a_token_is_reached_by_keys_alone(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_tokens_are_reachable_by_keyboard(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     page = browse(run("translation")).go("heads", text="five six seven")
     page.get_by_test_id("ask-0").focus()
     page.keyboard.press("ArrowDown")
@@ -142,7 +142,7 @@ def test_a_token_is_reached_by_keys_alone(browse: Callable[..., Any], run: Calla
     assert address(page)["heads"] == "1"
 
 
-def test_a_page_says_clearly_that_nothing_answers(chromium: Any, run: Callable[[str], Path]) -> None:
+def test_the_page_reports_that_the_server_does_not_answer(chromium: Any, run: Callable[[str], Path]) -> None:
     context = chromium.new_context()
     page = context.new_page()
     with serving(application(Explorer([run("translation")])), Policy(port=0)) as url:
@@ -238,7 +238,7 @@ def unharmed(page: Any) -> None:
     assert page.locator("#app svg a, #app marquee, #app template, #app noscript, #app style").count() == 0
 
 
-def test_hostile_words_stay_words(browse: Callable[..., Any], run: Callable[[str], Path], tmp_path: Path) -> None:
+def test_html_in_a_text_is_escaped(browse: Callable[..., Any], run: Callable[[str], Path], tmp_path: Path) -> None:
     """As names of folders, as both texts, as tokens, in errors, and in a file that was written of them."""
     assert len(set(HOSTILE)) >= 200
     folders = []
@@ -297,7 +297,7 @@ def test_hostile_words_stay_words(browse: Callable[..., Any], run: Callable[[str
     page.unroute_all()
 
 
-def test_hostile_words_of_a_run_stay_words(browse: Callable[..., Any], tmp_path: Path) -> None:
+def test_html_in_a_run_is_escaped(browse: Callable[..., Any], tmp_path: Path) -> None:
     """In its recipe, among its samples and scores, and in what it says of its machine; shown live and in a picture."""
     folder = tmp_path / "run"
     folder.mkdir()
@@ -323,7 +323,7 @@ def test_hostile_words_of_a_run_stay_words(browse: Callable[..., Any], tmp_path:
     unharmed(page)
 
 
-def test_hostile_words_stay_words_in_a_file(chromium: Any, run: Callable[[str], Path], tmp_path: Path) -> None:
+def test_html_in_a_saved_file_is_escaped(chromium: Any, run: Callable[[str], Path], tmp_path: Path) -> None:
     from heedful.explore.export import show
 
     evil = tmp_path / "<script>alert(1)<\u2215script><!--<script>"
@@ -349,7 +349,7 @@ MAKERS = ["{@html", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.wr
 
 
 @pytest.mark.parametrize("pattern", [*MAKERS, ' style="', "http://", "https://"])
-def test_the_page_has_no_way_to_make_words_into_more_and_asks_no_other_machine(pattern: str) -> None:
+def test_the_page_has_no_raw_html_and_no_external_requests(pattern: str) -> None:
     files = [WEB / "index.html", *(file for file in (WEB / "src").rglob("*") if file.is_file())]
     assert len(files) > 10
     text = {file.name: file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "") for file in files}

@@ -44,7 +44,7 @@ def opened(**settings: Any) -> tuple[Explorer, Gpt]:
 
 
 @pytest.mark.parametrize(("layout", "made"), [("interleaved", sinusoids), ("halves", sinusoid_halves)])
-def test_sinusoids_of_the_picture_are_the_librarys_bit_by_bit(layout: str, made: Callable[[int, int], Any]) -> None:
+def test_sinusoids_are_those_of_the_library_bit_for_bit(layout: str, made: Callable[[int, int], Any]) -> None:
     explorer, _ = opened()
     table = asked(explorer, "table", model="made", of=layout, places=20, width=512)["table"]
     assert table.shape == (20, 512) and (table == made(20, 512).numpy()).all()
@@ -52,7 +52,7 @@ def test_sinusoids_of_the_picture_are_the_librarys_bit_by_bit(layout: str, made:
     assert products == near(made(30, 64).double().numpy() @ made(30, 64).double().numpy().T, 1024)
 
 
-def test_a_models_own_positions_are_told_by_its_parts() -> None:
+def test_the_position_encoding_of_a_model_is_recognized() -> None:
     for kind in ("learned", "sinusoid", "sinusoid_halves"):
         explorer, model = opened(positions=kind)
         own = unpack(explorer.answer("positions", "own", {"model": "made"}))[0]["own"]
@@ -78,7 +78,7 @@ def test_a_models_own_positions_are_told_by_its_parts() -> None:
 
 
 @pytest.mark.claim("G6")
-def test_masks_say_who_may_look_at_whom() -> None:
+def test_masks_show_which_tokens_attend_to_which() -> None:
     explorer, _ = opened()
     n = range(6)
     ranks = [ORDER.index(place + 1) for place in n]
@@ -99,7 +99,7 @@ def test_masks_say_who_may_look_at_whom() -> None:
     assert padded == [[[int(k < length) for k in n] for _ in n] for length in (6, 4, 0)]
 
 
-def test_odd_questions_are_refused() -> None:
+def test_invalid_requests_are_errors() -> None:
     explorer, _ = opened()
     table = {"model": "made", "of": "interleaved", "places": 20, "width": 512}
     for call, settings in (
@@ -117,7 +117,7 @@ def test_odd_questions_are_refused() -> None:
             explorer.answer(*request)
 
 
-def test_only_models_that_know_places_have_the_view(tmp_path: Path, run: Callable[[str], Path]) -> None:
+def test_the_view_fits_models_with_positions_only(tmp_path: Path, run: Callable[[str], Path]) -> None:
     """Not a broken run, an autoencoder, recurrent nets, or a Transformer without positions."""
     assert not view.fits(Subject("empty", tmp_path))
     assert not any(view.fits(Subject(name, run(name))) for name in ("images", "recurrent", "rnn"))
@@ -142,7 +142,7 @@ def test_the_page_opens_on_the_positions_of_its_model(browse: Callable[..., Any]
 
 @pytest.mark.claim("D2")
 @pytest.mark.claim("D4")
-def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_the_page_draws_the_figures_of_the_lectures(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
     page = browsing.go("positions", of="interleaved")
     table = sinusoids(20, 512).numpy()
@@ -189,7 +189,7 @@ def test_the_page_draws_the_lectures_pictures(browse: Callable[..., Any], run: C
 
 
 @pytest.mark.claim("G6")
-def test_the_page_sets_three_masks_side_by_side(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_the_page_compares_three_masks(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
     page = browsing.go("positions", show="three")
 

@@ -34,7 +34,7 @@ def as_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
     return (images[:, 0].astype(float).clip(0, 1) * 255 + 0.5).astype(np.uint8)
 
 
-def test_each_row_is_what_the_library_makes_of_the_images(run: Callable[[str], Path]) -> None:
+def test_each_row_is_the_reconstruction_of_the_library(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images"), run("noisy")])
     autoencoder, other = load(run("images")), load(run("noisy"))
     images = chosen(own(run("images")), 10).pixels
@@ -52,7 +52,7 @@ def test_each_row_is_what_the_library_makes_of_the_images(run: Callable[[str], P
         assert errors == pytest.approx(column.errors, rel=1e-6)
 
 
-def test_noise_is_that_of_the_model_and_is_undone(run: Callable[[str], Path]) -> None:
+def test_noise_is_that_of_the_model_and_is_removed(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("noisy")])
     autoencoder = load(run("noisy"))
     images = chosen(own(run("noisy")), 10).pixels
@@ -80,7 +80,7 @@ def test_pages_and_classes_hold_every_image_once(run: Callable[[str], Path]) -> 
     assert words["numbers"] == np.flatnonzero(images.labels == 7)[10:20].tolist() and set(words["labels"]) == {"7"}
 
 
-def test_codes_sweeps_and_walks_are_the_autoencoders(run: Callable[[str], Path]) -> None:
+def test_codes_sweeps_and_interpolations_are_those_of_the_autoencoder(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images")])
     autoencoder, images = load(run("images")), own(run("images")).pixels
     codes = autoencoder.encode(images)
@@ -104,7 +104,7 @@ def test_codes_sweeps_and_walks_are_the_autoencoders(run: Callable[[str], Path])
     assert (arrays["blend"][[0, -1]] == as_bytes(images[[5, 9]])).all()
 
 
-def test_principal_components_are_found_once(run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_principal_components_are_cached(run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     def counted(known: NDArray[Any], width: int) -> Any:
@@ -118,7 +118,7 @@ def test_principal_components_are_found_once(run: Callable[[str], Path], monkeyp
     assert calls == [10]
 
 
-def test_a_drawing_is_read_as_any_image(run: Callable[[str], Path]) -> None:
+def test_a_drawing_is_reconstructed_like_any_image(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images")])
     autoencoder = load(run("images"))
     pixels = np.zeros((1, 1, 8, 8), np.float32)
@@ -130,7 +130,7 @@ def test_a_drawing_is_read_as_any_image(run: Callable[[str], Path]) -> None:
     assert asked(explorer, "code", image=-1, drawn=DRAWING)[1]["code"] == pytest.approx(autoencoder.encode(pixels)[0])
 
 
-def test_where_the_data_are_gone_there_are_digits_or_words(run: Callable[[str], Path], tmp_path: Path) -> None:
+def test_without_its_data_a_model_shows_digits_or_an_error(run: Callable[[str], Path], tmp_path: Path) -> None:
     folder = tmp_path / "images"
     shutil.copytree(run("images") / "model", folder)
     words, arrays = asked(Explorer([folder]), "rows")
@@ -142,12 +142,12 @@ def test_where_the_data_are_gone_there_are_digits_or_words(run: Callable[[str], 
         asked(explorer, "rows")
 
 
-def test_only_models_that_make_images_again_fit(run: Callable[[str], Path]) -> None:
+def test_the_view_fits_image_autoencoders_only(run: Callable[[str], Path]) -> None:
     found = {name: view.fits(Subject(name, run(name))) for name in ("images", "noisy", "gpt", "recurrent")}
     assert found == {"images": True, "noisy": True, "gpt": False, "recurrent": False}
 
 
-def test_odd_questions_are_refused(run: Callable[[str], Path]) -> None:
+def test_invalid_requests_are_errors(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images"), run("gpt")])
     for call, settings in (
         ("rows", {"page": 18}), ("rows", {"page": -1}), ("rows", {"noise": 1e9}), ("rows", {"label": 99}),
@@ -167,7 +167,7 @@ def test_odd_questions_are_refused(run: Callable[[str], Path]) -> None:
         explorer.answer(*request)
 
 
-def test_the_page_moves_a_code_and_walks(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_the_page_changes_a_code_and_interpolates(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("images"))
     page, explorer = browsing.go("reconstruct"), browsing.explorer
     words, arrays = asked(explorer, "rows")

@@ -59,7 +59,7 @@ def by_the_slides(model: Any, ids: list[int]) -> dict[str, list[Tensor]]:
     return found
 
 
-def test_gates_and_gradients_are_those_of_the_slides_in_float64(run: Callable[[str], Path]) -> None:
+def test_gates_and_gradients_match_the_equations_in_float64(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("rnn")])
     words, _ = asked(explorer, "layers", text=TEXT)
     predictor = load(run("rnn"))
@@ -90,7 +90,7 @@ def test_gates_and_gradients_are_those_of_the_slides_in_float64(run: Callable[[s
     assert norms["kept0"].tolist() == pytest.approx([*kept, 0, 0], rel=1e-4)
 
 
-def test_a_translators_gradient_is_that_of_small_changes(run: Callable[[str], Path]) -> None:
+def test_the_gradient_of_a_translator_matches_finite_differences(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("recurrent")])
     subject = explorer.subjects["recurrent"]
     subject.model.double()
@@ -146,7 +146,7 @@ def both_directions(explorer: Explorer, step: int, length: int) -> None:
     assert ways == {True, False}
 
 
-def test_layers_that_read_back_are_shown_in_the_order_of_the_tokens(run: Callable[[str], Path]) -> None:
+def test_backward_layers_are_shown_in_token_order(run: Callable[[str], Path]) -> None:
     tokenizer = load(run("rnn")).tokenizer
     torch.manual_seed(0)
     explorer = opened(
@@ -171,7 +171,7 @@ def test_layers_that_read_back_are_shown_in_the_order_of_the_tokens(run: Callabl
     assert back["hidden"] == pytest.approx(states[0].flip(0).detach().half().numpy(), abs=1e-3)
 
 
-def test_an_lstm_on_an_encoder_is_seen_too(minilm: Path) -> None:
+def test_an_lstm_on_top_of_an_encoder_is_shown(minilm: Path) -> None:
     torch.manual_seed(0)
     tokenizer = load(minilm).tokenizer
     encoder = BertConfig(vocab=tokenizer.vocab, width=8, heads=2, layers=1, hidden=8, context=32)
@@ -200,7 +200,7 @@ def test_only_models_with_recurrent_layers_fit(run: Callable[[str], Path]) -> No
     assert found == {"recurrent": True, "rnn": True, "gpt": False, "translation": False, "images": False}
 
 
-def test_odd_questions_are_answered_or_refused(run: Callable[[str], Path]) -> None:
+def test_unusual_requests_are_answered_or_errors(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("rnn")])
     words, _ = asked(explorer, "layers", text="")
     assert len(words["sides"]["text"]) == 1
@@ -251,7 +251,7 @@ def test_the_page_shows_the_gates_and_the_gradient_of_any_step(
     assert "units=sorted" in page.url
 
 
-def test_names_and_the_step_that_predicts_stay_in_sight_of_a_long_text(
+def test_labels_and_the_predicting_step_stay_visible_for_a_long_text(
     browse: Callable[..., Any], run: Callable[[str], Path]
 ) -> None:
     page = browse(run("rnn")).go("recurrent", text="It is so. " * 30, back=9999)  # the last one

@@ -52,7 +52,7 @@ def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in events if event["kind"] == kind]
 
 
-def test_curves_and_evaluations_are_those_of_the_file(run: Callable[[str], Path]) -> None:
+def test_curves_and_evaluations_are_those_of_metrics_jsonl(run: Callable[[str], Path]) -> None:
     folder = run("translation")
     words, arrays = since(Explorer([folder]))
     steps = lines(folder, "step")
@@ -68,7 +68,7 @@ def test_curves_and_evaluations_are_those_of_the_file(run: Callable[[str], Path]
     assert (words["running"], words["more"]) == (False, False)
 
 
-def test_only_what_is_new_is_sent_and_half_a_line_waits(started: Path) -> None:
+def test_only_new_events_are_sent_and_incomplete_lines_wait(started: Path) -> None:
     explorer, path = Explorer([started]), started / "metrics.jsonl"
     first, _ = since(explorer)
     with path.open("ab") as file:
@@ -84,7 +84,7 @@ def test_only_what_is_new_is_sent_and_half_a_line_waits(started: Path) -> None:
     assert since(explorer, third["offset"], third["mark"])[1]["step"].size == 0
 
 
-def test_a_file_that_was_trimmed_or_replaced_is_read_again(started: Path) -> None:
+def test_a_truncated_or_replaced_file_is_read_again(started: Path) -> None:
     explorer, path = Explorer([started]), started / "metrics.jsonl"
     before, arrays = since(explorer)
     assert trim_jsonl(path, 60) > 0
@@ -104,7 +104,7 @@ def test_a_file_that_was_trimmed_or_replaced_is_read_again(started: Path) -> Non
     assert arrays["step"].size == 0
 
 
-def test_lines_of_any_kind_are_survived(started: Path) -> None:
+def test_invalid_lines_are_skipped(started: Path) -> None:
     explorer, path = Explorer([started]), started / "metrics.jsonl"
     odd = [
         "", "null", "[]", "{", "NaN", '{"kind": "step"}', '{"kind": "step", "step": -1}', "[" * 5000,
@@ -125,7 +125,7 @@ def test_lines_of_any_kind_are_survived(started: Path) -> None:
     assert words["evaluations"][1]["samples"] == [["\\x1b[31m", "2", "None"]]
 
 
-def test_a_long_file_comes_in_parts(started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_file_is_sent_in_parts(started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "AT_ONCE", 700)
     explorer = Explorer([started])
     (started / "metrics.jsonl").open("ab").write(b"x" * 2000 + b"\n")  # a line that no part holds as a whole
@@ -144,7 +144,7 @@ def test_a_long_file_comes_in_parts(started: Path, monkeypatch: pytest.MonkeyPat
     assert steps == [event["step"] for event in whole if event["kind"] == "step"]
 
 
-def test_a_run_is_known_to_be_at_work_by_its_lock(started: Path, tmp_path: Path) -> None:
+def test_a_running_run_is_recognized_by_its_lock(started: Path, tmp_path: Path) -> None:
     assert not is_at_work(started)
     lock = take_lock(started)
     assert is_at_work(started)
@@ -157,7 +157,7 @@ def test_a_run_is_known_to_be_at_work_by_its_lock(started: Path, tmp_path: Path)
     assert not is_at_work(tmp_path)
 
 
-def test_it_fits_runs_also_without_a_model_and_no_others(started: Path, minilm: Path) -> None:
+def test_the_view_fits_all_runs_and_nothing_else(started: Path, minilm: Path) -> None:
     explorer = Explorer([started, minilm])
     _, published = explorer.subjects
     assert view.fits(explorer.subject("begun"))
@@ -168,7 +168,7 @@ def test_it_fits_runs_also_without_a_model_and_no_others(started: Path, minilm: 
             explorer.answer("run", call, {"model": published})
 
 
-def test_no_place_on_the_disk_is_named(started: Path) -> None:
+def test_no_path_is_sent_to_the_page(started: Path) -> None:
     recipe = started / "recipe.yaml"
     places = ["/home/alice/data", "~/things", "C:\\\\Users\\\\me", "../up/there", "secret/part"]
     text = recipe.read_text().replace("  source: en", f'  source: "{places[0]}"').replace(
@@ -188,7 +188,7 @@ def test_no_place_on_the_disk_is_named(started: Path) -> None:
     assert words["sample"] == ["given", "right", "made"]  # of a recipe that is not valid any more
 
 
-def test_the_recipe_is_told_in_the_words_of_its_task(run: Callable[[str], Path]) -> None:
+def test_the_recipe_is_described_in_the_terms_of_its_task(run: Callable[[str], Path]) -> None:
     folder = run("images")
     words, _ = unpack(Explorer([folder]).answer("run", "about", {"model": "images"}))
     assert words["recipe"] == (folder / "recipe.yaml").read_text()
@@ -230,7 +230,7 @@ def test_the_page_follows_a_run_that_trains(
     assert page.locator("h2").inner_text() == "Run"
 
 
-def test_the_page_shows_two_runs_side_by_side(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_the_page_compares_two_runs(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("translation"), run("recurrent"))
     page = browsing.go("run", model="translation")
     page.get_by_test_id("beside").select_option("recurrent")
@@ -275,7 +275,7 @@ def test_the_page_shows_two_runs_side_by_side(browse: Callable[..., Any], run: C
     assert float(shown) == pytest.approx(mean / share, rel=1e-6)
 
 
-def test_bleu_of_single_words_is_not_shown() -> None:
+def test_bleu_of_very_short_texts_is_not_shown() -> None:
     """Runs of older versions recorded it, whatever it was of."""
     scores = {"bleu": {"value": 0.0, "signature": ""}, "chrf": {"value": 9.0, "signature": ""}}
     event = {"step": 1, "split": "valid", "loss": 1.0, "scores": scores}

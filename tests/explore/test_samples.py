@@ -36,7 +36,7 @@ def test_runs_open_on_their_own_test_set(run: Callable[[str], Path]) -> None:
         assert subject.sample["text"] not in (samples.ENGLISH.text, samples.ENGLISH.prompt)
 
 
-def test_examples_are_read_again_when_results_come(run: Callable[[str], Path], tmp_path: Path) -> None:
+def test_examples_are_read_again_after_an_evaluation(run: Callable[[str], Path], tmp_path: Path) -> None:
     """A run that is not scored yet shows its last evaluation, and before the first one some of its data."""
     folder = tmp_path / "growing"
     shutil.copytree(run("languages"), folder)
@@ -58,7 +58,7 @@ def test_examples_are_read_again_when_results_come(run: Callable[[str], Path], t
     assert {one.text for one in subject.examples.examples} == {given for given, _, _ in found.samples}
 
 
-def test_a_run_whose_data_are_gone_says_a_sentence(
+def test_a_run_without_its_data_has_a_default_text(
     run: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "moved"
@@ -74,7 +74,7 @@ def test_a_run_whose_data_are_gone_says_a_sentence(
     assert subject.examples == samples.Examples((Example(samples.ENGLISH.prompt, None, ""),), None)
 
 
-def test_every_task_tells_examples(tmp_path: Path) -> None:
+def test_every_task_has_examples(tmp_path: Path) -> None:
     """Questions with their passages, tagged sentences, pairs with their labels, whole sentences of documents."""
     answer = {"text": "London", "answer_start": 25}
     asked = {"id": "1", "question": "Where was Ada born?", "answers": [answer]}
@@ -125,7 +125,7 @@ class Letters:
 
 
 @pytest.mark.parametrize("sentence", [one for some in samples.SENTENCES.values() for one in some])
-def test_a_model_without_data_is_shown_its_language(sentence: samples.Sentence) -> None:
+def test_a_model_without_data_has_a_text_in_its_language(sentence: samples.Sentence) -> None:
     predictor = SimpleNamespace(tokenizer=Letters(sentence.text), model=Module(), context=None)
     assert samples.best_sentence(predictor) == sentence
     assert samples.default(predictor).text == sentence.text
@@ -133,14 +133,14 @@ def test_a_model_without_data_is_shown_its_language(sentence: samples.Sentence) 
     assert samples.best_sentence(strange) is None
 
 
-def test_an_example_fits_into_its_model(run: Callable[[str], Path]) -> None:
+def test_an_example_fits_the_context_of_its_model(run: Callable[[str], Path]) -> None:
     subject = Subject("gpt", run("gpt"))
     (long,) = samples.fitted(subject.predictor, [Example("some words " * 200, None, "more")])
     assert samples.fits(subject.predictor, long.text) and long.text.startswith("some words")
     subject.trace(samples.inspect.TextInput(text=long.text))
 
 
-def test_the_page_shows_where_its_text_comes_from(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_the_page_shows_the_source_of_its_text(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     """The true label stands beside a text of the data, and goes when another text is written."""
     browsing = browse(run("languages"))
     page = browsing.go("ablation")

@@ -63,7 +63,7 @@ def test_shapes_are_those_of_the_model_and_the_input(run: Callable[[str], Path])
     assert runs[int(line_of(attention, "class MultiHead")) - 1] == 0
 
 
-def test_a_letter_has_the_size_of_what_it_stands_for(run: Callable[[str], Path]) -> None:
+def test_shape_letters_have_the_model_s_sizes(run: Callable[[str], Path]) -> None:
     """T is the target's length in the file of a translator, though one function reads source and target alike."""
     explorer = Explorer([run("translation")])
     (subject,) = explorer.subjects.values()
@@ -79,7 +79,7 @@ def test_a_letter_has_the_size_of_what_it_stands_for(run: Callable[[str], Path])
     assert both == {(source, "source"), (target, "target")}
 
 
-def test_the_comments_of_the_lines_that_ran_hold(run: Callable[[str], Path]) -> None:
+def test_shape_comments_of_executed_lines_hold(run: Callable[[str], Path]) -> None:
     """The shapes on the page have as many sizes as the comments beside them, letter by letter one size a call."""
     explorer = Explorer([run("translation")])
     found, _ = files(explorer)
@@ -117,7 +117,7 @@ def test_each_kind_of_model_shows_its_own_file_first(
         assert file["shapes"] or file["at"]
 
 
-def test_nothing_of_the_disk_is_named(run: Callable[[str], Path]) -> None:
+def test_no_path_is_sent_to_the_page(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images")])
     (packet,) = (explorer.answer(*one) for one in source.calls(explorer.subject("images"), {"model": "images"}))
     for secret in (str(PACKAGE), str(run("images")), str(Path.home())):
@@ -126,7 +126,7 @@ def test_nothing_of_the_disk_is_named(run: Callable[[str], Path]) -> None:
         explorer.answer("source", "lines", {"model": "images", "text": "", "file": "../../setup.py"})
 
 
-def test_words_have_their_colours() -> None:
+def test_keywords_are_highlighted() -> None:
     text = 'def one(x):\n    """Two\n    lines."""\n    return x + 3  # sum\n'
     found = list(source.highlighted(text))
     assert found == [
@@ -135,13 +135,13 @@ def test_words_have_their_colours() -> None:
     ]  # fmt: skip
 
 
-def test_letters_are_explained_by_the_docstring() -> None:
+def test_shape_letters_are_explained_by_the_docstring() -> None:
     text = '"""A thing.\n\nB batch, T target\npositions, D width of a\nrow.\n"""\n'
     assert source.meanings(text) == {"B": "batch", "T": "target positions", "D": "width of a row"}
     assert source.meanings("x = 1\n") == {}
 
 
-def test_the_page_shows_the_shapes_beside_the_lines(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_the_page_shows_shapes_next_to_the_lines(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("translation"))
     page = browsing.go("source", text="forty-two")
     found, arrays = files(browsing.explorer, text="forty-two")

@@ -25,7 +25,7 @@ def undone(browsing: Any, choice: Callable[[], object]) -> None:
     browsing.ready()
 
 
-def test_the_way_back_undoes_each_choice(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_the_back_button_undoes_each_choice(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     """Heads and tokens, kinds of attention, hidden heads, steps, points of a map: one entry of the history each."""
     browsing = browse(run("translation"))
     page, by = browsing.go("heads", text="five six"), browsing.page.get_by_test_id
@@ -48,7 +48,7 @@ def test_the_way_back_undoes_each_choice(browse: Callable[..., Any], run: Callab
     undone(browsing, by("linear").click)
 
 
-def test_words_that_were_hidden_come_back(browse: Callable[..., Any], chemist: Path) -> None:
+def test_masked_tokens_are_restored_from_the_url(browse: Callable[..., Any], chemist: Path) -> None:
     browsing = browse(chemist)
     page = browsing.go("fill", text="CC(=O)O.OCC>>CC(=O)OCC")
     hidden = page.locator('.token[aria-pressed="true"]').count()
@@ -61,7 +61,7 @@ def test_words_that_were_hidden_come_back(browse: Callable[..., Any], chemist: P
     assert page.locator('.token[aria-pressed="true"]').count() == hidden
 
 
-def test_a_slider_that_is_drawn_along_is_one_choice(browse: Callable[..., Any], minilm: Path) -> None:
+def test_dragging_a_slider_is_one_history_entry(browse: Callable[..., Any], minilm: Path) -> None:
     """Its places on the way are not kept; nor is a choice that changes nothing."""
     browsing = browse(minilm)
     page = browsing.go("heads", text=TEXT)
@@ -108,7 +108,9 @@ def test_layer_head_and_token_are_kept_between_views(browse: Callable[..., Any],
     assert browsing.address["look"].endswith("cross.weights") and browsing.address["token"] == "ask-1"
 
 
-def test_another_model_keeps_what_it_has(browse: Callable[..., Any], run: Callable[[str], Path], minilm: Path) -> None:
+def test_changing_the_model_keeps_the_valid_state(
+    browse: Callable[..., Any], run: Callable[[str], Path], minilm: Path
+) -> None:
     """The view, the layer and the head, or the last of them where there are fewer; a file is of what is seen."""
     browsing = browse(minilm, run("gpt"), run("images"))
     page, by = browsing.go("steps", text=TEXT, layer=5, head=11, token=3), browsing.page.get_by_test_id
@@ -126,7 +128,7 @@ def test_another_model_keeps_what_it_has(browse: Callable[..., Any], run: Callab
     assert browsing.address["view"] == browsing.explorer.subject("images").views[0]
 
 
-def test_a_link_that_leads_nowhere_says_so(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_an_invalid_link_is_reported(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     """A model or a view that is not here, and a view that does not fit its model, with what there is."""
     browsing = browse(run("gpt"), run("images"))
     page = browsing.page

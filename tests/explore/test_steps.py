@@ -63,7 +63,7 @@ def check_stages(words: dict[str, Any], arrays: Arrays) -> None:
 
 @pytest.mark.claim("N2")
 @pytest.mark.parametrize("name", ["translation", "gpt"])
-def test_every_stage_follows_from_the_one_before(run: Callable[[str], Path], name: str) -> None:
+def test_each_stage_follows_from_the_previous_one(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
     for look in attentions(explorer):
         assert look["stages"] == ["vectors", "dot", "scale", "mask", "softmax", "sum"]
@@ -76,7 +76,7 @@ def test_every_stage_follows_from_the_one_before(run: Callable[[str], Path], nam
 
 
 @pytest.mark.claim("N2")
-def test_the_numbers_are_those_of_the_taps_of_a_published_model(minilm: Path) -> None:
+def test_the_values_are_those_of_the_taps_of_a_published_model(minilm: Path) -> None:
     from heedful.blocks.taps import watch
     from heedful.explore.inspect import reading
 
@@ -91,7 +91,7 @@ def test_the_numbers_are_those_of_the_taps_of_a_published_model(minilm: Path) ->
         assert (arrays[name] == seen[f"blocks.3.attention.{name}"][0, 7].numpy()).all(), name
 
 
-def test_a_bias_is_told_and_rounding_is_not() -> None:
+def test_a_bias_is_distinguished_from_rounding() -> None:
     torch.manual_seed(1)
     q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
     for bias in (None, alibi(2)):
@@ -110,13 +110,13 @@ def test_a_bias_is_told_and_rounding_is_not() -> None:
                 close(found["bias"].float(), expected)
 
 
-def test_what_may_not_be_looked_at_is_told_from_what_is_merely_small() -> None:
+def test_masked_keys_are_distinguished_from_tiny_weights() -> None:
     scores = torch.tensor([[3.0, 0.0, -200.0, 5.0], [1.0, 2.0, 3.0, 4.0]])
     weights = torch.tensor([[0.9526, 0.0474, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
     assert steps.masked(scores, weights).tolist() == [[False, False, False, True], [True] * 4]
 
 
-def test_a_recurrent_look_shows_the_stages_that_it_has(run: Callable[[str], Path]) -> None:
+def test_attention_of_a_recurrent_decoder_has_its_own_stages(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("recurrent")])
     (look,) = attentions(explorer)
     assert look["stages"] == ["scores", "mask", "softmax", "sum"]
@@ -147,7 +147,7 @@ def test_the_page_names_the_normalizer(browse: Callable[..., Any], run: Callable
     assert page.get_by_text("softmax", exact=True).count() == 0
 
 
-def test_the_example_of_the_lectures_comes_out(minilm: Path) -> None:
+def test_the_example_of_the_lectures(minilm: Path) -> None:
     words, arrays = unpack(Explorer([minilm]).answer("steps", "example", {}))
     assert (words["pieces"], words["width"]) == (["Thinking", "Machines"], 64)
     assert "mask" not in words["stages"]
@@ -157,13 +157,13 @@ def test_the_example_of_the_lectures_comes_out(minilm: Path) -> None:
     check_stages(words, arrays)
 
 
-def test_it_fits_models_that_look_and_no_others(run: Callable[[str], Path]) -> None:
+def test_the_view_fits_models_with_attention_only(run: Callable[[str], Path]) -> None:
     expected = {"translation": True, "gpt": True, "recurrent": True, "rnn": False, "images": False}
     explorer = Explorer([run(name) for name in expected])
     assert {name: steps.fits(explorer.subject(name)) for name in expected} == expected
 
 
-def test_wrong_questions_are_refused_in_words(run: Callable[[str], Path]) -> None:
+def test_invalid_requests_are_errors(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt")])
     look = attentions(explorer)[0]["name"]
     good = {"look": look, "layer": 0, "head": 0}
@@ -180,7 +180,7 @@ def test_wrong_questions_are_refused_in_words(run: Callable[[str], Path]) -> Non
         recurrent.answer("steps", "products", asked(recurrent, **given))
 
 
-def test_a_file_of_it_holds_all_heads_of_the_layer(run: Callable[[str], Path]) -> None:
+def test_a_saved_file_has_all_heads_of_the_layer(run: Callable[[str], Path]) -> None:
     for name in ("gpt", "recurrent"):
         explorer = Explorer([run(name)])
         look = attentions(explorer)[0]
@@ -191,7 +191,7 @@ def test_a_file_of_it_holds_all_heads_of_the_layer(run: Callable[[str], Path]) -
 
 
 @pytest.mark.claim("N2")
-def test_the_page_plays_the_stages_with_the_models_numbers(
+def test_the_page_plays_the_stages_with_the_model_s_values(
     browse: Callable[..., Any], run: Callable[[str], Path]
 ) -> None:
     browsing = browse(run("gpt"))
@@ -243,7 +243,9 @@ def test_the_page_plays_the_stages_with_the_models_numbers(
     assert [page.get_by_test_id(f"weight-{key}").inner_text().strip() for key in (0, 1)] == ["0.88", "0.12"]
 
 
-def test_the_page_shows_a_recurrent_look(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_the_page_shows_attention_of_a_recurrent_decoder(
+    browse: Callable[..., Any], run: Callable[[str], Path]
+) -> None:
     browsing = browse(run("recurrent"))
     page = browsing.go("steps", token=1)
     given = asked(browsing.explorer)

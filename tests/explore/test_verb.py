@@ -73,7 +73,7 @@ def test_the_page_opens_at_a_view(run: Run) -> None:
         assert url.endswith("/#view=steps&model=gpt&text=Return+the")
 
 
-def test_another_address_asks_for_a_token(run: Run) -> None:
+def test_another_address_requires_a_token(run: Run) -> None:
     with explorer(str(run("gpt")), "--port", "0", "--host", "127.0.0.2") as (_, _, said):
         assert "token" not in said  # still this machine alone
     with explorer(str(run("gpt")), "--port", "0", "--host", "0.0.0.0") as (_, url, said):
@@ -99,7 +99,7 @@ def test_a_token_comes_from_the_environment(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_port_in_use_is_named_and_the_usual_one_gives_way(run: Run) -> None:
+def test_a_port_in_use_is_an_error_but_the_default_port_may_change(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         error = failing(str(run("gpt")), "--port", port, "--no-browser")
@@ -120,7 +120,7 @@ def test_a_view_is_written_to_a_file(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_a_run_without_a_checkpoint_is_written_to_a_file_all_the_same(run: Run, tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_can_be_saved(run: Run, tmp_path: Path) -> None:
     prefix_of, out = tmp_path / "begun", tmp_path / "run.html"
     prefix_of.mkdir()
     for name in ("recipe.yaml", "metrics.jsonl"):
@@ -130,7 +130,7 @@ def test_a_run_without_a_checkpoint_is_written_to_a_file_all_the_same(run: Run, 
     assert '"view": "run"' in out.read_text(encoding="utf-8")
 
 
-def test_mistakes_are_told_in_words(run: Run, tmp_path: Path) -> None:
+def test_invalid_usage_is_reported(run: Run, tmp_path: Path) -> None:
     here = str(run("gpt"))
     assert "no such folder" in failing(str(tmp_path / "nowhere")).message
     (tmp_path / "file").touch()
@@ -164,14 +164,14 @@ def _with_token(folder: str) -> str:
     return found.message
 
 
-def test_a_folder_without_a_model_is_told_as_such(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     error = failing(str(tmp_path / "empty"))
     assert "nothing to explore" in error.message
     assert "heedful runs" in (error.todo or "")
 
 
-def test_a_token_that_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_token_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEEDFUL_TOKEN", "a-long-token-with-\udcff-in-it")
     with pytest.raises(UserError, match="HEEDFUL_TOKEN: the token is not UTF-8 text"):
         explore_command([tmp_path], "127.0.0.1", None, False, None, None, [])

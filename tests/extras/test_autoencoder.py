@@ -47,7 +47,7 @@ def one_thread() -> Iterator[None]:
 
 
 @parametrize_with_checks([kind(max_iter=2, random_state=0) for kind in KINDS])
-def test_the_conventions_of_scikit_learn_hold(estimator: BaseAutoencoder, check: Any) -> None:
+def test_scikit_learn_estimator_checks(estimator: BaseAutoencoder, check: Any) -> None:
     check(estimator)
 
 
@@ -75,14 +75,14 @@ def test_networks_are_those_of_the_lecture(estimator: BaseAutoencoder, name: str
 
 
 @pytest.mark.parametrize("times", range(1, 6))
-def test_every_square_comes_out_again(times: int) -> None:
+def test_every_square_image_is_reconstructed_in_its_size(times: int) -> None:
     for side in range(1, 66):
         estimator = ConvAutoencoder(filters=(1,) * times)
         config = estimator._config((1, side, side))  # which refuses a decoder that ends with another shape
         assert config.code == (1, -(-side // 2**times), -(-side // 2**times))
 
 
-def test_a_cut_has_a_middle_where_it_can() -> None:
+def test_crops_are_symmetric_if_possible() -> None:
     assert crop([28, 28], 3) == (2, 2)  # the lecture's: 16 becomes 14
     assert crop([8, 8], 3)[1] == crop([16, 24], 3)[1] == 0
     assert crop([7, 7], 1) == (1, 1)
@@ -101,7 +101,7 @@ def test_a_cut_has_a_middle_where_it_can() -> None:
         ([7, 7], (3,), 49, (1, 7, 7), (3, 4, 4)),
     ],
 )
-def test_rows_are_pictures(image_shape: Any, filters: Any, features: int, taken: Any, code: Any) -> None:
+def test_rows_are_flattened_images(image_shape: Any, filters: Any, features: int, taken: Any, code: Any) -> None:
     data = X[:, :features]
     estimator = ConvAutoencoder(image_shape, filters=filters, max_iter=1).fit(data)
     assert (estimator.image_shape_, estimator.model_.config.code) == (taken, code)
@@ -111,7 +111,7 @@ def test_rows_are_pictures(image_shape: Any, filters: Any, features: int, taken:
 
 # ---------------------------------------------------------------- training
 @every_kind
-def test_it_is_trained_as_a_recipe_is(kind: type[BaseAutoencoder], tmp_path: Path) -> None:
+def test_training_equals_that_of_a_recipe(kind: type[BaseAutoencoder], tmp_path: Path) -> None:
     ours = kind(max_iter=2, batch_size=64, random_state=7).fit(X)
     recipe = ReconstructionRecipe(
         task=ours._task(),
@@ -139,7 +139,7 @@ def test_it_is_trained_as_a_recipe_is(kind: type[BaseAutoencoder], tmp_path: Pat
 
 
 @every_kind
-def test_a_recording_changes_no_bit(kind: type[BaseAutoencoder], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_steps_give_the_same_bits(kind: type[BaseAutoencoder], monkeypatch: pytest.MonkeyPatch) -> None:
     plain = kind(max_iter=2, random_state=0).fit(X)
     monkeypatch.setattr(autoencoder, "WORTH_RECORDING", 1)
     assert equal(kind(max_iter=2, random_state=0).fit(X), plain)
@@ -169,7 +169,7 @@ def test_adam_is_that_of_torch() -> None:
     assert made == pytest.approx(start(given).detach().numpy(), abs=4e-3)
 
 
-def test_a_denoiser_restores_what_is_noisy() -> None:
+def test_a_denoising_autoencoder_removes_noise() -> None:
     images = (load_digits().data / 16).astype(np.float32)
     noisy = images + np.random.default_rng(0).normal(scale=0.5, size=images.shape).astype(np.float32)
     noisy = noisy.clip(0, 1)
@@ -184,7 +184,7 @@ def test_a_denoiser_restores_what_is_noisy() -> None:
 
 # ---------------------------------------------------------------- chance, and what is around
 @every_kind
-def test_equal_seeds_give_equal_bits_and_leave_the_world_as_it_was(kind: type[BaseAutoencoder]) -> None:
+def test_equal_seeds_give_equal_bits_and_global_state_is_restored(kind: type[BaseAutoencoder]) -> None:
     torch.set_num_threads(2)
     chance, numbers = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index,union-attr]
     one, two, other = (kind(max_iter=1, random_state=seed).fit(X) for seed in (3, np.int64(3), 4))
@@ -198,7 +198,7 @@ def test_equal_seeds_give_equal_bits_and_leave_the_world_as_it_was(kind: type[Ba
     assert not equal(*(kind(max_iter=1).fit(X) for _ in range(2)))
 
 
-def test_a_failed_training_leaves_the_world_as_it_was() -> None:
+def test_global_state_is_restored_after_a_failed_training() -> None:
     chance, threads = torch.get_rng_state(), torch.get_num_threads()
     with pytest.raises(ValueError, match=r"did not stay finite .*: scale X, or lower learning_rate_init"):
         Autoencoder(learning_rate_init=1e10, random_state=0).fit(X)
@@ -208,7 +208,7 @@ def test_a_failed_training_leaves_the_world_as_it_was() -> None:
 # ---------------------------------------------------------------- use
 @every_kind
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64])
-def test_results_are_of_the_type_of_the_data(kind: type[BaseAutoencoder], dtype: Any) -> None:
+def test_results_have_the_dtype_of_the_data(kind: type[BaseAutoencoder], dtype: Any) -> None:
     data = np.round(X).astype(dtype)
     estimator = kind(max_iter=1, random_state=0).fit(data)
     kept = np.float32 if dtype is np.float32 else np.float64
@@ -219,7 +219,7 @@ def test_results_are_of_the_type_of_the_data(kind: type[BaseAutoencoder], dtype:
 
 
 @every_kind
-def test_to_codes_and_back_is_what_the_model_does(kind: type[BaseAutoencoder]) -> None:
+def test_transform_and_inverse_transform_are_encoder_and_decoder(kind: type[BaseAutoencoder]) -> None:
     estimator = kind(max_iter=2, random_state=0).fit(X)
     model = estimator.model_
     with torch.no_grad():
@@ -235,21 +235,21 @@ def test_to_codes_and_back_is_what_the_model_does(kind: type[BaseAutoencoder]) -
 
 
 @pytest.mark.parametrize(("scaler", "least"), [(StandardScaler, 0.9), (MinMaxScaler, 0.93)])
-def test_a_pipeline_reads_digits_by_their_codes(scaler: type, least: float) -> None:
+def test_a_pipeline_classifies_digits_by_their_codes(scaler: type, least: float) -> None:
     digits = load_digits()
     train, test, labels, wanted = train_test_split(digits.data, digits.target, random_state=0)
     whole = make_pipeline(scaler(), Autoencoder(20, random_state=0), StandardScaler(), LogisticRegression(max_iter=500))
     assert whole.fit(train, labels).score(test, wanted) > least
 
 
-def test_a_search_finds_that_more_components_hold_more() -> None:
+def test_a_grid_search_prefers_more_components() -> None:
     search = GridSearchCV(Autoencoder(max_iter=20, random_state=0), {"n_components": np.array([1, 16])}, cv=2).fit(X)
     assert search.best_params_ == {"n_components": 16}
     assert search.best_estimator_.n_components_ == 16
     assert search.best_score_ < 0
 
 
-def test_set_output_gives_a_frame() -> None:
+def test_set_output_gives_a_data_frame() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=[f"pixel {number}" for number in range(64)])
     estimator = Autoencoder(3, max_iter=1, random_state=0).set_output(transform="pandas").fit(frame)
@@ -276,7 +276,7 @@ def test_a_saved_model_is_loaded_by_heedful(kind: type[BaseAutoencoder], tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_model_of_rows_that_are_no_picture_is_loaded_too(tmp_path: Path) -> None:
+def test_a_saved_model_of_plain_features_is_loaded(tmp_path: Path) -> None:
     for kind, image in ((Autoencoder, (1, 1, 10)), (ConvAutoencoder, (10, 1, 1))):
         estimator = kind(max_iter=1, random_state=0).fit(X[:, :10])
         estimator.save(tmp_path / kind.__name__)
@@ -286,7 +286,7 @@ def test_a_model_of_rows_that_are_no_picture_is_loaded_too(tmp_path: Path) -> No
 
 
 @every_kind
-def test_copies_are_the_same_and_apart(kind: type[BaseAutoencoder]) -> None:
+def test_copies_are_equal_and_independent(kind: type[BaseAutoencoder]) -> None:
     estimator = kind(max_iter=1, output_activation="linear", random_state=0).fit(X)
     for other in (copy.deepcopy(estimator), copy.copy(estimator), pickle.loads(pickle.dumps(estimator))):  # noqa: S301
         assert equal(estimator, other) and other.loss_curve_ == estimator.loss_curve_
@@ -345,34 +345,34 @@ def broken(value: float) -> np.ndarray:
         (lambda: few().inverse_transform(X), "X has 64 features, but codes of this Autoencoder have 20"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(fit: Callable[[], object], words: str) -> None:
+def test_invalid_settings_are_errors(fit: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         fit()
 
 
 @every_kind
-def test_what_is_not_fitted_says_so(kind: type[BaseAutoencoder]) -> None:
+def test_an_unfitted_estimator_is_an_error(kind: type[BaseAutoencoder]) -> None:
     for use in (kind().transform, kind().inverse_transform, kind().reconstruct, kind().score):
         with pytest.raises(NotFittedError, match=f"This {kind.__name__} instance is not fitted yet"):
             use(X)
 
 
 @every_kind
-def test_one_sample_and_constant_features_have_a_result(kind: type[BaseAutoencoder]) -> None:
+def test_one_sample_and_constant_features_work(kind: type[BaseAutoencoder]) -> None:
     for data in (X[:1], np.ones((30, 64)), np.zeros((30, 1))):
         estimator = kind(max_iter=1, random_state=0).fit(data)
         assert np.isfinite(estimator.reconstruct(data)).all() and np.isfinite(estimator.loss_)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_a_missing_gpu_is_an_error() -> None:
     with pytest.raises(ValueError, match="torch finds no GPU here: use device='auto'"):
         Autoencoder(device="cuda").fit(X)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @every_kind
-def test_a_gpu_gives_what_a_cpu_gives(kind: type[BaseAutoencoder]) -> None:
+def test_gpu_and_cpu_agree(kind: type[BaseAutoencoder]) -> None:
     chance = torch.cuda.get_rng_state()
     there = kind(max_iter=3, random_state=0, device="cuda").fit(X)
     here = kind(max_iter=3, random_state=0, device="cpu").fit(X)

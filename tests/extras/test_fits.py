@@ -36,7 +36,7 @@ def holds(found: Estimate | None, value: float) -> bool:
     return found.low <= value <= found.high
 
 
-def test_an_exact_power_law_is_found_exactly() -> None:
+def test_an_exact_power_law_is_fitted_exactly() -> None:
     line = fit_line("N", along(5, 0.1, 0.0, 0))
     assert line.plain is not None and line.plain.scale is not None
     assert line.plain.exponent.value == pytest.approx(0.1, rel=1e-6)
@@ -45,14 +45,14 @@ def test_an_exact_power_law_is_found_exactly() -> None:
     assert not line.has_floor
 
 
-def test_the_interval_of_an_exponent_holds_it_nine_times_in_ten() -> None:
+def test_intervals_of_exponents_have_ninety_percent_coverage() -> None:
     seeds = range(400)
     found = [fit_line("N", along(3, 0.1, 0.01, seed), seed, draws=200).plain for seed in seeds]
     share = np.mean([holds(law.exponent, 0.1) for law in found if law])
     assert LEVEL - 0.05 <= share <= LEVEL + 0.05  # three deviations of a share of 400, and the quantiles' own chance
 
 
-def test_a_floor_is_found_with_its_interval_where_there_is_one() -> None:
+def test_a_floor_is_fitted_with_its_interval() -> None:
     lines = [fit_line("N", along(7, 0.3, 0.003, seed, floor=1.2, span=200), seed, draws=100) for seed in range(30)]
     laws = [line.above_floor for line in lines if line.above_floor]
     assert all(line.has_floor for line in lines)
@@ -62,12 +62,12 @@ def test_a_floor_is_found_with_its_interval_where_there_is_one() -> None:
     assert np.median([line.plain.exponent.value for line in lines if line.plain]) < 0.25  # a floor flattens the line
 
 
-def test_a_floor_is_seldom_believed_where_there_is_none() -> None:
+def test_a_missing_floor_is_rarely_significant() -> None:
     lines = [fit_line("N", along(6, 0.1, 0.01, seed), seed, draws=100) for seed in range(30)]
     assert sum(line.has_floor for line in lines) <= 5
 
 
-def test_the_law_of_both_predicts_a_larger_run_nine_times_in_ten() -> None:
+def test_predictions_of_larger_runs_have_ninety_percent_coverage() -> None:
     inside = []
     for seed in range(15):
         measured = both(1e7, 2e8) * math.exp(0.004 * np.random.default_rng([seed, 1]).standard_normal())
@@ -78,7 +78,7 @@ def test_the_law_of_both_predicts_a_larger_run_nine_times_in_ten() -> None:
     assert sum(inside) >= 10
 
 
-def test_the_law_of_both_is_found_where_there_is_no_scatter() -> None:
+def test_the_surface_of_exact_losses_is_fitted_exactly() -> None:
     surface, (said,) = fit_surface(grid(0.0, 0), [(10**7, 2 * 10**8)], draws=50)
     assert surface.size_exponent is not None and surface.data_exponent is not None and surface.floor is not None
     assert surface.size_exponent.value == pytest.approx(0.3, rel=0.02)
@@ -87,7 +87,7 @@ def test_the_law_of_both_is_found_where_there_is_no_scatter() -> None:
     assert said is not None and said.value == pytest.approx(both(1e7, 2e8), rel=1e-3)
 
 
-def test_the_band_holds_the_law_and_is_narrowest_in_the_middle() -> None:
+def test_the_band_contains_the_law_and_is_narrowest_in_the_middle() -> None:
     line = fit_line("N", along(5, 0.1, 0.01, 3))
     assert line.band is not None
     low, middle, high = (np.array(part) for part in (line.band.low, line.band.middle, line.band.high))
@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_same_intervals() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 7])
-def test_the_scatter_of_runs_is_found(count: int) -> None:
+def test_the_scatter_of_runs_is_estimated(count: int) -> None:
     found = [fit_line("N", along(count, 0.1, 0.01, seed), seed, draws=10).plain for seed in range(300 // (count - 2))]
     assert np.mean([law.scatter**2 for law in found if law]) == pytest.approx(0.01**2, rel=0.25)
 
@@ -117,7 +117,7 @@ def test_no_floor_is_below_zero() -> None:
     assert not line.has_floor
 
 
-def test_equal_losses_are_a_flat_line_that_does_not_fall() -> None:
+def test_equal_losses_give_a_flat_line() -> None:
     runs = [Run(f"run{i}", "", 1000 * 2**i, 10**6, 2.0) for i in range(5)]
     line = fit_line("N", runs)
     assert line.plain is not None
@@ -128,7 +128,7 @@ def test_equal_losses_are_a_flat_line_that_does_not_fall() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_too_few_runs_get_a_sentence_and_no_line(count: int) -> None:
+def test_too_few_runs_give_a_reason_and_no_line(count: int) -> None:
     laws = fit(along(5, 0.1, 0.01, 0)[:count], [(10**8, 10**8)], draws=20)
     for line in laws.lines:
         assert line.law is None and line.band is None
@@ -142,14 +142,14 @@ def test_three_runs_have_a_line_but_no_floor() -> None:
     assert line.plain is not None and line.above_floor is None
 
 
-def test_two_sizes_alone_predict_nothing() -> None:
+def test_two_sizes_are_too_few_for_predictions() -> None:
     runs = [run for run in grid(0.01, 0) if run.parameters <= 320_000]
     surface, (said,) = fit_surface(runs, [(10**7, 10**8)])
     assert said is None
     assert surface.missing is not None and "2 sizes" in surface.missing
 
 
-def test_the_frontier_is_what_no_cheaper_run_beats() -> None:
+def test_the_frontier_has_the_runs_that_beat_all_cheaper_ones() -> None:
     runs = [
         Run("cheap", "a", 10, 10, 3.0),
         Run("worse", "b", 20, 10, 3.1),
@@ -161,7 +161,7 @@ def test_the_frontier_is_what_no_cheaper_run_beats() -> None:
     assert runs[0].compute == 600
 
 
-def test_lines_are_over_the_largest_budget_and_the_largest_size() -> None:
+def test_lines_use_the_largest_budget_and_the_largest_size() -> None:
     names = {line.variable: line.runs for line in fit(grid(0.0, 0), draws=20).lines}
     assert len(names["N"]) == len(names["D"]) == 4
     assert {name.split("-")[1] for name in names["N"]} == {str(np.geomspace(5e6, 8e7, 4)[-1])}

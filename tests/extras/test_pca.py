@@ -28,7 +28,7 @@ every_solver = pytest.mark.parametrize("solver", SOLVERS)
 
 
 @parametrize_with_checks([PCA(solver=solver, random_state=0) for solver in SOLVERS])
-def test_the_conventions_of_scikit_learn_hold(estimator: PCA, check: Any) -> None:
+def test_scikit_learn_estimator_checks(estimator: PCA, check: Any) -> None:
     check(estimator)
 
 
@@ -54,7 +54,7 @@ def tables() -> dict[str, np.ndarray]:
 @every_solver
 @pytest.mark.parametrize("kind", tables())
 @pytest.mark.parametrize("batch", [None, 7])
-def test_it_agrees_with_scikit_learn(solver: str, kind: str, batch: int | None) -> None:
+def test_results_match_scikit_learn(solver: str, kind: str, batch: int | None) -> None:
     X = tables()[kind]
     k = {"of low rank": 3, "two samples": 1}.get(kind, 5)
     ours = PCA(k, solver=solver, batch_size=batch, iterated_power=40, random_state=0).fit(X)
@@ -77,7 +77,7 @@ def test_it_agrees_with_scikit_learn(solver: str, kind: str, batch: int | None) 
 
 @pytest.mark.parametrize("n_components", [None, 0.5, 0.9, 0.999, 1, 64])
 @pytest.mark.parametrize("solver", ["auto", "exact", "incremental"])
-def test_as_many_components_are_kept_as_in_scikit_learn(n_components: float | None, solver: str) -> None:
+def test_the_number_of_components_matches_scikit_learn(n_components: float | None, solver: str) -> None:
     ours = PCA(n_components, solver=solver).fit(DIGITS)
     theirs = decomposition.PCA(n_components, svd_solver="full").fit(DIGITS)
     assert ours.n_components_ == theirs.n_components_
@@ -87,7 +87,7 @@ def test_as_many_components_are_kept_as_in_scikit_learn(n_components: float | No
 
 @every_solver
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.float16])
-def test_results_are_of_the_type_of_the_data(solver: str, dtype: type) -> None:
+def test_results_have_the_dtype_of_the_data(solver: str, dtype: type) -> None:
     X = DIGITS.astype(dtype)
     ours = PCA(4, solver=solver, random_state=0).fit(X)
     kept = np.float32 if dtype is np.float32 else np.float64
@@ -98,7 +98,7 @@ def test_results_are_of_the_type_of_the_data(solver: str, dtype: type) -> None:
 
 
 @every_solver
-def test_what_is_left_out_is_the_error(solver: str) -> None:
+def test_the_error_is_the_variance_of_the_other_components(solver: str) -> None:
     ours = PCA(10, solver=solver, random_state=0).fit(DIGITS)
     made = ours.reconstruct(DIGITS)
     V = ours.components_.T
@@ -110,7 +110,7 @@ def test_what_is_left_out_is_the_error(solver: str) -> None:
 
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("rows", [1, 10, 100, 5000])
-def test_pieces_give_what_the_whole_gives(wide: bool, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_give_the_result_of_the_whole(wide: bool, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if wide:
         monkeypatch.setattr(pca, "NARROW", 10)  # decompositions are merged; with room for all of them nothing is lost
     ours = PCA(10, n_oversamples=54)
@@ -124,7 +124,7 @@ def test_pieces_give_what_the_whole_gives(wide: bool, rows: int, monkeypatch: py
     assert ours.noise_variance_ == pytest.approx(whole.noise_variance_, rel=1e-8)
 
 
-def test_merged_decompositions_come_near_where_rows_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_incremental_fits_are_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pca, "NARROW", 10)
     ours = PCA(10, solver="incremental", batch_size=200).fit(DIGITS)
     whole = decomposition.PCA(10, svd_solver="full").fit(DIGITS)
@@ -133,14 +133,14 @@ def test_merged_decompositions_come_near_where_rows_are_left_out(monkeypatch: py
 
 
 @every_solver
-def test_it_goes_on_after_a_fit(solver: str) -> None:
+def test_partial_fit_continues_after_fit(solver: str) -> None:
     ours = PCA(10, solver=solver, random_state=0, n_oversamples=54).fit(DIGITS[:900]).partial_fit(DIGITS[900:])
     whole = decomposition.PCA(10, svd_solver="full").fit(DIGITS)
     assert ours.n_samples_seen_ == len(DIGITS)
     assert ours.components_ == near(whole.components_, 0.125)
 
 
-def test_a_bad_piece_leaves_what_was_seen_as_it_was() -> None:
+def test_an_invalid_batch_does_not_change_the_estimator() -> None:
     ours = PCA(3).partial_fit(DIGITS[:100])
     before = ours.components_.copy()
     bad = DIGITS[100:200].copy()
@@ -151,14 +151,14 @@ def test_a_bad_piece_leaves_what_was_seen_as_it_was() -> None:
     assert (ours.components_ == before).all()
 
 
-def test_too_few_samples_so_far_are_told_when_components_are_asked_for() -> None:
+def test_too_few_samples_are_an_error_when_components_are_used() -> None:
     ours = PCA(5).partial_fit(DIGITS[:3])
     with pytest.raises(NotFittedError, match="3 samples are too few for n_components=5"):
         ours.transform(DIGITS[:3])
     assert ours.partial_fit(DIGITS[3:50]).transform(DIGITS[:3]).shape == (3, 5)
 
 
-def test_the_seed_decides_what_the_randomized_solver_finds() -> None:
+def test_the_randomized_solver_is_reproducible() -> None:
     one, same, other = (
         PCA(5, solver="randomized", iterated_power=1, random_state=seed).fit(DIGITS).components_ for seed in (0, 0, 1)
     )
@@ -167,7 +167,7 @@ def test_the_seed_decides_what_the_randomized_solver_finds() -> None:
 
 
 @every_solver
-def test_a_memory_map_is_never_copied_whole(solver: str, tmp_path: Path) -> None:
+def test_a_memory_map_is_not_copied(solver: str, tmp_path: Path) -> None:
     shape, k = (60_000, 40), 3
     r = np.random.default_rng(0)
     X = np.memmap(tmp_path / "x", dtype=np.float32, mode="w+", shape=shape)  # 9.6 MB; 19.2 in float64
@@ -191,7 +191,7 @@ def test_memory_does_not_grow_with_the_samples() -> None:
     assert most[-1] - most[1] < 20_000
 
 
-def test_constant_data_have_components_but_no_variance() -> None:
+def test_constant_data_have_components_without_variance() -> None:
     for solver in SOLVERS:
         ours = PCA(2, solver=solver, random_state=0).fit(np.full((30, 5), 3.0))
         assert ours.explained_variance_ == pytest.approx([0, 0], abs=1e-25)
@@ -217,7 +217,7 @@ def test_constant_data_have_components_but_no_variance() -> None:
         (lambda X: X * 1e200, "too large for their squares"),
     ],
 )
-def test_bad_data_are_refused(solver: str, change: Any, message: str) -> None:
+def test_invalid_data_are_errors(solver: str, change: Any, message: str) -> None:
     X = tables()["tall"]
     ours = PCA(4, solver=solver, random_state=0)
     with pytest.raises(ValueError, match=message):
@@ -226,7 +226,7 @@ def test_bad_data_are_refused(solver: str, change: Any, message: str) -> None:
         ours.transform(X)
 
 
-def test_sparse_data_and_other_widths_are_refused() -> None:
+def test_sparse_data_and_other_widths_are_errors() -> None:
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(TypeError, match="dense data is required"):
         PCA().fit(sparse.csr_array(DIGITS))
@@ -256,13 +256,13 @@ def test_sparse_data_and_other_widths_are_refused() -> None:
         ({"n_oversamples": 1.5}, "n_oversamples must be"),
     ],
 )
-def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_errors(settings: dict[str, Any], message: str) -> None:
     for fit in (PCA(**settings).fit, PCA(**settings).partial_fit):
         with pytest.raises(ValueError, match=message):
             fit(DIGITS)
 
 
-def test_many_features_in_pieces_need_a_number_of_components(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incremental_fits_of_many_features_need_an_integer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pca, "NARROW", 63)
     for ours in (PCA(), PCA(0.5)):
         with pytest.raises(ValueError, match="incremental fitting needs an integer n_components"):
@@ -281,11 +281,11 @@ def test_many_features_in_pieces_need_a_number_of_components(monkeypatch: pytest
         ((100_000, 9000), 0.9, "exact"),
     ],
 )
-def test_auto_takes_the_solver_that_suits_the_size(shape: tuple[int, int], n_components: Any, solver: str) -> None:
+def test_auto_selects_the_solver_by_size(shape: tuple[int, int], n_components: Any, solver: str) -> None:
     assert PCA(n_components)._choose_solver(*shape) == solver
 
 
-def test_it_works_in_a_pipeline_and_a_search_and_names_its_outputs() -> None:
+def test_pipeline_grid_search_and_feature_names() -> None:
     X, y = load_digits(return_X_y=True)
     pipe = make_pipeline(PCA(20), LogisticRegression(max_iter=2000))
     assert pipe.fit(X[:1000], y[:1000]).score(X[1000:], y[1000:]) > 0.85

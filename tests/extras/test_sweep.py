@@ -67,7 +67,7 @@ def cells_of(recipe: str, sizes: str = "1x8,1x16", tokens: str = "5120", *overri
 
 
 # ------------------------------------------------------------------ planning
-def test_lists_are_read() -> None:
+def test_lists_of_sizes_budgets_and_runs_are_parsed() -> None:
     assert read_sizes("2x64, 3X96") == [Size(2, 64), Size(3, 96)]
     assert read_tokens("1e6,2.5e6,1234567") == [1_000_000, 2_500_000, 1_234_567]
     assert read_runs("6x192:8e6") == [(Size(6, 192), 8_000_000)]
@@ -88,7 +88,7 @@ def test_lists_are_read() -> None:
         (read_runs, "6x192:-1", "invalid number of tokens"),
     ],
 )
-def test_what_is_wrong_in_a_list_is_said(read: Any, text: str, told: str) -> None:
+def test_invalid_lists_are_errors(read: Any, text: str, told: str) -> None:
     with pytest.raises(UserError, match=told) as error:
         read(text)
     assert error.value.where is not None and error.value.where.startswith("--")
@@ -100,13 +100,13 @@ def test_a_budget_has_one_short_name(count: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [8, 16, 48, 64, 96, 100, 128, 192, 256, 320, 384, 512, 768])
-def test_heads_share_every_width_evenly_and_are_16_to_64_wide(width: int) -> None:
+def test_heads_divide_the_width_and_are_16_to_64_wide(width: int) -> None:
     each = width / heads_for(width)
     assert each == width or 16 <= each <= 64
     assert width % heads_for(width) == 0
 
 
-def test_a_width_that_no_heads_can_share_is_refused() -> None:
+def test_a_width_that_cannot_be_split_into_heads_is_an_error() -> None:
     with pytest.raises(UserError, match="cannot be split") as error:
         heads_for(67)
     assert error.value.todo == "use width 80"
@@ -125,7 +125,7 @@ def test_parameters_are_counted_without_embeddings(recipe: str, name: str, overr
     assert cell.parameters == sum(sizes.values()) - sum(sizes[key] for key in embeddings)
 
 
-def test_a_run_keeps_the_recipe_but_for_its_size_and_budget(recipe: str) -> None:
+def test_a_run_has_the_recipe_with_its_own_size_and_budget(recipe: str) -> None:
     small, large = cells_of(recipe, "1x8", "5120,512000", "train.seed=3")
     assert (small.recipe.model.width, small.recipe.model.hidden) == (8, 16)
     assert (small.recipe.train.budget.tokens, small.recipe.train.budget.steps) == (5120, None)
@@ -137,7 +137,7 @@ def test_a_run_keeps_the_recipe_but_for_its_size_and_budget(recipe: str) -> None
 
 
 @pytest.mark.parametrize("schedule", ["{kind: constant}", "{kind: noam, warmup: 10}"])
-def test_a_rate_that_does_not_end_with_the_budget_is_refused(recipe: str, schedule: str) -> None:
+def test_a_schedule_that_does_not_decay_is_an_error(recipe: str, schedule: str) -> None:
     with pytest.raises(UserError, match="must decay to the end of its own budget"):
         cells_of(recipe, "1x8", "5120", f"train.schedule={schedule}")
 
@@ -147,7 +147,7 @@ def test_only_language_models_are_swept() -> None:
         plan("numbers", [], [Size(1, 8)], [1000], [], Path("sweep"))
 
 
-def test_a_folder_is_held_by_one_sweep_at_a_time(tmp_path: Path) -> None:
+def test_a_folder_is_locked_by_one_sweep(tmp_path: Path) -> None:
     with sweep_folder(tmp_path / "sweep"):
         with pytest.raises(UserError, match="another process is training") as error, sweep_folder(tmp_path / "sweep"):
             pass
@@ -161,7 +161,7 @@ def test_a_fitted_run_cannot_be_predicted(recipe: str) -> None:
         plan(recipe, [], [Size(1, 8)], [5120], [(Size(1, 8), 5120)], Path("sweep"))
 
 
-def test_runs_side_by_side_fit_into_cores_and_memory(recipe: str) -> None:
+def test_parallel_runs_fit_cores_and_memory(recipe: str) -> None:
     cells = cells_of(recipe, "1x8,1x16,1x24")
     assert parallel_runs(cells, 2, None) == 2
     assert parallel_runs(cells, 8, None) == 3
@@ -180,7 +180,7 @@ def recorded(cell: Cell, loss: float, before: float = 4.0, progress: float = 1.0
     (cell.folder / "metrics.jsonl").write_text(text + '\n{"kind": "st')  # a line that is still being written
 
 
-def test_runs_that_diverged_or_are_not_complete_are_named_and_left_out(recipe: str) -> None:
+def test_diverged_and_incomplete_runs_are_excluded(recipe: str) -> None:
     good, nan, worse, half, absent = cells_of(recipe, "1x8,1x16,1x24,1x32,1x40")
     recorded(good, 2.5)
     recorded(nan, float("nan"))
@@ -202,7 +202,7 @@ class Idle(Sweep):
         return [sys.executable, "-u", "-c", script]
 
 
-def test_a_sweep_that_is_told_to_stop_ends_its_runs_and_begins_no_more(recipe: str) -> None:
+def test_stopping_a_sweep_stops_its_runs(recipe: str) -> None:
     cells = cells_of(recipe, "1x8,1x16,1x24")
     Path("sweep").mkdir()
     sweep = Idle(recipe, cells, jobs=2, threads=1, gpus=0)
@@ -218,7 +218,7 @@ def test_a_sweep_that_is_told_to_stop_ends_its_runs_and_begins_no_more(recipe: s
     assert not sweep.running
 
 
-def test_runs_of_several_gpus_have_one_each(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_run_uses_one_gpu(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = Sweep(recipe, cells_of(recipe), jobs=4, threads=1, gpus=2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [sweep._environment(place)["CUDA_VISIBLE_DEVICES"] for place in range(4)] == ["0", "1", "0", "1"]
@@ -231,7 +231,7 @@ def verb(recipe: str, sizes: str, tokens: str, *overrides: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_that_was_killed_goes_on_to_the_same_numbers(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_sweep_resumes_to_the_same_losses(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [sys.executable, "-m", "heedful", "scaling", recipe, "--sizes", "1x8,1x16", "--tokens", "51200"]
     killed = subprocess.Popen([*words, "-o", "sweep", "--jobs", "2"], stderr=subprocess.DEVNULL)
     cells = cells_of(recipe, "1x8,1x16", "51200")
@@ -269,7 +269,7 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_numbers(recipe: str, capsys
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_does_not_lose_the_others(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_does_not_affect_the_others(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     os.makedirs("sweep/1x8-5120")
     Path("sweep/1x8-5120/mine.txt").write_text("something else")
     with pytest.raises(UserError, match="1 of 2 runs failed") as error:

@@ -34,7 +34,7 @@ def corpus_of(ids: list[int], lines: list[int], vocab: int) -> Corpus:
     return Corpus([f"w{number}" for number in range(vocab)], counts, np.array(ids), np.array(lines))
 
 
-def test_words_are_cut_counted_and_numbered_by_how_often_they_stand(tmp_path: Path) -> None:
+def test_words_are_numbered_by_frequency(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("It's the cat, the CAT\nthe end-game\n\nrare", encoding="utf-8")
     (tmp_path / "b.txt").write_text("it’s it’s end", encoding="utf-8")
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
@@ -50,7 +50,7 @@ def test_words_are_cut_counted_and_numbered_by_how_often_they_stand(tmp_path: Pa
     assert "a.txt" in str(raised.value.where)
 
 
-def test_a_step_is_that_of_plain_loops_in_float64() -> None:
+def test_a_step_matches_loops_in_float64() -> None:
     """The same blocks and chance words; pair by pair, from the vectors as they were before the step."""
     draw = np.random.default_rng(0)
     vocab, width, rate = 17, 6, 0.3
@@ -89,7 +89,7 @@ def test_a_step_is_that_of_plain_loops_in_float64() -> None:
     assert np.abs(new_inner - before).max() > 1
 
 
-def test_neighbours_are_those_of_the_same_line_within_reach() -> None:
+def test_context_words_are_in_the_same_line_and_window() -> None:
     ids = list(range(100)) * 6
     corpus = corpus_of(ids, [place // 50 for place in range(600)], 100)
     config = SkipGramConfig(window=4, sample=1.0, negatives=7)
@@ -109,7 +109,7 @@ def test_neighbours_are_those_of_the_same_line_within_reach() -> None:
     assert 600 * 4 < seen < 600 * 6  # twice a mean reach of 2.5, less at the ends of lines
 
 
-def test_frequent_words_are_thinned_out_and_chance_words_follow_their_counts() -> None:
+def test_subsampling_and_the_distribution_of_negative_samples() -> None:
     corpus = corpus_of([0] * 30_000 + [1] * 5_000 + [2] * 5_000, list(range(40_000)), 3)
     steps = list(Plan(corpus, SkipGramConfig(sample=0.01), 0))
     shares = skipgram.keep_probabilities(corpus.counts, 0.01)
@@ -121,7 +121,7 @@ def test_frequent_words_are_thinned_out_and_chance_words_follow_their_counts() -
     torch.testing.assert_close(chance / chance.sum(), wanted / wanted.sum(), atol=0.01, rtol=0)
 
 
-def test_words_of_like_use_lie_together_and_a_seed_gives_the_same_bits(tmp_path: Path) -> None:
+def test_similar_words_have_similar_vectors_and_training_is_reproducible(tmp_path: Path) -> None:
     path = text(tmp_path / "t.txt")
     config = SkipGramConfig(width=16, window=2, sample=1.0, epochs=20, seed=3)
     corpus, told = read_corpus([path], config), []

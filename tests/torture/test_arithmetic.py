@@ -65,7 +65,7 @@ def gradients(team: Team, how: Any, micro: list[Batch], tokens: int) -> list[flo
     return [value for weight in model.parameters() for value in whole(weight.grad).flatten().tolist()]
 
 
-def test_a_step_in_parts_has_the_gradients_of_one_big_batch(tmp_path: Path) -> None:
+def test_accumulated_gradients_are_those_of_one_large_batch(tmp_path: Path) -> None:
     kinds = itertools.product(("alone", "ddp", "fsdp"), (1, 2, 4), (False, True))
     with counted("gradients") as row:
         worst = 0.0
@@ -210,7 +210,7 @@ class Scene:
         return error.value
 
 
-def test_what_is_not_finite_is_caught_in_its_step_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_and_inf_are_reported_in_their_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = list(itertools.product(spoils(), (False, True)))
     with counted("not finite") as row:
         for number, (spoil, packed) in enumerate(cases if FULL else rng.sample(cases, row.wanted)):
@@ -253,7 +253,7 @@ def half(folder: Path, steps: int, bad: set[int]) -> Iterator[tuple[Event, list[
             yield event, [value.numpy().tobytes() for value in model.state_dict().values()]
 
 
-def test_steps_that_are_too_large_for_fp16_are_skipped_and_counted(tmp_path: Path) -> None:
+def test_steps_that_overflow_in_fp16_are_skipped_and_counted(tmp_path: Path) -> None:
     with counted("fp16") as row:
         for number in range(row.wanted):
             folder = tmp_path / f"{number}"

@@ -38,7 +38,7 @@ def points(changes: list[Change]) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.slow
-def test_a_run_that_dies_at_any_change_to_the_disk_resumes_to_the_same_end(
+def test_a_run_that_crashes_at_any_write_resumes_to_the_same_result(
     whole: tuple[Path, list[Change]], tmp_path: Path
 ) -> None:
     unbroken, told = whole

@@ -113,7 +113,7 @@ def newest_whole(run: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_every_flipped_bit_is_found(unbroken: Trial, tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected(unbroken: Trial, tmp_path: Path) -> None:
     rng = random.Random(9)
     run = tmp_path / "run"
     shutil.copytree(unbroken.run, run)

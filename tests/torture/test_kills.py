@@ -41,7 +41,7 @@ def killed_again_and_again(
 
 
 @pytest.mark.slow
-def test_a_run_killed_anywhere_resumes_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
+def test_a_run_killed_anywhere_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
     life = Trial(tmp_path / "life").finish().seconds
 
     def kill(trial: Trial) -> bool | None:
@@ -59,7 +59,7 @@ def test_a_run_killed_anywhere_resumes_to_the_same_end(unbroken: Trial, tmp_path
 
 
 @pytest.mark.slow
-def test_a_run_killed_as_soon_as_it_is_started_resumes_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
+def test_a_run_killed_at_its_start_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
     trial = Trial(tmp_path)
     command = trial.start()
     command.send(signal.SIGKILL)  # as a rule before it has opened its log; what follows holds at any moment
@@ -109,13 +109,13 @@ def killed_inside_saves(row: Row, unbroken: Trial, place: Path, most: int) -> No
 
 
 @pytest.mark.slow
-def test_a_run_killed_inside_a_save_resumes_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
+def test_a_run_killed_during_a_save_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
     with counted("killed in a save") as row:
         killed_inside_saves(row, unbroken, tmp_path, SAVE_EVERY)
 
 
 @pytest.mark.slow
-def test_a_run_killed_while_it_saves_and_trains_resumes_to_the_same_end(tmp_path: Path) -> None:
+def test_a_run_killed_during_a_background_save_resumes_to_the_same_result(tmp_path: Path) -> None:
     behind = Trial(tmp_path / "unbroken", (*TINY, "train.save_behind=true"))
     behind.finish()
     with counted("killed, saving in background") as row:
@@ -123,7 +123,7 @@ def test_a_run_killed_while_it_saves_and_trains_resumes_to_the_same_end(tmp_path
 
 
 @pytest.mark.slow
-def test_a_second_run_is_refused_and_a_lock_left_by_a_kill_is_not_in_the_way(unbroken: Trial, tmp_path: Path) -> None:
+def test_a_second_run_is_an_error_and_the_lock_of_a_killed_run_is_not(unbroken: Trial, tmp_path: Path) -> None:
     with counted("two at once") as row:
         slowest = 0.0
         while row.open:

@@ -13,7 +13,7 @@ def test_the_page_shows_what_was_recorded() -> None:
     assert page == replaced(page, table(json.loads(RECORD.read_text())))
 
 
-def test_every_property_was_tried_often_enough_and_held_each_time() -> None:
+def test_every_property_was_tested_often_enough_and_held() -> None:
     rows = {row["name"]: row for row in json.loads(RECORD.read_text())["rows"]}
     assert list(rows) == [about.name for about in PROPERTIES]
     assert [row["name"] for row in rows.values() if row["held"] != row["done"]] == []

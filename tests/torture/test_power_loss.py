@@ -32,7 +32,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
 
 
-def test_nothing_changes_the_disk_unrecorded(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
+def test_every_write_to_disk_is_recorded(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
     run, told = whole
     disk = Disk()
     for change in told:
@@ -64,7 +64,7 @@ def surviving(run: Path, recipe: str) -> int:
         return checkpoint.step
 
 
-def test_a_power_loss_takes_no_committed_checkpoint(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
+def test_no_committed_checkpoint_is_lost_in_a_power_loss(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
     run, told = whole
     recipe = (run / "recipe.yaml").read_text()
     states = losses(told, random.Random(2), tmp_path / "disk")
@@ -105,7 +105,7 @@ def test_a_run_resumes_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_
 @pytest.mark.parametrize(
     "forgotten", ["model.safetensors", "manifest.json", "checkpoints", "tmp"], ids=lambda name: f"sync of {name}"
 )
-def test_a_sync_that_is_left_out_is_found(whole: tuple[Path, list[Change]], tmp_path: Path, forgotten: str) -> None:
+def test_a_missing_sync_is_detected(whole: tuple[Path, list[Change]], tmp_path: Path, forgotten: str) -> None:
     """The model of a disk can tell: with any one kind of sync left out, some power loss takes what was committed."""
     run, told = whole
     recipe = (run / "recipe.yaml").read_text()

@@ -60,7 +60,7 @@ def pairs(place: Path, count: int) -> tuple[str, ...]:
     return ("data.kind=jsonl", f"data.root={place}", *files)
 
 
-def test_one_two_and_three_processes_take_turns_with_the_same_samples(tmp_path: Path) -> None:
+def test_the_number_of_processes_does_not_change_the_samples(tmp_path: Path) -> None:
     ways = [(1, 2, 1), (2, 1, 2), (1, 3, 2)]
     kinds = list(itertools.product((13, 97, 101), (1, 2)))
     with counted("other processes") as row:
@@ -94,7 +94,7 @@ def assert_once_an_epoch(steps: dict[int, list[int]], count: int) -> None:
     assert len(set(epochs[-1])) == len(epochs[-1])
 
 
-def test_weights_go_into_shards_and_back(tmp_path: Path) -> None:
+def test_weights_are_sharded_and_restored(tmp_path: Path) -> None:
     kinds = [
         ("accumulate=1", "batching=padded"),
         ("accumulate=2", "batching=padded"),

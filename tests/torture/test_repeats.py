@@ -34,7 +34,7 @@ def test_the_same_command_twice_gives_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no other number of threads")
-def test_another_number_of_threads_is_said(tmp_path: Path) -> None:
+def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
     with counted("other threads") as row:
         for before, now in ((1, 2), (2, 1))[: row.wanted]:
             trial = Trial(tmp_path / f"{before}", WIDE)

@@ -17,7 +17,7 @@ LONG = (*TINY, "train.accumulate=200", "train.budget.steps=2")  # steps of a sec
 
 
 @pytest.mark.slow
-def test_a_run_asked_to_stop_saves_its_step_and_resumes_to_the_same_end(unbroken: Trial, tmp_path: Path) -> None:
+def test_a_stopped_run_saves_its_step_and_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
     rng = random.Random(6)
     with counted("interrupted") as row:
         slowest, tries = 0.0, 0
@@ -63,7 +63,7 @@ def wait_for_text(command: Command, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_asked_twice_stops_at_once(long: Trial, tmp_path: Path) -> None:
+def test_a_second_signal_stops_a_run_at_once(long: Trial, tmp_path: Path) -> None:
     rng = random.Random(7)
     with counted("interrupted twice") as row:
         slowest = 0.0

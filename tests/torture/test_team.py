@@ -59,9 +59,7 @@ def assert_one_line(output: str, rank: int, how: str, step: int) -> None:
 KILLED = r"was killed,? by SIGKILL \(signal 9\)(?: or in a crash)?"
 
 
-def test_a_rank_that_is_killed_ends_all_and_the_run_resumes_to_the_same_end(
-    unbroken_team: Unbroken, tmp_path: Path
-) -> None:
+def test_a_killed_rank_ends_all_and_the_run_resumes_to_the_same_result(unbroken_team: Unbroken, tmp_path: Path) -> None:
     with counted("rank killed") as row:
         hits = {(victim, moment): 0 for moment in MOMENTS for victim in (0, 1)}
         slowest, runs = 0.0, 0
@@ -98,7 +96,7 @@ def test_a_rank_that_is_killed_ends_all_and_the_run_resumes_to_the_same_end(
 
 
 @pytest.mark.skipif(not FULL, reason="takes the 45 seconds of patience")
-def test_a_rank_that_is_frozen_ends_all(unbroken_team: Unbroken, tmp_path: Path) -> None:
+def test_a_frozen_rank_ends_all(unbroken_team: Unbroken, tmp_path: Path) -> None:
     with counted("rank frozen") as row:
         frozen = []
         for number in range(row.wanted):
@@ -126,7 +124,7 @@ def test_a_rank_that_is_frozen_ends_all(unbroken_team: Unbroken, tmp_path: Path)
         row.worst = f"all exited after {max(gone.values()):.0f} s"
 
 
-def test_a_team_that_is_asked_to_stop_saves_the_same_step(unbroken_team: Unbroken, tmp_path: Path) -> None:
+def test_all_ranks_of_a_stopped_run_save_the_same_step(unbroken_team: Unbroken, tmp_path: Path) -> None:
     ways: list[Callable[[Launch], None]] = [
         lambda launch: launch.send(1, signal.SIGTERM),
         lambda launch: launch.send_launcher(signal.SIGTERM),
@@ -161,7 +159,7 @@ def test_a_team_that_is_asked_to_stop_saves_the_same_step(unbroken_team: Unbroke
 
 
 @pytest.mark.skipif(not FULL, reason="the small scale has killed ranks already")
-def test_torchrun_starts_a_team_again_by_itself(unbroken_team: Unbroken, tmp_path: Path) -> None:
+def test_torchrun_restarts_a_failed_run(unbroken_team: Unbroken, tmp_path: Path) -> None:
     with counted("rank restarted") as row:
         slowest = 0.0
         for victim, parallel in enumerate(PARALLEL[: row.wanted]):
@@ -179,7 +177,7 @@ def test_torchrun_starts_a_team_again_by_itself(unbroken_team: Unbroken, tmp_pat
         row.worst = f"complete {slowest:.0f} s after the kill"
 
 
-def test_processes_that_slurm_starts_are_those_of_torchrun(unbroken_team: Unbroken, tmp_path: Path) -> None:
+def test_slurm_and_torchrun_give_the_same_ranks(unbroken_team: Unbroken, tmp_path: Path) -> None:
     common = {"SLURM_JOB_ID": str(10_000 + rng.randrange(9_000)), "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0",
               "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}  # fmt: skip
     seats = tuple({**common, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in (0, 1))

@@ -79,7 +79,7 @@ def in_one_epoch(trial: Trial, accumulate: int) -> int:
     return 5
 
 
-def test_five_kills_in_an_epoch_change_no_sample_and_no_bit(tmp_path: Path) -> None:
+def test_five_kills_in_an_epoch_do_not_change_the_result(tmp_path: Path) -> None:
     kinds = list(itertools.product((1, 3), ("padded", "packed"), (0, 1, 2)))
     with counted("killed with workers") as row:
         wholes: dict[tuple[int, str], Trial] = {}
@@ -114,7 +114,7 @@ def with_workers(place: Path) -> Trial:
     return Trial(place, (*TINY, FAR, "train.workers=2"))
 
 
-def test_a_worker_that_is_killed_ends_the_run_within_two_seconds(far: Trial, tmp_path: Path) -> None:
+def test_a_killed_worker_ends_the_run_within_two_seconds(far: Trial, tmp_path: Path) -> None:
     with counted("worker killed") as row:
         slowest, tries = 0.0, 0
         while row.open:
@@ -156,7 +156,7 @@ def assert_goes_on(trial: Trial, whole: Trial) -> None:
 
 
 @pytest.mark.skipif(not FULL, reason="takes the 45 seconds of patience; tests/data/test_workers.py has less of it")
-def test_a_worker_that_is_frozen_ends_the_run_within_a_minute(far: Trial, tmp_path: Path) -> None:
+def test_a_frozen_worker_ends_the_run_within_a_minute(far: Trial, tmp_path: Path) -> None:
     with counted("worker frozen") as row:
         frozen = []
         for number in range(row.wanted):
@@ -176,7 +176,7 @@ def test_a_worker_that_is_frozen_ends_the_run_within_a_minute(far: Trial, tmp_pa
         row.worst = f"exited after {max(took for _, took in found):.0f} s"
 
 
-def test_workers_do_not_outlive_a_trainer_that_is_killed_and_do_not_keep_its_lock(far: Trial, tmp_path: Path) -> None:
+def test_workers_end_with_a_killed_trainer_and_release_its_lock(far: Trial, tmp_path: Path) -> None:
     with counted("workers orphaned") as row:
         slowest = 0.0
         while row.open:

@@ -19,19 +19,19 @@ SNIPPETS = {
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_a_snippet_runs(name: str, tmp_path: Path) -> None:
+def test_snippets_run(name: str, tmp_path: Path) -> None:
     function: Callable[[Path, Path], None] = SNIPPETS[name]
     function(HERE.parent / "golden" / "runs", tmp_path)
 
 
-def test_there_are_snippets_of_every_predictor() -> None:
+def test_every_predictor_has_a_snippet() -> None:
     text = (HERE / "snippets.py").read_text()
     assert len(SNIPPETS) >= 30
     assert all(f"heedful.{name}.load" in text for name in ("Translator", "TextGenerator", "TextEncoder", "TokenTagger"))
 
 
 @pytest.mark.slow
-def test_their_types_are_as_they_say() -> None:
+def test_revealed_types_are_as_stated() -> None:
     """`make test` checks the same file by mypy, with the types of the library at hand."""
     checked = [sys.executable, "-m", "mypy", "--strict", str(HERE / "snippets.py")]
     found = subprocess.run(checked, capture_output=True, text=True, timeout=600, cwd=HERE.parents[1])
