@@ -1,4 +1,4 @@
-"""Which rows of the claim sheet a test file proves, and the rule that none of these tests is skipped where it must run.
+"""The claims that a test file proves; in continuous integration none of these tests may be skipped.
 
 `pytest_runtest_makereport` and `pytest_make_collect_report` are pytest's hooks; `conftest.py` imports them.
 """
@@ -14,13 +14,15 @@ import pytest
 
 
 def claims_in(path: Path, slow: bool = True) -> Iterator[str]:
-    """Every id that a test of the file is marked with, wherever the mark stands: decorator, parameter or module.
+    """Every id that a test of the file is marked with, on a decorator, a parameter or the module.
 
-    Without `slow`, those of tests that `make test` leaves out are left out.
+    Without `slow`, tests that `make test` does not run are skipped.
     """
     every = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    late = [node for node in every if isinstance(node, ast.FunctionDef) and "pytest.mark.slow" in _decorators(node)]
-    left_out = set() if slow else {id(part) for node in late for part in ast.walk(node)}
+    slow_tests = [
+        node for node in every if isinstance(node, ast.FunctionDef) and "pytest.mark.slow" in _decorators(node)
+    ]
+    left_out = set() if slow else {id(part) for node in slow_tests for part in ast.walk(node)}
     for node in every:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.claim" and id(node) not in left_out:
             (argument,) = node.args
@@ -33,7 +35,7 @@ def _decorators(test: ast.FunctionDef) -> list[str]:
 
 
 def _must_run(report: pytest.TestReport | pytest.CollectReport, claims: Iterable[str]) -> None:
-    """A skipped test that proves a claim has failed, in continuous integration."""
+    """Turn a skipped test of a claim into a failure in continuous integration."""
     if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail") and (ids := sorted(set(claims))):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"

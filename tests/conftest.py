@@ -1,4 +1,4 @@
-"""One thread, quiet waiting and signals as they are by default, so that tests repeat bit for bit on any machine."""
+"""One thread, passive waiting and default signal handlers, so that tests are reproducible on any machine."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 
 torch.set_num_threads(1)
 
-# torch.compile keeps its machine code for the next process, also where that one may not use the same instructions.
+# torch.compile caches machine code between processes, even for a CPU without the same instructions.
 CODE = f"heedful-compiled-{os.getuid()}-{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}".replace(" ", "-")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), CODE))
 
-# What a shell or a scheduler may have ignored or blocked; programs that tests start inherit it from here.
+# Signals that a shell or a scheduler may ignore or block; programs started by tests inherit these.
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGPIPE):
     signal.signal(number, signal.SIG_DFL if number != signal.SIGPIPE else signal.SIG_IGN)
 signal.signal(signal.SIGINT, signal.default_int_handler)

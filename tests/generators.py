@@ -1,24 +1,24 @@
-"""Generators that return something."""
+"""Running generators to their end."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import TypeVar
 
-Told = TypeVar("Told")
-Found = TypeVar("Found")
+Yielded = TypeVar("Told")
+Returned = TypeVar("Found")
 
 
-def drained(generator: Generator[Told, None, Found]) -> tuple[list[Told], Found]:
-    """All that a generator yields, and what it returns."""
-    told: list[Told] = []
+def drain_generator(generator: Generator[Yielded, None, Returned]) -> tuple[list[Yielded], Returned]:
+    """Everything a generator yields, and its return value."""
+    items: list[Yielded] = []
     while True:
         try:
-            told.append(next(generator))
+            items.append(next(generator))
         except StopIteration as end:
-            return told, end.value
+            return items, end.value
 
 
-def returned(generator: Generator[object, None, Found]) -> Found:
-    """What a generator returns."""
-    return drained(generator)[1]
+def return_value(generator: Generator[object, None, Returned]) -> Returned:
+    """The return value of a generator."""
+    return drain_generator(generator)[1]

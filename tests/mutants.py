@@ -38,7 +38,7 @@ PRELOADED = ["torch", "pytest", "pydantic", "PIL.Image", "hypothesis", "sklearn.
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault, and the test that dies of it."""
+    """One fault, and the test that must fail with it."""
 
     file: str
     find: str
@@ -59,18 +59,18 @@ class Mutant:
 
 
 def read_list() -> list[Mutant]:
-    """Every fault of the list."""
+    """All faults of the list."""
     return [Mutant(**entry) for entry in tomllib.loads(LIST.read_text(encoding="utf-8"))["mutant"]]
 
 
 def read_record() -> dict[Mutant, str]:
-    """What became of each fault when it was last made."""
+    """The outcome of each fault in the last run."""
     rows = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else []
     return {Mutant(**row): outcome for row in rows for outcome in [row.pop("outcome")]}
 
 
 def write_record(record: dict[Mutant, str]) -> None:
-    """The same to files, for programs and for people."""
+    """Write the outcomes as JSON and as Markdown."""
     rows = [asdict(mutant) | {"outcome": outcome} for mutant, outcome in record.items()]
     RECORD.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(page(record), encoding="utf-8")
@@ -83,23 +83,23 @@ def main() -> int:
     options = parser.parse_args()
     every = read_list()
     chosen = [one for one in every if not options.words or any(w in one.file + " " + one.test for w in options.words)]
-    record, began = {one: outcome for one, outcome in read_record().items() if one in every}, time.monotonic()
+    record, started = {one: outcome for one, outcome in read_record().items() if one in every}, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies = [_copy(Path(folder, str(number))) for number in range(options.jobs)]
-        sound = sound_tests(copies[0], chosen)
-        for mutant, outcome in outcomes(chosen, copies, sound):
+        passing = passing_tests(copies[0], chosen)
+        for mutant, outcome in outcomes(chosen, copies, passing):
             record[mutant] = outcome
             write_record({one: record[one] for one in every if one in record})
     bad = {one: record[one] for one in chosen if record[one] != "killed"}
     for mutant, outcome in bad.items():
         print(f"\n{mutant.name}\n    {mutant.test}\n    {outcome}")
-    print(f"{len(chosen) - len(bad)} of {len(chosen)} killed in {time.monotonic() - began:.0f} s")
+    print(f"{len(chosen) - len(bad)} of {len(chosen)} killed in {time.monotonic() - started:.0f} s")
     return int(bool(bad))
 
 
 # ------------------------------------------------------------------ running
 def _copy(folder: Path) -> Path:
-    """A copy of the tree, whose compiled files are checked by content: two faults may have one size and one second."""
+    """A copy of the tree whose compiled files are checked by hash: two faults may have the same size and time stamp."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
     page = (path.relative_to(ROOT).as_posix() for path in (ROOT / SOURCE / "explore" / "static").rglob("*"))
@@ -112,8 +112,8 @@ def _copy(folder: Path) -> Path:
     return folder
 
 
-def sound_tests(copy: Path, mutants: Sequence[Mutant]) -> set[str]:
-    """Those of the named tests that pass on the code as it is."""
+def passing_tests(copy: Path, mutants: Sequence[Mutant]) -> set[str]:
+    """The named tests that pass on unchanged code."""
     found: dict[str, set[str]] = {mutant.test: set() for mutant in mutants}
     for node, outcome in _pytest(copy, [*found], ["--continue-on-collection-errors"], PATIENCE * 6)[1].items():
         for name in {node, node.partition("[")[0]} & found.keys():
@@ -121,14 +121,14 @@ def sound_tests(copy: Path, mutants: Sequence[Mutant]) -> set[str]:
     return {name for name, outcomes in found.items() if outcomes == {"passed"}}
 
 
-def outcomes(mutants: Sequence[Mutant], copies: Sequence[Path], sound: set[str]) -> Iterator[tuple[Mutant, str]]:
-    """What became of each fault: killed if its test ran and failed; else it survived, is stale, or has no good test."""
+def outcomes(mutants: Sequence[Mutant], copies: Sequence[Path], passing: set[str]) -> Iterator[tuple[Mutant, str]]:
+    """The outcome of each fault: killed if its test failed; otherwise it survived, is stale, or its test is broken."""
     free: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for copy in copies:
         free.put(copy)
 
     def one(mutant: Mutant) -> str:
-        if mutant.test not in sound:
+        if mutant.test not in passing:
             return "the test does not pass on the code as it is"
         copy = free.get()
         path = copy / SOURCE / mutant.file
@@ -153,7 +153,7 @@ def outcomes(mutants: Sequence[Mutant], copies: Sequence[Path], sound: set[str])
 
 
 def _pytest(copy: Path, tests: list[str], options: list[str], patience: float) -> tuple[int, dict[str, str]]:
-    """Pytest's exit code, and what became of some tests; a process of its own that need not import torch again."""
+    """Pytest's exit code and test outcomes, from a forked process that need not import torch again."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     ours, theirs = context.Pipe(duplex=False)
@@ -167,16 +167,16 @@ def _pytest(copy: Path, tests: list[str], options: list[str], patience: float) -
             return -1, {}
         try:
             found: tuple[int, dict[str, str]] = ours.recv()
-        except EOFError:  # the process died of it
+        except EOFError:  # the process crashed
             found = (-1, {})
     process.join()
     return found
 
 
 def _child(copy: Path, tests: list[str], options: list[str], answer: multiprocessing.connection.Connection) -> None:
-    """Run some tests in the copy, in silence, and say what became of them."""
+    """Run tests in the copy without output, and send back their outcomes."""
     os.chdir(copy)
-    sys.dont_write_bytecode = True  # two faults may have one size and one second
+    sys.dont_write_bytecode = True  # two faults may have the same size and time stamp
     for name in [name for name in sys.modules if name.partition(".")[0] == "heedful"]:  # of an older fork server
         del sys.modules[name]
     os.environ["PYTHONPATH"] = str(copy / "src")  # for processes that a test starts
@@ -186,8 +186,8 @@ def _child(copy: Path, tests: list[str], options: list[str], answer: multiproces
         os.dup2(silence, stream)
     outcomes: dict[str, str] = {}
 
-    class Heard:
-        """Chooses the tests, and notes the outcome of each."""
+    class Recorder:
+        """A pytest plugin that selects tests and records their outcomes."""
 
         def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
             items[:] = [item for item in items if {item.nodeid, item.nodeid.partition("[")[0]} & set(tests)]
@@ -198,13 +198,13 @@ def _child(copy: Path, tests: list[str], options: list[str], answer: multiproces
 
     files = sorted({test.partition("::")[0] for test in tests})
     plain = ["-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(copy)]
-    answer.send((int(pytest.main([*plain, *options, *files], plugins=[Heard()])), outcomes))
+    answer.send((int(pytest.main([*plain, *options, *files], plugins=[Recorder()])), outcomes))
     answer.close()
 
 
 # ------------------------------------------------------------------ the page
 def page(record: dict[Mutant, str]) -> str:
-    """What was found, as Markdown: counts by part of the package, then every fault with its test."""
+    """The outcomes as Markdown: counts per package, then every fault with its test."""
     parts = Counter(_part(mutant) for mutant in record)
     killed = Counter(_part(mutant) for mutant, outcome in record.items() if outcome == "killed")
     lines = [

@@ -1,4 +1,4 @@
-"""Waiting for what must come, for as long as a busy machine may need: no verdict depends on how fast it comes."""
+"""Waiting for a condition for as long as a busy machine may need, so that no test depends on speed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ LONG = 120.0  # seconds after which a test is taken to hang
 
 
 def until(ready: Callable[[], object], seconds: float = LONG) -> None:
-    """Wait until something is true, and fail if it never is."""
+    """Wait until a condition holds; fail if it never does."""
     end = time.monotonic() + seconds
     while not ready():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, f"still false after {seconds:.0f} s"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Trees to try things on."""
+"""Random labelled trees."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 
 def random_tree(seed: int, leaves: int, widest: int = 2) -> str:
-    """A random tree of five labels and twenty words, as a line."""
+    """A random tree with five labels and twenty words, as one line of text."""
     r = random.Random(seed)
     parts = [f"({r.randrange(5)} w{r.randrange(20)})" for _ in range(leaves)]
     while len(parts) > 1:

@@ -185,9 +185,9 @@ def test_rendered_settings_parse_back_equal(tmp_path: Path) -> None:
 
 
 def test_schema_forbids_unknown_keys_and_describes() -> None:
-    made = Drawing.model_json_schema()
-    assert made["additionalProperties"] is False
-    assert made["properties"]["title"]["description"] == "what it shows"
+    schema = Drawing.model_json_schema()
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["title"]["description"] == "what it shows"
 
 
 def test_validator_can_name_a_nested_setting() -> None:
@@ -203,12 +203,12 @@ def test_validator_can_name_a_nested_setting() -> None:
         @classmethod
         def _fits(cls, inner: Inner, info: ValidationInfo) -> Inner:
             if inner.high > info.data["most"]:
-                raise FieldError("more than the most", "high")
+                raise FieldError("more than the maximum", "high")
             return inner
 
     with pytest.raises(UserError) as caught:
         parse(Outer, {}, None, ["inner.low=3", "inner.high=12"])
-    assert caught.value.message == "inner.high: more than the most"
+    assert caught.value.message == "inner.high: more than the maximum"
     assert caught.value.where == "override inner.high"
 
 
@@ -253,8 +253,8 @@ def test_suggestions_exclude_the_rejected_key_and_keys_of_other_kinds() -> None:
         problems(Page, {"shape": {"kind": "square"}, "frame": {"kind": "round"}}, "frame.name=x")["frame.name"].todo
         == "did you mean shape.name?"
     )
-    usual = problems(Page, {"shape": {"kind": "round"}}, "shape.name=x")["shape.name"]
-    assert usual.todo == "did you mean frame.name?", "a frame is a square where none is given"
+    default = problems(Page, {"shape": {"kind": "round"}}, "shape.name=x")["shape.name"]
+    assert default.todo == "did you mean frame.name?", "a frame is a square where none is given"
     assert problems(Drawing, {**GOOD, "more": [{"kind": "round", "name": "x"}]})["more.0.name"].todo is None
 
 
@@ -267,9 +267,9 @@ def test_override_of_a_kind_is_one_problem_with_a_suggested_group() -> None:
     assert found.expected == "the keys of lines: side, many"
     assert found.todo == "write the whole group: 'shape={kind: lines, side: 3, many: 4}'"
     assert parse(Page, data, None, ["shape={kind: lines, side: 3, many: 4}"]).shape == Lines(side=3, many=4)
-    lacking = problems(Page, data, "shape.kind=lines")
-    assert set(lacking) == {"shape.kind"}
-    assert (lacking["shape.kind"].todo or "").endswith("'shape={kind: lines, side: 3, many: ...}'")
+    incomplete = problems(Page, data, "shape.kind=lines")
+    assert set(incomplete) == {"shape.kind"}
+    assert (incomplete["shape.kind"].todo or "").endswith("'shape={kind: lines, side: 3, many: ...}'")
 
 
 def test_problems_in_overridden_keys_name_the_override() -> None:

@@ -193,24 +193,24 @@ def test_tables_of_settings_are_those_of_the_code(page: Path) -> None:
 
 def test_bert_page_parameter_counts() -> None:
     rows = re.findall(r"^\| `(bert-[\w-]+)` \|(.*)\|$", BERT.read_text(encoding="utf-8"), re.MULTILINE)
-    told_sizes = {name: [int(cell.replace(",", "")) for cell in cells.split("|")] for name, cells in rows}
+    documented = {name: [int(cell.replace(",", "")) for cell in cells.split("|")] for name, cells in rows}
     bare = {"masked_words": False, "next_sentence": False}
     expected = {
         name: [c.layers, c.width, c.heads, c.hidden, c.model_copy(update=bare).parameters(30522), c.parameters(30522)]
         for name, c in SIZES.items()
         if isinstance(c, BertConfig)
     }
-    assert told_sizes == expected
+    assert documented == expected
 
 
 def test_gpt_page_parameter_counts() -> None:
     rows = re.findall(r"^\| `(gpt[\w-]*)` \|(.*)\|$", GPT.read_text(encoding="utf-8"), re.MULTILINE)
-    told_sizes = {name: [int(cell.replace(",", "")) for cell in cells.split("|")] for name, cells in rows}
+    documented = {name: [int(cell.replace(",", "")) for cell in cells.split("|")] for name, cells in rows}
     expected = {
         name: [c.layers, c.width, c.heads, c.context, c.vocab, c.parameters(c.vocab or 0)]
         for name, c in GPT_SIZES.items()
     }
-    assert told_sizes == expected
+    assert documented == expected
 
 
 def test_autoencoder_page_parameter_counts() -> None:
@@ -226,5 +226,5 @@ def test_architecture_page_names_existing_code() -> None:
     names = [name for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)*\.\w+)`", walks) if not name.endswith(".py")]
     assert len(names) > 25
     for name in names:
-        place, _, own = name.rpartition(".")
-        assert hasattr(importlib.import_module(f"heedful.{place}"), own), name
+        module, _, own = name.rpartition(".")
+        assert hasattr(importlib.import_module(f"heedful.{module}"), own), name

@@ -21,7 +21,7 @@ def test_control_characters_are_escaped() -> None:
     assert printable("Grüße, 世界\n") == "Grüße, 世界\n"
 
 
-def test_copy_and_pickle_keep_the_fields() -> None:  # as when an error crosses from one process to another
+def test_copy_and_pickle_keep_the_fields() -> None:  # as when an error is sent to another process
     error = copy.copy(UserError("bad", where="here", exit_code=74))
     assert (error.message, error.where, error.exit_code) == ("bad", "here", 74)
 

@@ -1,4 +1,4 @@
-"""Who may import whom, what stays light, and which calls never appear."""
+"""Import layers, light start-up, and forbidden calls."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ import heedful
 SOURCE = Path(heedful.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-# Each part of the package with the parts that it may import, apart from itself, arrows going down only.
-# A dotted name allows that one module. The command line and what stands beside it may import everything.
+# Each package with the packages that it may import besides itself; imports go down only.
+# A dotted name allows one module. The command line and the explorer may import everything.
 TOP = {"__init__", "__main__", "cli", "explore", "serve"}
-FILES_OF_OURS = {"errors", "files"}
+ERRORS_AND_FILES = {"errors", "files"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "files": {"errors"},
     "config": {"errors", "files"},
     "blocks": set(),
     "blocks.kernels": set(),
-    "data": {"config", *FILES_OF_OURS},
+    "data": {"config", *ERRORS_AND_FILES},
     "models": {"blocks", "config", "errors"},
     "decode": {"blocks.state", "blocks.kernels", "config"},
-    "training": {"decode", "data", "blocks.losses", "blocks.state", "config", *FILES_OF_OURS},
-    "hub": {"models", "blocks.layouts", "blocks.linear", "data", "training", "config", *FILES_OF_OURS},
-    "plots": {*FILES_OF_OURS},
+    "training": {"decode", "data", "blocks.losses", "blocks.state", "config", *ERRORS_AND_FILES},
+    "hub": {"models", "blocks.layouts", "blocks.linear", "data", "training", "config", *ERRORS_AND_FILES},
+    "plots": {*ERRORS_AND_FILES},
     "shapes": set(),
-    "runs.events": {*FILES_OF_OURS},
+    "runs.events": {*ERRORS_AND_FILES},
     "lectures.claims": set(),
 }
-# A task brings all that it takes together: data, models by their roles, decoding, training and folders of others.
-LAYERS["tasks"] = {"blocks", "config", "data", "decode", "hub", "models", "plots", "training", *FILES_OF_OURS}
+# A task combines data, models by role, decoding, training and published model folders.
+LAYERS["tasks"] = {"blocks", "config", "data", "decode", "hub", "models", "plots", "training", *ERRORS_AND_FILES}
 # `TextGenerator.load` is the public `load`.
 LAYERS["tasks.predictor"] = {*LAYERS["tasks"], "tasks", "runs.load"}
-# What an autoencoder makes of images, and what PCA does.
+# Reconstructions of an autoencoder beside those of PCA.
 LAYERS["plots.autoencoder_plots"] = {
     "data.images.sources",
     "extras.estimators.pca",
     "plots",
     "tasks.reconstruction.predictor",
 }
-LAYERS["plots.autoencoder_plots"] |= FILES_OF_OURS
-# What brings all parts together may import every one; the command line stands on it.
+LAYERS["plots.autoencoder_plots"] |= ERRORS_AND_FILES
+# Runs combine all packages; the command line uses them.
 LAYERS["runs"] = {*LAYERS}
-# Small experiments that stand for themselves: no recipe, no run folder.
+# Self-contained experiments: no recipe, no run folder.
 LAYERS["lectures"] = {"blocks", "config", "decode", "errors", "models", "plots", "training.optim"}
-LAYERS["lectures"] |= {"runs.load", "tasks.pretraining.predictor"}  # of those that look into a trained encoder
+LAYERS["lectures"] |= {"runs.load", "tasks.pretraining.predictor"}  # figures of a trained encoder
 LAYERS["lectures"] |= {
     "tasks.reconstruction.predictor",
     "data.images.sources",
-}  # of those that look into an autoencoder
-LAYERS["lectures"] |= {"data.embedded"}  # of those that show a digit, or learn numbers in words
+}  # figures of an autoencoder
+LAYERS["lectures"] |= {"data.embedded"}  # figures with digits or number words
 LAYERS["extras"] = set()
 LAYERS["extras.word2vec_config"] = {"config"}
 LAYERS["extras.word2vec"] = {"config", "data", "errors", "extras.word2vec_config"}
-# Sweeps of runs, each in a process of its own, and the laws that they follow.
+# Sweeps of runs, one process each, and their scaling laws.
 LAYERS["extras.scaling"] = {"config", "plots", "runs.recipe", "runs.events", "tasks.language_model.recipe"}
-LAYERS["extras.scaling"] |= {"training.checkpoint.ownership", *FILES_OF_OURS}
-# Estimators by the conventions of scikit-learn.
+LAYERS["extras.scaling"] |= {"training.checkpoint.ownership", *ERRORS_AND_FILES}
+# Estimators with the interface of scikit-learn.
 LAYERS["extras.estimators"] = {*LAYERS} - {"lectures", "lectures.claims"}
-# The packages of others that each part may import.
-FOREIGN: dict[str, set[str]] = {
+# The third-party packages that each package may import.
+THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     "files": {"yaml"},
     "config": {"pydantic"},
@@ -93,7 +93,7 @@ FOREIGN: dict[str, set[str]] = {
     "plots.autoencoder_plots": {"numpy"},
     "shapes": {"torch"},
 }
-NOWHERE = {"transformers", "pickle", "dill", "joblib", "marshal", "shelve"}
+FORBIDDEN_MODULES = {"transformers", "pickle", "dill", "joblib", "marshal", "shelve"}
 HEAVY = {"torch", "sklearn", "sacrebleu", "tokenizers", "scipy", "transformers", "matplotlib", "PIL"}
 
 
@@ -109,7 +109,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def part(path: Path) -> str:
-    """The row of the table that a file belongs to, an inner package's own row coming first."""
+    """The row of the table that a file belongs to; the row of an inner package comes first."""
     outer, *inner = path.relative_to(SOURCE).with_suffix("").parts
     own = ".".join([outer, *inner[:1]])
     return own if own in LAYERS else outer
@@ -117,19 +117,19 @@ def part(path: Path) -> str:
 
 def allowed(own: str, module: str) -> bool:
     root, _, inner = module.partition(".")
-    if root in NOWHERE or not root:
+    if root in FORBIDDEN_MODULES or not root:
         return False  # the empty root is a relative import, which hides the layer
     if own in TOP or root in sys.stdlib_module_names or module == "heedful.__version__":
         return True
     if root != "heedful":
-        return root in FOREIGN[own]
+        return root in THIRD_PARTY[own]
     return any(inner == name or inner.startswith(name + ".") for name in {own, *LAYERS[own]})
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
 def test_imports_go_down_only(path: Path) -> None:
     own = part(path)
-    assert own in TOP or own in LAYERS, f"{own} has no place in the table of layers"
+    assert own in TOP or own in LAYERS, f"{own} is not in the table of layers"
     assert [f"{line}: {module}" for line, module in imports(path) if not allowed(own, module)] == []
 
 
@@ -168,13 +168,13 @@ def test_command_line_is_imported_by_no_other_package(path: Path) -> None:
     assert [f"{line}: {name}" for line, name in imports(path) if name.startswith("heedful.cli")] == []
 
 
-# What uses models and predictors asks for roles and capabilities, and calls what is public.
+# Users of models and predictors rely on roles and capabilities, and call public methods only.
 USING = [path for path in FILES if part(path).split(".")[0] in ("cli", "explore", "lectures", "runs", "tasks")]
-PUBLIC_ANYWAY = {"_asdict", "_replace", "_exit"}  # of named tuples, and of the operating system
+PUBLIC_UNDERSCORE = {"_asdict", "_replace", "_exit"}  # of named tuples and of `os`
 
 
-def asked_for(tree: ast.AST) -> Iterator[str]:
-    """Every place that asks an object by name what it has, or reaches for what is private to it."""
+def name_lookups(tree: ast.AST) -> Iterator[str]:
+    """Every use of `hasattr`, of `getattr` with a constant name, or of another object's private attribute."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             named = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
@@ -182,18 +182,18 @@ def asked_for(tree: ast.AST) -> Iterator[str]:
                 yield f"{node.lineno}: {ast.unparse(node)}"
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            if not own and node.attr not in PUBLIC_ANYWAY:
+            if not own and node.attr not in PUBLIC_UNDERSCORE:
                 yield f"{node.lineno}: {ast.unparse(node)}"
 
 
 @pytest.mark.parametrize("path", USING, ids=lambda path: path.relative_to(SOURCE).as_posix())
 def test_no_getattr_on_models_or_predictors(path: Path) -> None:
-    assert list(asked_for(ast.parse(path.read_text(encoding="utf-8")))) == []
+    assert list(name_lookups(ast.parse(path.read_text(encoding="utf-8")))) == []
 
 
 def test_getattr_detection_on_examples() -> None:
     text = "hasattr(x, 'y')\ngetattr(x, 'y', None)\nx._y(1)\nself._y\ngetattr(x, name)\nx._asdict()"
-    assert [one.split(":")[0] for one in asked_for(ast.parse(text))] == ["1", "2", "3"]
+    assert [one.split(":")[0] for one in name_lookups(ast.parse(text))] == ["1", "2", "3"]
 
 
 LIGHT = [

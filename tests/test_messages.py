@@ -1,4 +1,4 @@
-"""What the command line says to common mistakes: what is wrong, and what to type instead."""
+"""Error messages for common mistakes: what is wrong, and what to type instead."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TINY = (
 
 @pytest.fixture
 def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process: its exit code, and what it complained of."""
+    """Run the command line in this process; returns its exit code and error output."""
 
     def call(*words: object) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["heedful", *map(str, words)])
@@ -55,37 +55,37 @@ def heedful(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("verb", ["runs", "embed", "translate", "explore"])
 def test_file_given_where_a_folder_is_expected(heedful: Run, tmp_path: Path, verb: str) -> None:
     (tmp_path / "notes.md").touch()
-    code, told = heedful(verb, tmp_path / "notes.md", *(["a"] if verb in ("embed", "translate") else []))
+    code, message = heedful(verb, tmp_path / "notes.md", *(["a"] if verb in ("embed", "translate") else []))
     assert code == 2
-    assert "notes.md: this is a file" in told and "name a folder" in told
+    assert "notes.md: this is a file" in message and "name a folder" in message
 
 
 def test_file_given_to_convert(heedful: Run, tmp_path: Path) -> None:
     (tmp_path / "notes.md").touch()
-    code, told = heedful("convert", tmp_path / "notes.md", tmp_path / "new")
+    code, message = heedful("convert", tmp_path / "notes.md", tmp_path / "new")
     assert code == 2
-    assert "notes.md: this is a file" in told
+    assert "notes.md: this is a file" in message
 
 
 def test_run_folder_given_as_recipe_suggests_resume(heedful: Run, tmp_path: Path) -> None:
     (tmp_path / "my run").mkdir()
     (tmp_path / "my run" / "recipe.yaml").write_text("a: b")
-    code, told = heedful("train", tmp_path / "my run")
+    code, message = heedful("train", tmp_path / "my run")
     assert code == 2
     run = f"'{tmp_path / 'my run'}'"
-    assert f"resume it with: heedful train '{tmp_path / 'my run'}/recipe.yaml' --run {run}" in told
+    assert f"resume it with: heedful train '{tmp_path / 'my run'}/recipe.yaml' --run {run}" in message
 
 
 def test_empty_run_name(heedful: Run) -> None:
-    code, told = heedful("train", "numbers", "--run", "")
+    code, message = heedful("train", "numbers", "--run", "")
     assert code == 2
-    assert "--run is empty" in told
+    assert "--run is empty" in message
 
 
 def test_too_long_run_name(heedful: Run, tmp_path: Path) -> None:
-    code, told = heedful("train", "numbers", *TINY, "--run", tmp_path / ("x" * 300))
+    code, message = heedful("train", "numbers", *TINY, "--run", tmp_path / ("x" * 300))
     assert code == 74
-    assert "names of at most 255 bytes" in told and "writable" not in told
+    assert "names of at most 255 bytes" in message and "writable" not in message
 
 
 def test_missing_folder_may_have_been_moved(tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_divergence_before_any_checkpoint_offers_no_checkpoint(tmp_path: Path) -
 
 
 @dataclass
-class Pictures:
-    """A batch as training sees one."""
+class ImageBatch:
+    """A batch with the attributes that training reads."""
 
     pixels: torch.Tensor
     indices: torch.Tensor
@@ -174,7 +174,7 @@ class Pictures:
 )
 def test_divergence_advice_depends_on_the_cause(largest: float, halved: bool, todo: str) -> None:
     model = nn.Linear(1, 1)
-    batch: Any = Pictures(torch.full((1, 1), largest), torch.tensor([0]))
+    batch: Any = ImageBatch(torch.full((1, 1), largest), torch.tensor([0]))
 
     def rerun(index: int) -> Loss:
         total = model(batch.pixels).sum() * torch.tensor(float("nan"))
@@ -183,8 +183,8 @@ def test_divergence_advice_depends_on_the_cause(largest: float, halved: bool, to
     assert not_finite(model, 1, [batch], [float("nan")], rerun, halved).todo == todo
 
 
-@pytest.mark.parametrize(("activation", "told"), [("relu", True), ("sigmoid", False)])
-def test_relu_advice_only_for_models_ending_in_relu(activation: Any, told: bool) -> None:
+@pytest.mark.parametrize(("activation", "mentioned"), [("relu", True), ("sigmoid", False)])
+def test_relu_advice_only_for_models_ending_in_relu(activation: Any, mentioned: bool) -> None:
     recipe = load_recipe("digits")
     last = recipe.model.decoder[-1]
     assert isinstance(last, Dense)
@@ -192,7 +192,7 @@ def test_relu_advice_only_for_models_ending_in_relu(activation: Any, told: bool)
     model = recipe.model.model_copy(update={"decoder": decoder})
     task = task_of(recipe.model_copy(update={"model": model}))
     (remark,) = task.remarks(Evaluated(1, "test", 1.0, (Score("explained", -1.0, ""),), (), 0))
-    assert ("ReLU" in remark) is told
+    assert ("ReLU" in remark) is mentioned
 
 
 def test_overflowing_variance_gives_no_warning(recwarn: pytest.WarningsRecorder) -> None:

@@ -1,4 +1,4 @@
-"""The list of faults that tests must notice is up to date: `make mutants` makes each of them and runs its test."""
+"""The list of faults that tests must detect is up to date; `make mutants` applies each and runs its test."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_page_counts_killed_and_lists_survivors() -> None:
 def test_recorded_mutants_were_killed_and_page_is_current() -> None:
     record = read_record()
     assert [mutant.name for mutant, outcome in record.items() if outcome != "killed"] == []
-    assert len(record.keys() & set(MUTANTS)) >= 150  # what was changed since may wait for the next `make mutants`
+    assert len(record.keys() & set(MUTANTS)) >= 150  # entries changed since then wait for the next `make mutants`
     assert PAGE.read_text(encoding="utf-8") == page(record)
 
 
@@ -85,9 +85,11 @@ def test_mutant_is_killed_only_by_a_failing_test(tmp_path: Path, monkeypatch: py
         "the test does not pass on": ("a + b", "b - b", "test_none"),
     }
     file = "tests/test_sums.py"
-    given = {Mutant("sums.py", find, new, f"{file}::{test}"): said for said, (find, new, test) in faults.items()}
-    sound = mutants.sound_tests(tmp_path, list(given))
-    assert sound == {"tests/test_sums.py::test_add"}
-    for mutant, outcome in mutants.outcomes(list(given), [tmp_path], sound):
-        assert outcome.startswith(given[mutant]), mutant
+    expected = {
+        Mutant("sums.py", find, new, f"{file}::{test}"): outcome for outcome, (find, new, test) in faults.items()
+    }
+    passing = mutants.passing_tests(tmp_path, list(expected))
+    assert passing == {"tests/test_sums.py::test_add"}
+    for mutant, outcome in mutants.outcomes(list(expected), [tmp_path], passing):
+        assert outcome.startswith(expected[mutant]), mutant
     assert code.read_text() == before

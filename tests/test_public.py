@@ -1,4 +1,4 @@
-"""The public names, their types, and the way they are used."""
+"""The public names, their types, and basic use."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_old_name_error_gives_the_new_name(old: str) -> None:
 
 
 def test_dir_lists_public_names_without_importing_torch() -> None:
-    asked = "import sys, heedful; print(sorted(heedful.__all__) == dir(heedful), 'torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60)
+    script = "import sys, heedful; print(sorted(heedful.__all__) == dir(heedful), 'torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "True False\n"
 
 
@@ -58,12 +58,12 @@ def test_help_lists_public_names_and_py_typed_exists() -> None:
 
 # ------------------------------------------------------------------ types
 def is_any(annotation: ast.expr | None) -> bool:
-    """Whether there is no type, or one with `Any` in it."""
+    """Whether an annotation is missing or contains `Any`."""
     return annotation is None or "Any" in {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
 
 
 def untyped(node: ast.stmt) -> list[str]:
-    """The public parameters, results and fields of a function, or of a class, that have no type or `Any`."""
+    """The public parameters, results and fields of a function or class without a type, or with `Any`."""
     if isinstance(node, ast.ClassDef):
         return [f"{node.name}.{one}" for part in node.body for one in untyped(part)]
     if isinstance(node, ast.AnnAssign):
@@ -71,8 +71,8 @@ def untyped(node: ast.stmt) -> list[str]:
         return [name] if is_any(node.annotation) and not name.startswith("_") else []
     if not isinstance(node, ast.FunctionDef) or (node.name.startswith("_") and node.name != "__init__"):
         return []
-    given = node.args
-    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    arguments = node.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     types = {one.arg: one.annotation for one in every if one is not None and one.arg not in ("self", "cls")}
     return [f"{node.name}: {name}" for name, found in [*types.items(), ("return", node.returns)] if is_any(found)]
 
@@ -86,8 +86,8 @@ def test_no_public_signature_has_any(name: str) -> None:
 
 
 def test_any_detection_on_examples() -> None:
-    given = "class A:\n    x: Any\n    def f(self, a: list[Any], b) -> None: ...\n    def _g(self, a: Any): ...\n"
-    assert untyped(ast.parse(given).body[0]) == ["A.x", "A.f: a", "A.f: b"]
+    source = "class A:\n    x: Any\n    def f(self, a: list[Any], b) -> None: ...\n    def _g(self, a: Any): ...\n"
+    assert untyped(ast.parse(source).body[0]) == ["A.x", "A.f: a", "A.f: b"]
     assert untyped(ast.parse("def f(*a: int, **b: Any) -> int: ...").body[0]) == ["f: b"]
 
 

@@ -1,4 +1,4 @@
-"""The tracer finds wrong shape comments and passes right ones."""
+"""The tracer reports wrong shape comments and accepts correct ones."""
 
 import importlib.util
 from pathlib import Path
@@ -33,22 +33,22 @@ def lazily(x):
 
 
 def module(tmp_path: Path, source: str) -> tuple[Path, Any]:
-    path = tmp_path / "planted.py"
+    path = tmp_path / "example.py"
     path.write_text(source)
-    spec = importlib.util.spec_from_file_location("planted", path)
+    spec = importlib.util.spec_from_file_location("example", path)
     assert spec is not None
     assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return path, loaded
+    imported = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(imported)
+    return path, imported
 
 
 def observe(tmp_path: Path, source: str, **sizes: tuple[int, ...]) -> dict[int, bool]:
     import torch
 
-    path, planted = module(tmp_path, source)
+    path, loaded_module = module(tmp_path, source)
     x = torch.zeros(2, 3, 5)
-    seen = check(path, lambda: (planted.twice(x), list(planted.lazily(x))), sizes)
+    seen = check(path, lambda: (loaded_module.twice(x), list(loaded_module.lazily(x))), sizes)
     lines = {observation.line for observation in seen}
     return {line: all(o.fits for o in seen if o.line == line) for line in lines}
 
@@ -84,9 +84,9 @@ def test_given_sizes_bind_letters(tmp_path: Path) -> None:
 def test_trace_function_is_removed_after_an_exception(tmp_path: Path) -> None:
     import sys
 
-    path, planted = module(tmp_path, RIGHT)
+    path, loaded_module = module(tmp_path, RIGHT)
     with pytest.raises(AttributeError):
-        check(path, lambda: planted.twice(None))
+        check(path, lambda: loaded_module.twice(None))
     assert sys.gettrace() is None
 
 
@@ -128,26 +128,26 @@ def both(block, x):
 def test_every_executed_line_is_traced_with_shapes(tmp_path: Path) -> None:
     import torch
 
-    path, planted = module(tmp_path, FOLLOWED)
-    block, x = planted.Block(5), torch.zeros(2, 3, 5)
-    (lines,) = follow(lambda: planted.both(block, x), [path, tmp_path / "other.py"]).values()
+    path, loaded_module = module(tmp_path, FOLLOWED)
+    block, x = loaded_module.Block(5), torch.zeros(2, 3, 5)
+    (lines,) = follow(lambda: loaded_module.both(block, x), [path, tmp_path / "other.py"]).values()
     found = {number: [(one.name, one.shape, one.items) for one in line.found] for number, line in lines.items()}
-    assert found[8] == [("x", (2, 3, 5), 1), ("x", (2, 2, 5), 1)]  # what a function takes
-    assert found[11] == [("y", (2, 3, 5), 1), ("y", (2, 2, 5), 1)]  # where the comment of three lines stands
+    assert found[8] == [("x", (2, 3, 5), 1), ("x", (2, 2, 5), 1)]  # the parameters of a function
+    assert found[11] == [("y", (2, 3, 5), 1), ("y", (2, 2, 5), 1)]  # the last of three lines, which has the comment
     assert lines[11].sizes == {"B": (2,), "T": (3, 2), "D": (5,)}
     assert [lines[number].runs for number in (8, 9, 10, 11)] == [2, 2, 2, 2]
     assert found[13] == [("last", (2,), 1)]
-    assert lines[13].runs == 5  # three places, then two
+    assert lines[13].runs == 5  # three positions, then two
     assert 15 not in lines  # it did not run
     assert found[16] == [("pair", (2, 3, 5), 2), ("pair", (2, 2, 5), 2)]
-    assert found[18] == []  # which raised
+    assert found[18] == []  # this line raised
     assert found[20] == [("z", (2, 5, 3), 1), ("z", (2, 5, 2), 1)]
     assert found[21][:3] == [
         ("return[0]", (2, 3, 5), 1),
         ("return[1][0]", (2, 5, 3), 1),
         ("return[1][1]", (2, 5, 3), 1),
     ]
-    assert lines[23].runs == 1  # a generator begins once
+    assert lines[23].runs == 1  # a generator starts once
     assert lines[25].runs == 2
     assert found[25] == [("seen", (1, 3, 5), 1)]
     assert found[32] == [("return", (1, 3, 5), 1)]
@@ -157,7 +157,7 @@ def test_every_executed_line_is_traced_with_shapes(tmp_path: Path) -> None:
 def test_trace_function_is_removed_after_tracing(tmp_path: Path) -> None:
     import sys
 
-    path, planted = module(tmp_path, FOLLOWED)
+    path, loaded_module = module(tmp_path, FOLLOWED)
     with pytest.raises(AttributeError):
-        follow(lambda: planted.both(None, None), [path])
+        follow(lambda: loaded_module.both(None, None), [path])
     assert sys.gettrace() is None

@@ -1,4 +1,4 @@
-"""A model is one folder and one line: what names a model elsewhere, or asks what it is instead of what it can do."""
+"""A model is one folder and one line of a table: nothing else names it, compares its kind or checks its attributes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from heedful.models import MODELS
 SOURCE = Path(heedful.__file__).parent
 FILES = {path.relative_to(SOURCE).as_posix(): path for path in sorted(SOURCE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
-FOLDERS = {model.folder or kind for kind, model in MODELS.items()} - {"heads"}  # heads stand on any encoder
+FOLDERS = {model.folder or kind for kind, model in MODELS.items()} - {"heads"}  # heads work on any encoder
 
-MODELS_ARE_CALLED = ("model", "predictor", "encoder", "decoder")
-# Where one model is what a file is about: lessons, and an estimator of that model.
+MODEL_NAMES = ("model", "predictor", "encoder", "decoder")
+# Files about one model: lectures, and an estimator of that model.
 ABOUT = ("lectures/", "extras/estimators/autoencoder.py")
 
 
-def named(tree: ast.Module) -> Iterator[int]:
+def model_imports(tree: ast.Module) -> Iterator[int]:
     """The lines that import from a model's folder, or name its module."""
     for node in ast.walk(tree):
         module = node.module if isinstance(node, ast.ImportFrom) else None
@@ -30,15 +30,15 @@ def named(tree: ast.Module) -> Iterator[int]:
             yield node.lineno
 
 
-def asked(tree: ast.Module) -> Iterator[int]:
-    """The lines that ask a model or a predictor whether it has something, by the name of what is asked."""
+def attribute_checks(tree: ast.Module) -> Iterator[int]:
+    """The lines that call `hasattr` or `getattr` on a model or a predictor."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("hasattr", "getattr"):
             about = ast.unparse(node.args[0])
-            yield from [node.lineno] * any(word in about for word in MODELS_ARE_CALLED)
+            yield from [node.lineno] * any(word in about for word in MODEL_NAMES)
 
 
-def kinds(tree: ast.Module) -> Iterator[int]:
+def kind_comparisons(tree: ast.Module) -> Iterator[int]:
     """The lines that compare a `kind` with the name of a model."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
@@ -55,24 +55,26 @@ HOMES = tuple(f"models/{folder}/" for folder in FOLDERS)
 @pytest.mark.parametrize(
     ("find", "skip"),
     [
-        (named, (*HOMES, *ABOUT)),
-        (asked, ("models/__init__.py",)),
-        (kinds, (*HOMES, "models/heads/config.py", "hub/")),
+        (model_imports, (*HOMES, *ABOUT)),
+        (attribute_checks, ("models/__init__.py",)),
+        (kind_comparisons, (*HOMES, "models/heads/config.py", "hub/")),
     ],
-    ids=["named", "asked", "kinds"],
+    ids=["imports", "attributes", "kinds"],
 )
 def test_models_are_named_only_in_their_folder_and_table(find: Find, skip: tuple[str, ...]) -> None:
     found = {name: sorted(find(tree)) for name, tree in TREES.items() if not name.startswith(skip)}
-    assert {name: where for name, where in found.items() if where} == {}, "ask for a role, or for what it can do"
+    assert {name: where for name, where in found.items() if where} == {}, "use a role or a capability"
 
 
 def test_detection_on_examples() -> None:
-    assert list(named(ast.parse("from heedful.models.bert.model import Bert")))
-    assert not list(named(ast.parse("from heedful.models.heads.config import HeadConfig")))
-    assert list(asked(ast.parse("hasattr(self.model, 'pool')"))) and list(asked(ast.parse("getattr(predictor, x, 0)")))
-    assert not list(asked(ast.parse("hasattr(os, 'fork')")))
-    assert list(kinds(ast.parse("x = config.kind == 'gpt'"))) and list(kinds(ast.parse("kind in ('bert', 'gpt')")))
-    assert not list(kinds(ast.parse("look.kind == 'cross'")))
+    assert list(model_imports(ast.parse("from heedful.models.bert.model import Bert")))
+    assert not list(model_imports(ast.parse("from heedful.models.heads.config import HeadConfig")))
+    assert list(attribute_checks(ast.parse("hasattr(self.model, 'pool')")))
+    assert list(attribute_checks(ast.parse("getattr(predictor, x, 0)")))
+    assert not list(attribute_checks(ast.parse("hasattr(os, 'fork')")))
+    assert list(kind_comparisons(ast.parse("x = config.kind == 'gpt'")))
+    assert list(kind_comparisons(ast.parse("kind in ('bert', 'gpt')")))
+    assert not list(kind_comparisons(ast.parse("attention.kind == 'cross'")))
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -89,7 +91,7 @@ def test_each_model_is_one_folder_and_one_table_line(kind: str) -> None:
 
 
 # ------------------------------------------------------------------ private names
-def defined(tree: ast.Module) -> set[str]:
+def private_definitions(tree: ast.Module) -> set[str]:
     """The private names that a file defines: functions, classes, attributes of its objects, variables."""
     found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     found |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -101,10 +103,10 @@ def defined(tree: ast.Module) -> set[str]:
 
 PACKAGES: dict[str, set[str]] = {}  # the private names of each package
 for file, module in TREES.items():
-    PACKAGES.setdefault(file.partition("/")[0], set()).update(defined(module))
+    PACKAGES.setdefault(file.partition("/")[0], set()).update(private_definitions(module))
 
 
-def private(tree: ast.Module, package: str) -> Iterator[str]:
+def private_uses(tree: ast.Module, package: str) -> Iterator[str]:
     """The private names of other packages that a file uses, as `predictor._run`, or imports."""
     others = set().union(*(names for name, names in PACKAGES.items() if name != package)) - PACKAGES.get(package, set())
     for node in ast.walk(tree):
@@ -116,8 +118,8 @@ def private(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def test_no_private_names_across_packages() -> None:
-    found = {name: sorted(private(tree, name.partition("/")[0])) for name, tree in TREES.items()}
-    assert {name: where for name, where in found.items() if where} == {}, "make it public, or ask for what is"
-    assert list(private(ast.parse("predictor._net.start(1)"), "explore")) == ["1: predictor._net"]
-    assert list(private(ast.parse("from heedful.tasks.language_model.task import _after_lines"), "cli"))
-    assert not list(private(ast.parse("self._net.start(1)"), "tasks"))
+    found = {name: sorted(private_uses(tree, name.partition("/")[0])) for name, tree in TREES.items()}
+    assert {name: where for name, where in found.items() if where} == {}, "make it public, or use a public name"
+    assert list(private_uses(ast.parse("predictor._net.start(1)"), "explore")) == ["1: predictor._net"]
+    assert list(private_uses(ast.parse("from heedful.tasks.language_model.task import _after_lines"), "cli"))
+    assert not list(private_uses(ast.parse("self._net.start(1)"), "tasks"))

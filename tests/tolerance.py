@@ -1,4 +1,4 @@
-"""How far apart two computations of the same numbers may be: rounding errors in proportion to the numbers' size.
+"""How far apart two computations of the same values may be: rounding errors in proportion to their size.
 
 The order in which a sum is added depends on the CPU, the number of threads and the kernel, so that results differ by a
 multiple of the machine epsilon of their precision, times the largest number compared.
@@ -47,7 +47,7 @@ def close(
 
 
 def near(expected: Any, slack: float = SLACK, dtype: torch.dtype = torch.float32, of: Any = None) -> Any:
-    """What compares equal to numbers that were computed as `expected` were, in float32 unless said."""
+    """What compares equal to numbers that were computed as `expected` were, in float32 by default."""
     return pytest.approx(expected, rel=0, abs=tolerance(expected if of is None else of, slack, dtype), nan_ok=True)
 
 

@@ -254,7 +254,7 @@ def test_one_block_attends_to_tokens_memory_slots_and_feature_maps() -> None:
     for memory, places in ((tokens, 5), (slots, 4), (image.flatten(2).mT, 20)):
         with watch(block, "weights") as values:
             first = block(query, block.remember(memory))
-            second = block(first, block.remember(memory))  # what was found becomes the next question
+            second = block(first, block.remember(memory))  # the output becomes the next query
         assert values["weights"].shape == (2, 2, 1, places)
         assert first.shape == second.shape == query.shape
         assert not values.all["weights"][0].equal(values.all["weights"][1])

@@ -1,4 +1,4 @@
-"""Rows about PCA and about maps of codes: they are the lecture's formulas and comparison, on data that are at hand."""
+"""Claims about PCA and about maps of codes: the lecture's formulas and comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from sklearn import decomposition
 from sklearn.datasets import load_digits
 
-from generators import returned
+from generators import return_value
 from heedful import PCA
 from heedful.data.images.batches import EncodedImages, ImageBatches, encode_images
 from heedful.data.images.sources import scale_pixels
@@ -53,13 +53,13 @@ def test_no_orthogonal_projection_beats_pca() -> None:
     V = PCA(k).fit(X).components_.T
     centred = X - X.mean(0)
 
-    def apart(columns: np.ndarray) -> float:
+    def reconstruction_error(columns: np.ndarray) -> float:
         return float(np.square(centred - centred @ columns @ columns.T).sum())
 
     for size in (1e-3, 1e-2, 1e-1, 1e3):
         for _ in range(10):
             other = np.linalg.qr(V + size * r.standard_normal(V.shape))[0]
-            assert apart(other) > apart(V)
+            assert reconstruction_error(other) > reconstruction_error(V)
 
 
 @pytest.mark.claim("K1")
@@ -76,8 +76,8 @@ def test_20_mnist_components_match_scikit_learn() -> None:
 
 
 # ------------------------------------------------------------------ K8
-def trained(images: EncodedImages, *widths: int) -> Autoencoder:
-    """A dense net with the lecture's settings, after some of the first epoch."""
+def train_autoencoder(images: EncodedImages, *widths: int) -> Autoencoder:
+    """A dense autoencoder with the lecture's settings, after 300 steps."""
     settings = load_recipe("mnist-dense", ["train.budget={steps: 300}"]).train
     torch.manual_seed(0)
     model: Any = Autoencoder(dense(784, *widths))
@@ -89,8 +89,8 @@ def trained(images: EncodedImages, *widths: int) -> Autoencoder:
 
 
 @pytest.fixture(scope="module")
-def mapped() -> Maps:
-    """Three maps of 400 test images of MNIST, by the codes of two nets that were trained for as many steps."""
+def mnist_maps() -> Maps:
+    """Three maps of 400 MNIST test images, from the codes of two equally trained autoencoders."""
     if not MNIST.is_dir():
         pytest.skip(f"no MNIST in {MNIST}; set HEEDFUL_DATA")
     data = load_recipe("mnist-dense", [f"data.root={MNIST}"]).data
@@ -98,17 +98,17 @@ def mapped() -> Maps:
     pixels = scale_pixels(test.pixels[:400]).reshape(400, 784)
 
     def codes(*widths: int) -> Any:
-        return trained(images, *widths).encoder(torch.from_numpy(pixels).float()).detach().numpy()
+        return train_autoencoder(images, *widths).encoder(torch.from_numpy(pixels).float()).detach().numpy()
 
     made = codes(100, 20), codes(100, 2)
-    return returned(maps(lambda: made[0], lambda: made[1], pixels, test.labels[:400], test.names, Settings()))
+    return return_value(maps(lambda: made[0], lambda: made[1], pixels, test.labels[:400], test.names, Settings()))
 
 
 @pytest.mark.claim("K8")
-def test_tsne_of_codes_beats_two_dimensional_codes(mapped: Maps) -> None:
-    codes, flat, pixels = mapped.maps
-    assert [one.numbers for one in mapped.maps] == [20, 2, 784]
-    assert all(one.points.shape == (400, 2) for one in mapped.maps)
+def test_tsne_of_codes_beats_two_dimensional_codes(mnist_maps: Maps) -> None:
+    codes, flat, pixels = mnist_maps.maps
+    assert [one.numbers for one in mnist_maps.maps] == [20, 2, 784]
+    assert all(one.points.shape == (400, 2) for one in mnist_maps.maps)
     assert codes.right > 0.65
     assert flat.right < codes.right - 0.15
     assert abs(pixels.right - codes.right) < 0.1  # "the results are good"
@@ -116,14 +116,14 @@ def test_tsne_of_codes_beats_two_dimensional_codes(mapped: Maps) -> None:
 
 @pytest.mark.claim("K8")
 def test_map_time_includes_its_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock of our own: what is slow in a map is seen in its figure."""
+    """Measured with a fake clock."""
     now = [0.0]
     monkeypatch.setattr("heedful.lectures.maps.time.perf_counter", lambda: now[0])
 
     def slow(vectors: Any, perplexity: float, seed: int) -> Any:
-        now[0] += vectors.shape[1]  # as if each number took a second
+        now[0] += vectors.shape[1]  # one second per dimension
         return vectors[:, :2]
 
     monkeypatch.setattr("heedful.lectures.maps.tsne", slow)
-    found = returned(maps(lambda: X[:50, :20], lambda: X[:50, :2], X[:50], Y[:50], "0123456789", Settings()))
+    found = return_value(maps(lambda: X[:50, :20], lambda: X[:50, :2], X[:50], Y[:50], "0123456789", Settings()))
     assert [one.seconds for one in found.maps] == [20, 0, 64]

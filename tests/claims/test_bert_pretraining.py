@@ -1,4 +1,4 @@
-"""What the claim sheet says of BERT's two tasks and of the text it learns from."""
+"""Claims about BERT's two pre-training tasks and their data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def bert(**changes: Any) -> Any:
     return build(CONFIG.model_copy(update=changes))
 
 
-def spelled(ids: torch.Tensor) -> str:
+def pieces_text(ids: torch.Tensor) -> str:
     return " ".join(TOKENIZER.pieces([number for number in ids.tolist() if number != TOKENIZER.pad]))
 
 
@@ -80,7 +80,7 @@ def test_80_10_10_masking() -> None:
         tokens += int(found.lengths.sum())
         assert not ENCODED.marks.special[ids].any()
         assert not ENCODED.marks.special[shown[~masked]].any()
-    # Of the replaced ones, one in V tokens is by coincidence the original.
+    # One in V of the random replacements equals the original token.
     assert counts / tokens == pytest.approx([0.12, 0.015, 0.015], abs=0.0015)
 
 
@@ -118,10 +118,10 @@ def test_last_sep_is_optional() -> None:
     a, b = TOKENIZER.ids([FIRST, SECOND])
     assert TOKENIZER.pair(a, b)[0] == [*TOKENIZER.pair(a, b, last_sep=False)[0], TOKENIZER.sep]
     assert len(TOKENIZER.pair(a, b, last_sep=False)[1]) == len(a) + len(b) + 2
-    assert [spelled(row) for row in example_batch([TRUE, FALSE], TOKENIZER, last_sep=False).ids] == [
+    assert [pieces_text(row) for row in example_batch([TRUE, FALSE], TOKENIZER, last_sep=False).ids] == [
         "[CLS] calculus is a [MASK] of math [SEP] it [MASK] developed by newton and leibniz",
         "[CLS] calculus is a branch of math [SEP] panda is native to [MASK] central china",
-    ]  # as that deck prints them
+    ]  # as printed in that lecture
 
     cells = np.arange(40)
     for last_sep in (True, False):
@@ -131,7 +131,7 @@ def test_last_sep_is_optional() -> None:
         ends = found.ids[cells, found.lengths - 1]
         assert ((ends == PIECES.sep) == last_sep).all()
         assert ((found.ids == PIECES.sep).sum(1) == 1 + last_sep).all()
-        assert found.lengths.max() == 100  # nothing of the context is wasted
+        assert found.lengths.max() == 100  # the whole context is used
         assert (found.segments.sum(1) + (found.segments == 0).argmin(1) == found.lengths).all()
     assert load_recipe("bert-prose").task.last_sep  # type: ignore[union-attr]
 
@@ -139,20 +139,20 @@ def test_last_sep_is_optional() -> None:
 @pytest.mark.claim("F8")
 def test_targets_of_the_lecture_example() -> None:
     batch = example_batch([TRUE, FALSE], TOKENIZER)
-    assert spelled(batch.ids[0]) == (
+    assert pieces_text(batch.ids[0]) == (
         "[CLS] calculus is a [MASK] of math [SEP] it [MASK] developed by newton and leibniz [SEP]"
     )
-    assert spelled(batch.ids[1]) == (
+    assert pieces_text(batch.ids[1]) == (
         "[CLS] calculus is a branch of math [SEP] panda is native to [MASK] central china [SEP]"
     )
     assert batch.follows.tolist() == [FOLLOWS, UNRELATED]  # true, false
     assert TOKENIZER.pieces(batch.targets.tolist()) == ["branch", "was", "south"]
-    places = batch.places // batch.ids.shape[1]
-    assert places.tolist() == [0, 0, 1]
+    rows = batch.places // batch.ids.shape[1]
+    assert rows.tolist() == [0, 0, 1]
 
 
 def losses(model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """By hand: the loss of each pair, and of each masked token."""
+    """Reference implementation: the loss of each pair and of each masked token."""
     x = model(batch.ids, batch.segments, Padded(batch.sequences.real))
     one = F.cross_entropy(model.follows(x[:, 0]), batch.follows, reduction="none")
     return one, F.cross_entropy(model.words(x.flatten(0, 1)[batch.places]), batch.targets, reduction="none")
@@ -191,21 +191,23 @@ def test_sum_of_three_losses_as_in_the_lecture() -> None:
     assert load_recipe("bert-prose").task.objective == "means"  # type: ignore[union-attr]
 
 
-def by_topic(seed: int, count: int) -> list[list[str]]:
+def topic_documents(seed: int, count: int) -> list[list[str]]:
     """Documents of six topics, each with four words of its own."""
-    luck = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     words = [[2 * chr(ord("a") + 4 * topic + number) for number in range(4)] for topic in range(6)]
-    return [[" ".join(luck.choice(words[number % 6], 5)) for _ in range(10)] for number in range(count)]
+    return [[" ".join(rng.choice(words[number % 6], 5)) for _ in range(10)] for number in range(count)]
 
 
 @pytest.mark.claim("F10")
 def test_next_sentence_task_improves_sentence_pair_features() -> None:
-    """The ablation: the same net, text and steps, with the task and without it, and a linear probe on each."""
+    """Ablation: the same model, text and steps with and without the task, and a linear probe on each."""
     recipe: Any = load_recipe("bert-prose", ["model.next_sentence=false"])
     whole: Any = load_recipe("bert-prose")
-    assert recipe.model_copy(update={"model": whole.model}) == whole  # in a recipe it is one setting, too
-    pieces = BertTokenizer.train(WordPiece(vocab=80), map(" ".join, by_topic(0, 120)))
-    text, held = (encode_documents(by_topic(*some), pieces, 20, PairRules(short=0.0)) for some in ((0, 120), (1, 60)))
+    assert recipe.model_copy(update={"model": whole.model}) == whole  # one setting in a recipe as well
+    pieces = BertTokenizer.train(WordPiece(vocab=80), map(" ".join, topic_documents(0, 120)))
+    text, held = (
+        encode_documents(topic_documents(*some), pieces, 20, PairRules(short=0.0)) for some in ((0, 120), (1, 60))
+    )
     config = CONFIG.model_copy(update={"vocab": pieces.vocab, "width": 32, "hidden": 64, "context": 20})
     found = {}
     for next_sentence in (True, False):
@@ -217,7 +219,7 @@ def test_next_sentence_task_improves_sentence_pair_features() -> None:
             (loss.total / loss.count).backward()
             optimizer.step()
             optimizer.zero_grad()
-        # What the last block leaves at the first token, below any head: half of the pairs to learn from, half to test.
+        # The output of the last block at the first token: half of the pairs for training, half for testing.
         (batch,) = held.in_order(10**6)
         with torch.no_grad():
             first = vectors(model.eval(), batch.sequences)[batch.sequences.begins].numpy()
@@ -230,7 +232,7 @@ def test_next_sentence_task_improves_sentence_pair_features() -> None:
 
 @pytest.mark.claim("F11")
 def test_all_targets_come_from_raw_text_files(tmp_path: Path) -> None:
-    """Token files hold tokens and where sentences and documents begin: there is no label in them."""
+    """Token files hold tokens and the starts of sentences and documents, but no labels."""
     folder, splits = tmp_path / "tokens", {"train": DOCUMENTS[:40], "valid": DOCUMENTS[40:]}
     write_tokens(folder, PIECES, {name: tokenize_documents(some, PIECES) for name, some in splits.items()})  # type: ignore[misc]
     recipe: Any = recipe_of(
@@ -241,7 +243,7 @@ def test_all_targets_come_from_raw_text_files(tmp_path: Path) -> None:
     )
     task = PretrainingTask(recipe)
     encoded = task.encode(task.read("train"), PIECES)
-    assert isinstance(encoded.ids, np.memmap)  # of any size: what is not needed is not in memory
+    assert isinstance(encoded.ids, np.memmap)  # memory-mapped, so the files may be of any size
 
     texts, words, hidden, exchanged = [" ".join(document) for document in splits["train"]], 0, 0, 0
     batches = task.batches(encoded, packed=False, even=False)
@@ -251,7 +253,7 @@ def test_all_targets_come_from_raw_text_files(tmp_path: Path) -> None:
         for row, length, follows in zip(clean.tolist(), batch.lengths.tolist(), batch.follows.tolist(), strict=True):
             middle = row.index(PIECES.sep)
             a, b = (PIECES.decode(side) for side in (row[1:middle], row[middle + 1 : length - 1]))
-            # With the targets put back, both sides are the text itself, word by word; the pair's label is its place.
+            # With the targets restored, both sides are the raw text; the pair's label follows from their positions.
             ours = [number for number, text in enumerate(texts) if a in text and b in text]
             assert any(a in text for text in texts) and any(b in text for text in texts)
             assert ours or follows == UNRELATED
@@ -274,11 +276,11 @@ def test_bert_is_a_denoising_autoencoder() -> None:
     marks = MaskingVocab.of(TOKENIZER)
     clean = batch.ids.flatten().index_put((batch.places,), batch.targets).view_as(batch.ids)
     hidden = torch.zeros(clean.numel(), dtype=torch.bool).index_fill(0, batch.places, True).view_as(clean).numpy()
-    luck = np.zeros(len(batch.places), dtype=np.uint64)
-    noisy = apply_masking(clean.numpy().astype(np.int32), hidden, luck, luck, marks)
+    random_bits = np.zeros(len(batch.places), dtype=np.uint64)
+    noisy = apply_masking(clean.numpy().astype(np.int32), hidden, random_bits, random_bits, marks)
     assert np.array_equal(noisy, batch.ids.numpy())
     again = apply_masking(
-        clean.numpy().astype(np.int32), hidden, random_bits_at(0, 0, 0, batch.places.numpy()), luck, marks
+        clean.numpy().astype(np.int32), hidden, random_bits_at(0, 0, 0, batch.places.numpy()), random_bits, marks
     )
     assert np.array_equal(again[~hidden], clean.numpy()[~hidden])
     model = bert()

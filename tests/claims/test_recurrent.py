@@ -18,7 +18,7 @@ def inputs(steps: int = T) -> Tensor:
 
 
 def lstm() -> Layer:
-    """A layer whose biases are not zero."""
+    """A layer with nonzero biases."""
     layer = Layer("lstm", X, H).double()
     with torch.no_grad():
         for weight in layer.parameters():
@@ -29,7 +29,7 @@ def lstm() -> Layer:
 Edit = Callable[[str, Tensor], Tensor | None]
 
 
-def forced(gate: str, step: int, value: float) -> Edit:
+def set_gate(gate: str, step: int, value: float) -> Edit:
     """An edit that sets one gate to a value at one step."""
     calls = {"forget": 0, "write": 0, "reveal": 0}
 
@@ -43,8 +43,8 @@ def forced(gate: str, step: int, value: float) -> Edit:
     return edit
 
 
-def each(*edits: Edit) -> Edit:
-    """What the first of them that has something to change makes of it."""
+def first_edit(*edits: Edit) -> Edit:
+    """The result of the first edit that changes the tensor."""
 
     def edit(name: str, x: Tensor) -> Tensor | None:
         return next((found for found in [edit(name, x) for edit in edits] if found is not None), None)
@@ -52,8 +52,8 @@ def each(*edits: Edit) -> Edit:
     return edit
 
 
-def given(name: str, x: Tensor) -> Tensor | None:
-    """What is written as a number that no gradient flows through."""
+def detach_input(name: str, x: Tensor) -> Tensor | None:
+    """Detach the input gate and the candidate, so that no gradient flows through them."""
     return x.detach() if name in ("cell.write", "cell.candidate") else None
 
 
@@ -113,11 +113,11 @@ def test_lstm_matches_torch_and_lecture_parameter_count() -> None:
 @pytest.mark.claim("J6")
 def test_forget_gate_resets_the_cell() -> None:
     layer, one = lstm(), inputs()
-    with watch(layer, edit=forced("forget", 3, 0.0)) as seen:
+    with watch(layer, edit=set_gate("forget", 3, 0.0)) as seen:
         layer(one)
     cell, written = seen.all["cell.cell"][3], seen.all["cell.write"][3] * seen.all["cell.candidate"][3]
-    assert cell.equal(written)  # nothing of the past is left in it
-    with watch(layer, edit=forced("forget", 3, 1.0)) as seen:
+    assert cell.equal(written)  # the past is erased
+    with watch(layer, edit=set_gate("forget", 3, 1.0)) as seen:
         layer(one)
     cell, written = seen.all["cell.cell"][3], seen.all["cell.write"][3] * seen.all["cell.candidate"][3]
     assert cell.equal(seen.all["cell.cell"][2] + written)
@@ -129,9 +129,9 @@ def test_forget_gate_acts_on_the_cell_not_the_hidden_state() -> None:
     gates = ("write", "candidate", "reveal")
     with watch(layer) as plain:
         layer(x)
-    with watch(layer, edit=forced("forget", 3, 0.0)) as seen:
+    with watch(layer, edit=set_gate("forget", 3, 0.0)) as seen:
         layer(x)
-    # The step's other gates saw the whole hidden state before it; only the cell has lost its past.
+    # The step's other gates read the whole previous hidden state; only the cell has lost its past.
     assert all(seen.all[f"cell.{gate}"][3].equal(plain.all[f"cell.{gate}"][3]) for gate in gates)
     assert seen.all["cell.hidden"][2].equal(plain.all["cell.hidden"][2])
     lost = plain.all["cell.cell"][3] - seen.all["cell.cell"][3]
@@ -141,15 +141,15 @@ def test_forget_gate_acts_on_the_cell_not_the_hidden_state() -> None:
 @pytest.mark.claim("J6")
 def test_input_gate_controls_writing() -> None:
     layer, x = lstm(), inputs()
-    with watch(layer, edit=forced("write", 3, 0.0)) as seen:
+    with watch(layer, edit=set_gate("write", 3, 0.0)) as seen:
         layer(x)
     assert seen.all["cell.cell"][3].equal(seen.all["cell.forget"][3] * seen.all["cell.cell"][2])
     other = x.clone()
     other[:, 3] += 1
-    # Shut and not forgetting, the cell does not know what the step's input was.
+    # With the input gate closed and the forget gate open, the cell does not depend on the step's input.
     ends = []
     for sequence in (x, other):
-        with watch(layer, edit=each(forced("write", 3, 0.0), forced("forget", 3, 1.0))) as seen:
+        with watch(layer, edit=first_edit(set_gate("write", 3, 0.0), set_gate("forget", 3, 1.0))) as seen:
             layer(sequence)
         assert seen.all["cell.cell"][3].equal(seen.all["cell.cell"][2])
         ends.append(seen.all["cell.cell"][3])
@@ -161,11 +161,11 @@ def test_output_gate_controls_reading_and_leaves_the_cell() -> None:
     layer, x = lstm(), inputs()
     with watch(layer) as plain:
         layer(x)
-    with watch(layer, edit=forced("reveal", 3, 0.0)) as seen:
+    with watch(layer, edit=set_gate("reveal", 3, 0.0)) as seen:
         y, _ = layer(x)
     assert not y[:, 3].any()
     assert seen.all["cell.cell"][3].equal(plain.all["cell.cell"][3])
-    with watch(layer, edit=forced("reveal", 3, 1.0)) as seen:
+    with watch(layer, edit=set_gate("reveal", 3, 1.0)) as seen:
         y, _ = layer(x)
     assert y[:, 3].equal(torch.tanh(seen.all["cell.cell"][3]))
 
@@ -181,16 +181,18 @@ def test_gate_activations_can_be_watched() -> None:
         assert bool(((trace > 0) & (trace < 1)).all())
 
 
-def forgetting(gates: Tensor) -> Edit:
-    """An edit that sets the forget gate to these (T, H), step by step."""
+def set_forget_gates(gates: Tensor) -> Edit:
+    """An edit that sets the forget gate to the given values (T, H), step by step."""
     steps = iter(gates)
     return lambda name, x: next(steps).expand_as(x) if name == "cell.forget" else None
 
 
 def cell_path(layer: Layer, x: Tensor, start: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """dC_T/dC_0 with the gates as given numbers, (B, H, H), and the forget gates."""
+    """dC_T/dC_0 with detached gates, (B, H, H), and the forget gates."""
 
-    with watch(layer, edit=each(given, lambda name, x: x.detach() if name == "cell.forget" else None)) as seen:
+    with watch(
+        layer, edit=first_edit(detach_input, lambda name, x: x.detach() if name == "cell.forget" else None)
+    ) as seen:
         _, (_, cell) = layer(x, (torch.zeros_like(start), start))
     columns = [torch.autograd.grad(cell[:, k].sum(), start, retain_graph=True)[0] for k in range(H)]
     return torch.stack(columns, 1), seen.all["cell.forget"]
@@ -202,7 +204,7 @@ def test_cell_gradient_is_the_product_of_forget_gates() -> None:
     start = torch.randn(B, H, dtype=torch.float64, requires_grad=True)
     found, forget = cell_path(layer, x, start)
     product = torch.ones(B, H, dtype=torch.float64)
-    for gate in reversed(forget):  # in the order in which the gradient meets them
+    for gate in reversed(forget):  # in the order of backpropagation
         product = product * gate
     assert found.equal(torch.diag_embed(product))
 
@@ -228,7 +230,7 @@ def test_recurrent_matrix_is_in_the_elman_path_only() -> None:
     found = []
     for _ in range(2):  # two layers with different weights, the same forget gates
         layer = lstm()
-        with watch(layer, edit=each(given, forgetting(forget))):
+        with watch(layer, edit=first_edit(detach_input, set_forget_gates(forget))):
             _, (_, cell) = layer(x, (torch.zeros_like(start), start))
         found.append(torch.autograd.grad(cell.sum(), start)[0])
     assert found[0].equal(found[1])
@@ -257,7 +259,7 @@ def test_bidirectional_outputs_are_concatenated_and_ignore_padding(kind: str) ->
     for row, length in enumerate(lengths):
         alone, _ = both(x[row : row + 1, :length])
         close(padded[row : row + 1, :length], alone, slack=8192)
-    naive, _ = both(x)  # reading the padding too, which the backward direction meets first
+    naive, _ = both(x)  # without lengths, the backward direction reads the padding first
     assert not torch.allclose(naive[1, :2, H:], padded[1, :2, H:], atol=1e-3)
 
 
@@ -265,6 +267,6 @@ def test_bidirectional_outputs_are_concatenated_and_ignore_padding(kind: str) ->
 def test_backward_half_depends_on_this_and_later_positions() -> None:
     both, x = Both("lstm", X, H).double(), inputs().requires_grad_()
     y, _ = both(x)
-    for half, sees in ((y[:, 3, :H], range(4)), (y[:, 3, H:], range(3, T))):
+    for half, steps in ((y[:, 3, :H], range(4)), (y[:, 3, H:], range(3, T))):
         (grad,) = torch.autograd.grad(half.sum(), x, retain_graph=True)
-        assert [t for t in range(T) if grad[:, t].any()] == list(sees)
+        assert [t for t in range(T) if grad[:, t].any()] == list(steps)

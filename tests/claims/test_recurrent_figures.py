@@ -1,4 +1,4 @@
-"""Rows about recurrent networks that a figure shows: each is checked on the study behind the figure."""
+"""Claims about recurrent networks shown by figures, checked on the experiment behind each figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from generators import returned
+from generators import return_value
 from heedful.blocks.recurrent import Layer
 from heedful.blocks.taps import watch
 from heedful.lectures import alignment, cell_gradient, gradient_distance, length, recall
@@ -24,7 +24,7 @@ from heedful.models.seq2seq.model import Seq2Seq
 # ------------------------------------------------------------------ J2
 @pytest.mark.claim("J2")
 def test_gradients_explode_above_singular_value_one_and_vanish_below() -> None:
-    found = returned(
+    found = return_value(
         gradient_distance.study(gradient_distance.Settings(singular=(0.5, 1.0, 1.5), distance=30, hidden=8))
     )
     for value, norms in found.small.items():
@@ -35,7 +35,9 @@ def test_gradients_explode_above_singular_value_one_and_vanish_below() -> None:
 
 @pytest.mark.claim("J2")
 def test_gradients_vanish_below_one_and_tanh_may_saturate_above() -> None:
-    found = returned(gradient_distance.study(gradient_distance.Settings(singular=(0.5, 1.5), distance=30, hidden=8)))
+    found = return_value(
+        gradient_distance.study(gradient_distance.Settings(singular=(0.5, 1.5), distance=30, hidden=8))
+    )
     for value, norms in found.large.items():
         assert all(norm <= value**k * (1 + 1e-9) for k, norm in enumerate(norms, 1))  # the bound
     assert found.large[1.5][-1] < 1e-2 * found.small[1.5][-1]
@@ -43,7 +45,7 @@ def test_gradients_vanish_below_one_and_tanh_may_saturate_above() -> None:
 
 # ------------------------------------------------------------------ J7
 def test_open_forget_gate_keeps_the_gradient() -> None:
-    found = returned(cell_gradient.study(cell_gradient.Settings(biases=(0.0, 1.0, 5.0), distance=40, hidden=16)))
+    found = return_value(cell_gradient.study(cell_gradient.Settings(biases=(0.0, 1.0, 5.0), distance=40, hidden=16)))
     shut, half, wide = (found.cell[bias][-1] for bias in (0.0, 1.0, 5.0))
     assert shut < half < wide
     assert wide > 0.5
@@ -52,34 +54,34 @@ def test_open_forget_gate_keeps_the_gradient() -> None:
 
 # ------------------------------------------------------------------ J4, A18
 @pytest.fixture(scope="module")
-def recalled() -> recall.Recalled:
-    """Nets of one width, trained for as many steps, near and far from the word that they are asked for."""
-    return returned(recall.study(recall.Settings(distances=(2, 15, 40), width=32, steps=250, lr=1e-2)))
+def recall_result() -> recall.Recalled:
+    """Models of equal width and training steps, at short and long distances to the queried word."""
+    return return_value(recall.study(recall.Settings(distances=(2, 15, 40), width=32, steps=250, lr=1e-2)))
 
 
 @pytest.mark.claim("J4")
-def test_elman_rnn_does_not_learn_long_dependencies(recalled: recall.Recalled) -> None:
-    near, further, far = recalled.right["plain RNN"]
+def test_elman_rnn_does_not_learn_long_dependencies(recall_result: recall.Recalled) -> None:
+    near, further, far = recall_result.right["plain RNN"]
     assert near > 0.95
-    assert max(further, far) < 2.5 / recall.KEYS  # about as good as guessing
+    assert max(further, far) < 2.5 / recall.KEYS  # about chance level
 
 
 @pytest.mark.claim("J4")
-def test_lstm_learns_longer_dependencies(recalled: recall.Recalled) -> None:
-    plain, lstm = (recalled.right[name][1] for name in ("plain RNN", "LSTM"))
+def test_lstm_learns_longer_dependencies(recall_result: recall.Recalled) -> None:
+    plain, lstm = (recall_result.right[name][1] for name in ("plain RNN", "LSTM"))
     assert lstm > plain + 0.3
 
 
 @pytest.mark.claim("A18")
-def test_attention_learns_any_distance(recalled: recall.Recalled) -> None:
-    near, _, far = recalled.right["LSTM with attention"]
+def test_attention_learns_any_distance(recall_result: recall.Recalled) -> None:
+    near, _, far = recall_result.right["LSTM with attention"]
     assert min(near, far) > 0.95
-    assert far > recalled.right["LSTM"][2] + 0.3
+    assert far > recall_result.right["LSTM"][2] + 0.3
 
 
 @pytest.fixture(scope="module")
-def reverser() -> Writer:
-    """A net with attention that has learned to write short strings backwards."""
+def reversal_model() -> Writer:
+    """A model with attention trained to reverse short strings."""
     one = writer(ATTENTION, 32, True, 5, 0)
     for _ in learn(one.net, one.loss, 450, 1e-2):
         pass
@@ -87,63 +89,64 @@ def reverser() -> Writer:
 
 
 @pytest.mark.claim("A18")
-def test_attention_keeps_one_vector_per_word(reverser: Writer) -> None:
-    """Fine-grained: what the decoder can read grows with the source, and each step reads another part of it."""
+def test_attention_keeps_one_vector_per_word(reversal_model: Writer) -> None:
+    """The decoder's memory grows with the source, and each step reads another part of it."""
     plain = writer(None, 32, True, 5, 0).net
-    sizes: dict[Seq2Seq, list[int]] = {plain: [], reverser.net: []}
+    sizes: dict[Seq2Seq, list[int]] = {plain: [], reversal_model.net: []}
     for net, found in sizes.items():
         for words in (2, 5, 20):
             state = net.start(torch.zeros(1, words, dtype=torch.long))
             source = 0 if state.source.value is None else state.source.value.kv.v.numel()
             found.append(source + sum(part.numel() for layer in state.layers for part in layer))
     assert len(set(sizes[plain])) == 1  # one global representation, however long the source is
-    one = sizes[reverser.net][0] - 2 * 32
-    assert sizes[reverser.net] == [one + words * 32 for words in (2, 5, 20)]  # a vector for each word besides
+    one = sizes[reversal_model.net][0] - 2 * 32
+    assert sizes[reversal_model.net] == [one + words * 32 for words in (2, 5, 20)]  # one more vector per word
 
     source = torch.tensor([[1, 5, 2, 8]])
-    with watch(reverser.net, "decoder.attention.context") as seen:
-        reverser.net.read(source, reverser.target(source)[:, :-1])
+    with watch(reversal_model.net, "decoder.attention.context") as seen:
+        reversal_model.net.read(source, reversal_model.target(source)[:, :-1])
     contexts = seen["decoder.attention.context"].flatten(0, -2)[:4]
     assert float((torch.cdist(contexts, contexts) + 9 * torch.eye(4)).min()) > 0.1
 
 
 @pytest.mark.claim("A18")
-def test_attention_weights_match_the_input_dependence(reverser: Writer) -> None:
-    """Interpretability: to change the word that is looked at most changes what is written, others hardly do."""
-    source, _ = reverser.strings(200, 4)
+def test_attention_weights_match_the_input_dependence(reversal_model: Writer) -> None:
+    """Interpretability: the output changes with the word of highest weight, and hardly with others."""
+    source, _ = reversal_model.strings(200, 4)
 
-    def written(source: Tensor) -> Tensor:
-        return reverser.net.tokens.logits(reverser.net.read(source, reverser.target(source)[:, :-1]))[:, :4].argmax(-1)
+    def output_words(source: Tensor) -> Tensor:
+        x = reversal_model.net.read(source, reversal_model.target(source)[:, :-1])
+        return reversal_model.net.tokens.logits(x)[:, :4].argmax(-1)
 
-    with watch(reverser.net, reverser.net.alignment) as seen:
-        before = written(source)
-    looks = seen[reverser.net.alignment][:, 0, :4].argmax(-1)  # (B, T)
-    assert float((before == source.gather(1, looks)).float().mean()) > 0.9
-    named, others = [], []
-    for place in range(4):
+    with watch(reversal_model.net, reversal_model.net.alignment) as seen:
+        before = output_words(source)
+    attended = seen[reversal_model.net.alignment][:, 0, :4].argmax(-1)  # (B, T)
+    assert float((before == source.gather(1, attended)).float().mean()) > 0.9
+    attended_changes, other_changes = [], []
+    for position in range(4):
         other = source.clone()
-        other[:, place] = (other[:, place] + 3) % len(LETTERS)
-        changed = written(other) != before
-        named.append(changed[looks == place])
-        others.append(changed[looks != place])
-    assert float(torch.cat(named).float().mean()) > 0.9
-    assert float(torch.cat(others).float().mean()) < 0.1
+        other[:, position] = (other[:, position] + 3) % len(LETTERS)
+        changed = output_words(other) != before
+        attended_changes.append(changed[attended == position])
+        other_changes.append(changed[attended != position])
+    assert float(torch.cat(attended_changes).float().mean()) > 0.9
+    assert float(torch.cat(other_changes).float().mean()) < 0.1
 
 
 # ------------------------------------------------------------------ B1
 @pytest.mark.claim("B1")
 def test_accuracy_falls_with_length_only_without_attention() -> None:
-    found = returned(length.study(length.Settings(longest=10, beyond=10, width=32, steps=700, lr=1e-2)))
-    plain, attentive = found.exact["without attention"], found.exact["with attention"]
-    assert min(plain[0], attentive[0]) > 0.95  # one letter is easy for both
-    fall, attentive_fall = plain[0] - plain[-1], attentive[0] - attentive[-1]
-    assert fall > attentive_fall + 0.3
+    found = return_value(length.study(length.Settings(longest=10, beyond=10, width=32, steps=700, lr=1e-2)))
+    plain, with_attention = found.exact["without attention"], found.exact["with attention"]
+    assert min(plain[0], with_attention[0]) > 0.95  # one letter is easy for both
+    fall, fall_with_attention = plain[0] - plain[-1], with_attention[0] - with_attention[-1]
+    assert fall > fall_with_attention + 0.3
 
 
 # ------------------------------------------------------------------ B5
 @pytest.mark.claim("B5")
 def test_alignment_is_diagonal_for_copying_and_antidiagonal_for_reversal() -> None:
-    found = returned(alignment.study(alignment.Settings(longest=7, shown=7, width=32, steps=900, lr=1e-2)))
+    found = return_value(alignment.study(alignment.Settings(longest=7, shown=7, width=32, steps=900, lr=1e-2)))
     order = torch.arange(7)
     for task, expected in {"copied": order, "reversed": order.flip(0)}.items():
         one = found.maps[task]
@@ -157,21 +160,21 @@ VOCAB, LENGTHS = 11, (5, 9, 30)
 
 
 def depth(y: Tensor) -> int:
-    """How many operations follow one another from the inputs to a result: the longest path of its graph."""
+    """The number of sequential operations: the longest path of the autograd graph."""
     waiting, depths = [y.grad_fn], dict[Any, int]()
     while waiting:
         node = waiting[-1]
         before = [one for one, _ in node.next_functions if one is not None] if node is not None else []
-        if lacking := [one for one in before if one not in depths]:
-            waiting += lacking
+        if missing := [one for one in before if one not in depths]:
+            waiting += missing
             continue
         depths[node] = 1 + max((depths[one] for one in before), default=0)
         waiting.pop()
     return depths[y.grad_fn]
 
 
-def reach(y: Tensor, x: Tensor) -> list[int]:
-    """The steps that a result depends on."""
+def input_dependence(y: Tensor, x: Tensor) -> list[int]:
+    """The input steps that a result depends on."""
     (gradient,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
     return (gradient[0] != 0).any(-1).nonzero()[:, 0].tolist()
 
@@ -190,17 +193,17 @@ def test_convnet_depth_is_fixed_and_rnn_depth_grows_with_length() -> None:
             logits, _ = recurrent(text, recurrent.start(1, torch.device("cpu")))
         growing.append(depth(logits))
         assert [len(found) for found in seen.all.values()] == [words] * 2
-    assert len(set(fixed)) == 1  # whatever the length of the text
+    assert len(set(fixed)) == 1  # independent of the length
     each = {(two - one) / (b - a) for one, two, a, b in zip(growing, growing[1:], LENGTHS, LENGTHS[1:], strict=False)}
-    assert len(each) == 1 and each.pop() >= 1  # each word takes as many steps more
+    assert len(each) == 1 and each.pop() >= 1  # a constant number of steps per word
 
 
 @pytest.mark.claim("J12")
 def test_filter_sees_its_window_and_rnn_state_all_previous_words() -> None:
-    size, place = 3, 7
+    size, position = 3, 7
     filters, recurrent = Filters(6, 4, size).double(), Layer("rnn", 6, 5).double()
     x = torch.randn(1, 12, 6, dtype=torch.float64, requires_grad=True)
-    answers = filters.slide(x.mT).mT  # (B, P, F), the first of which sees only the first word
-    assert reach(answers[:, place], x) == list(range(place - size + 1, place + 1))
+    answers = filters.slide(x.mT).mT  # (B, P, F); the first sees only the first word
+    assert input_dependence(answers[:, position], x) == list(range(position - size + 1, position + 1))
     states, _ = recurrent(x)
-    assert reach(states[:, place], x) == list(range(place + 1))
+    assert input_dependence(states[:, position], x) == list(range(position + 1))

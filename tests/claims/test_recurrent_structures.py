@@ -17,14 +17,14 @@ from tolerance import close
 X, H, STEPS = 4, 5, 9
 
 
-def moved(model: torch.nn.Module) -> None:
-    """Weights moved a little, so that no bias is plain."""
+def randomize(model: torch.nn.Module) -> None:
+    """Perturb the weights so that no bias is zero."""
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.3 * torch.randn_like(weight))
 
 
-def reordered(weight: torch.Tensor) -> torch.Tensor:
+def to_lstm_order(weight: torch.Tensor) -> torch.Tensor:
     """Gates i, g, o, f as the LSTM has them: i, f, g, o."""
     i, g, o, f = weight.split(H)
     return torch.cat([i, f, g, o])
@@ -33,12 +33,12 @@ def reordered(weight: torch.Tensor) -> torch.Tensor:
 def sequence(x: torch.nn.Module, below: torch.Tensor) -> LSTM:
     """The LSTM of the same weights; `below` are those that act on the state, as i, g, o, f."""
     cell = LSTM(X, H).to(below.dtype)
-    state = {"x.weight": reordered(x.weight), "x.bias": reordered(x.bias), "h.weight": reordered(below)}
+    state = {"x.weight": to_lstm_order(x.weight), "x.bias": to_lstm_order(x.bias), "h.weight": to_lstm_order(below)}
     cell.load_state_dict(state)
     return cell
 
 
-def along(cell: LSTM, x: torch.Tensor) -> torch.Tensor:
+def run_lstm(cell: LSTM, x: torch.Tensor) -> torch.Tensor:
     """The LSTM over one sequence (T, X)."""
     return unrolled(cell, x[None], (x.new_zeros(1, H),) * 2)[0][0]
 
@@ -51,15 +51,15 @@ def test_tree_lstm_on_a_chain_is_the_lstm(form: str, arity: int, dtype: torch.dt
     words = WordVocab.learn(WordsConfig(), [names])
     config = TreeLSTMConfig(form=form, arity=arity, vocab=words.vocab, width=X, hidden=H)
     model = TreeLSTM(config).to(dtype).eval()
-    moved(model)
+    randomize(model)
     chain = Tree((0,) * STEPS, names, ((), *((below,) for below in range(STEPS - 1))))
     batch = encode_trees([chain], words).batch(np.zeros(1, np.int64))
     states = torch.empty(STEPS, H, dtype=dtype).index_copy(0, batch.nodes, model.states(batch))
     if isinstance(model.cell, Merging):
         below = torch.cat([model.cell.h.weight, model.cell.f.weight])
     else:
-        below = model.cell.h.weight[: 4 * H, :H]  # the first place
-    expected = along(sequence(model.cell.x, below), model.tokens.weight[words.ids(names)])
+        below = model.cell.h.weight[: 4 * H, :H]  # the first child position
+    expected = run_lstm(sequence(model.cell.x, below), model.tokens.weight[words.ids(names)])
     torch.testing.assert_close(states, expected, rtol=0, atol=near)
     assert expected.std() > 0.05
 
@@ -67,7 +67,7 @@ def test_tree_lstm_on_a_chain_is_the_lstm(form: str, arity: int, dtype: torch.dt
 @pytest.mark.claim("J10")
 def test_grid_lstm_on_one_row_or_column_is_the_lstm() -> None:
     grid = GridLSTM(X, H)
-    moved(grid)
+    randomize(grid)
     x = torch.randn(STEPS, X)
     weight, bias = grid.cell.x.weight, grid.cell.x.bias
     assert bias is not None
@@ -76,7 +76,7 @@ def test_grid_lstm_on_one_row_or_column_is_the_lstm() -> None:
         part = torch.nn.Linear(X, 4 * H)
         part.load_state_dict({"weight": weight[keep], "bias": bias[keep]})
         cell = sequence(part, grid.cell.h.weight[keep, side * H : (side + 1) * H])
-        close(y, along(cell, x), slack=16)
+        close(y, run_lstm(cell, x), slack=16)
 
 
 @pytest.mark.claim("J10")
@@ -86,21 +86,21 @@ def test_grid_cell_depends_only_on_cells_above_and_left() -> None:
     for row in range(4):
         for column in range(5):
             (gradient,) = torch.autograd.grad(y[0, row, column].sum(), x, retain_graph=True)
-            reached = gradient[0].abs().sum(-1) > 0
+            dependencies = gradient[0].abs().sum(-1) > 0
             expected = torch.zeros(4, 5, dtype=torch.bool)
             expected[: row + 1, : column + 1] = True
-            assert reached.equal(expected)
+            assert dependencies.equal(expected)
 
 
 @pytest.mark.claim("J11")
 @pytest.mark.parametrize("merge", ["sum", "mean"])
 def test_graph_lstm_on_a_path_is_the_lstm(merge: str) -> None:
     graph = GraphLSTM(X, H, merge)
-    moved(graph)
+    randomize(graph)
     x = torch.randn(STEPS, X)
     y = graph(x, Order.of(STEPS, [(at, at + 1) for at in range(STEPS - 1)]))
     cell = sequence(graph.cell.x, torch.cat([graph.cell.h.weight, graph.cell.f.weight]))
-    close(y, along(cell, x), slack=16)
+    close(y, run_lstm(cell, x), slack=16)
 
 
 @pytest.mark.claim("J11")
@@ -111,7 +111,7 @@ def test_permuting_nodes_permutes_outputs(merge: str) -> None:
     y = graph(x, Order.of(7, edges))
     for _ in range(5):
         names = torch.randperm(7)
-        renamed = [(int(names[a]), int(names[b])) for a, b in edges]
-        again = graph(torch.empty_like(x).index_copy(0, names, x), Order.of(7, renamed))
+        permuted = [(int(names[a]), int(names[b])) for a, b in edges]
+        again = graph(torch.empty_like(x).index_copy(0, names, x), Order.of(7, permuted))
         close(again[names], y, slack=16)
     assert not torch.allclose(y, graph(x, Order.of(7, edges[1:])))

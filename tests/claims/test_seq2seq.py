@@ -38,21 +38,21 @@ feeds = pytest.mark.parametrize("feed", ["input", "output"])
 
 
 def model(attention: dict[str, Any], **more: Any) -> Any:
-    """A model in float64 whose biases are not zero."""
+    """A model in float64 with nonzero biases."""
     encoder = {"kind": "recurrent", "layers": 2, "hidden": M}
     settings = {"vocab": V, "width": E, "encoder": encoder, "hidden": H, "layers": 2, "context": 20, "dropout": 0.0}
-    made: Any = build(Seq2SeqConfig.model_validate(settings | {"attention": attention} | more)).double()
+    built: Any = build(Seq2SeqConfig.model_validate(settings | {"attention": attention} | more)).double()
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in built.parameters():
             weight.add_(0.3 * torch.randn_like(weight))
-    return made
+    return built
 
 
 def sentences() -> tuple[Tensor, Tensor]:
     return torch.randint(1, V, (B, S)), torch.randint(1, V, (B, T))
 
 
-# ------------------------------------------------------------------ hard and soft, by all choices of where to look
+# ------------------------------------------------------------------ hard and soft attention
 TWO = PairBatch(
     source=torch.tensor([[5, 7, 3], [9, 3, 0]]),
     source_lengths=torch.tensor([3, 2]),
@@ -65,8 +65,8 @@ batches = pytest.mark.parametrize("batch", [TWO, ALONE], ids=["two", "alone"])
 Choices = tuple[Tensor, ...]
 
 
-def hard(feed: str) -> Any:
-    """A model to which it matters where it looks."""
+def hard_attention_model(feed: str) -> Any:
+    """A model whose output depends strongly on the attended position."""
     m = model({"score": "additive", "feed": feed, "choice": "hard"}, layers=1).train()
     with torch.no_grad():
         for weight in m.parameters():
@@ -74,85 +74,85 @@ def hard(feed: str) -> Any:
     return m
 
 
-def by_chance(m: Any) -> Tensor:
-    """Which weights nothing but the choices can teach: those of the score."""
+def score_weights(m: Any) -> Tensor:
+    """A mask of the score's parameters, which get gradients only through the choices."""
     return torch.cat([torch.full((p.numel(),), ".score." in name) for name, p in m.named_parameters()])
 
 
-def looks(feed: str, batch: PairBatch) -> Iterator[Choices]:
-    """Every choice of every sentence at both steps, as weights of one and zero, in the order they are asked for in."""
-    each = [product(range(length), repeat=2) for length in batch.source_lengths.tolist()]
-    for places in product(*each):
-        one = F.one_hot(torch.tensor(places), batch.source.shape[1]).double()[:, None]  # (B, 1, T, S)
+def all_choices(feed: str, batch: PairBatch) -> Iterator[Choices]:
+    """All choices of positions at both steps, as one-hot weights in the order of sampling."""
+    per_sentence = [product(range(length), repeat=2) for length in batch.source_lengths.tolist()]
+    for positions in product(*per_sentence):
+        one = F.one_hot(torch.tensor(positions), batch.source.shape[1]).double()[:, None]  # (B, 1, T, S)
         yield tuple(one.split(1, 2)) if feed == "input" else (one,)
 
 
-def forced(m: Any, choices: Choices) -> Any:
-    """Where the model makes these choices."""
+def force_choices(m: Any, choices: Choices) -> Any:
+    """A context in which the model makes these choices."""
     left = list(choices)
     return watch(m, "decoder.attention.choice", lambda name, one: left.pop(0))
 
 
-def logs(m: Any, batch: PairBatch, choices: Choices) -> tuple[Tensor, Tensor]:
+def log_probabilities(m: Any, batch: PairBatch, choices: Choices) -> tuple[Tensor, Tensor]:
     """log p(choices) and log p(target | choices) of each sentence."""
-    given, wanted = batch.target[:, :-1], batch.target[:, 1:]
-    with forced(m, choices):
+    given, targets = batch.target[:, :-1], batch.target[:, 1:]
+    with force_choices(m, choices):
         x, chosen = m.explore(batch.source, given, Padded(batch.source_real))
-    words = m.tokens.logits(x).log_softmax(-1).gather(-1, wanted[:, :, None]).squeeze(-1)
-    return chosen.sum(1), (words * (wanted != TrainedTokenizer.pad)).sum(1)
+    words = m.tokens.logits(x).log_softmax(-1).gather(-1, targets[:, :, None]).squeeze(-1)
+    return chosen.sum(1), (words * (targets != TrainedTokenizer.pad)).sum(1)
 
 
 def gradient(m: Any, total: Tensor) -> Tensor:
     return torch.cat([grad.flatten() for grad in torch.autograd.grad(total, list(m.parameters()))])
 
 
-def enumerated(m: Any, feed: str, batch: PairBatch) -> Tensor:
-    """The gradient of L = sum_s p(s) log p(target | s), through the sum over all choices."""
-    found = [logs(m, batch, choices) for choices in looks(feed, batch)]
+def exact_gradient(m: Any, feed: str, batch: PairBatch) -> Tensor:
+    """The gradient of L = sum_s p(s) log p(target | s), by enumeration of all choices."""
+    found = [log_probabilities(m, batch, choices) for choices in all_choices(feed, batch)]
     return gradient(m, torch.stack([p.sum().exp() * words.sum() for p, words in found]).sum())
 
 
-def estimates(m: Any, feed: str, batch: PairBatch) -> tuple[Tensor, Tensor]:
-    """What REINFORCE takes for that gradient at each choice (N, P), and the probabilities of the choices (N,)."""
-    found, likely = [], []
-    for choices in looks(feed, batch):
-        likely.append(logs(m, batch, choices)[0].sum().exp().detach())
-        with forced(m, choices):
+def reinforce_gradients(m: Any, feed: str, batch: PairBatch) -> tuple[Tensor, Tensor]:
+    """REINFORCE's estimate of that gradient for each choice (N, P), and the probabilities of the choices (N,)."""
+    found, probabilities = [], []
+    for choices in all_choices(feed, batch):
+        probabilities.append(log_probabilities(m, batch, choices)[0].sum().exp().detach())
+        with force_choices(m, choices):
             found.append(-gradient(m, reinforced_translation_loss(m, batch).total))
-    return torch.stack(found), torch.stack(likely)
+    return torch.stack(found), torch.stack(probabilities)
 
 
 @pytest.mark.claim("A13")
 @feeds
 def test_hard_attention_objective_is_a_lower_bound(feed: str) -> None:
-    m = hard(feed)
-    found = [logs(m, TWO, choices) for choices in looks(feed, TWO)]
+    m = hard_attention_model(feed)
+    found = [log_probabilities(m, TWO, choices) for choices in all_choices(feed, TWO)]
     p, words = (torch.stack(part).detach() for part in zip(*found, strict=True))  # (N, B)
-    likely = p.sum(1).exp()  # of both sentences' choices; a sum over them sums the other sentence's out
-    assert float(likely.sum()) == near(1, 8192, dtype=torch.float64)
-    assert bool((likely @ words < torch.log(likely @ words.exp())).all())
+    probabilities = p.sum(1).exp()  # joint over both sentences; the sum marginalizes the other one
+    assert float(probabilities.sum()) == near(1, 8192, dtype=torch.float64)
+    assert bool((probabilities @ words < torch.log(probabilities @ words.exp())).all())
 
 
 @pytest.mark.claim("A13")
 @batches
 @feeds
 def test_reinforce_is_unbiased(feed: str, batch: PairBatch) -> None:
-    m = hard(feed)
-    each, likely = estimates(m, feed, batch)
-    truth = enumerated(m, feed, batch)
-    close(likely @ each, truth, slack=8388608)
-    assert float(truth[by_chance(m)].abs().max()) > 0.1
+    m = hard_attention_model(feed)
+    estimates, probabilities = reinforce_gradients(m, feed, batch)
+    truth = exact_gradient(m, feed, batch)
+    close(probabilities @ estimates, truth, slack=8388608)
+    assert float(truth[score_weights(m)].abs().max()) > 0.1
 
 
 @pytest.mark.claim("A13")
 @feeds
 def test_baseline_lowers_the_variance_and_keeps_the_mean(feed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    m = hard(feed)
+    m = hard_attention_model(feed)
 
     def moments() -> tuple[Tensor, float]:
-        each, likely = estimates(m, feed, TWO)
-        mean = likely @ each
-        return mean, float(likely @ (each - mean).square().sum(1))
+        estimates, probabilities = reinforce_gradients(m, feed, TWO)
+        mean = probabilities @ estimates
+        return mean, float(probabilities @ (estimates - mean).square().sum(1))
 
     mean, variance = moments()
     monkeypatch.setattr(translation, "advantage", lambda rewards, real: rewards)
@@ -164,25 +164,25 @@ def test_baseline_lowers_the_variance_and_keeps_the_mean(feed: str, monkeypatch:
 @pytest.mark.claim("A13")
 @feeds
 def test_mean_of_sampled_gradients_approaches_the_exact_gradient(feed: str) -> None:
-    m, draws = hard(feed), 300
-    some = by_chance(m)
-    truth = enumerated(m, feed, TWO)[some]
-    each = torch.stack([-gradient(m, reinforced_translation_loss(m, TWO).total)[some] for _ in range(draws)])
-    error = float((each.mean(0) - truth).square().sum())
-    assert error < 2 * float(each.var(0).sum()) / draws  # as far away as randomness explains
-    assert error < 0.1 * float(truth.square().sum())  # which is near
+    m, samples = hard_attention_model(feed), 300
+    some = score_weights(m)
+    truth = exact_gradient(m, feed, TWO)[some]
+    estimates = torch.stack([-gradient(m, reinforced_translation_loss(m, TWO).total)[some] for _ in range(samples)])
+    error = float((estimates.mean(0) - truth).square().sum())
+    assert error < 2 * float(estimates.var(0).sum()) / samples  # within sampling error
+    assert error < 0.1 * float(truth.square().sum())  # and small
 
 
 @pytest.mark.claim("A13")
 def test_positions_are_sampled_by_attention_weight() -> None:
     weights = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(40_000, 4)
-    often = sampled(weights).mean(0)
-    assert often[1] == 0
-    torch.testing.assert_close(often, weights[0], rtol=0, atol=0.01)
+    frequencies = sampled(weights).mean(0)
+    assert frequencies[1] == 0
+    torch.testing.assert_close(frequencies, weights[0], rtol=0, atol=0.01)
 
 
-class Reading(nn.Module):
-    """A model's `read` as a module's call."""
+class ReadModule(nn.Module):
+    """A module whose forward is the model's `read`."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class Reading(nn.Module):
 @pytest.mark.claim("A13")
 @feeds
 def test_soft_attention_has_exact_gradients_end_to_end(feed: str) -> None:
-    m = Reading(model({"feed": feed}, width=3, layers=1, hidden=4, encoder={"kind": "recurrent", "hidden": 2}))
+    m = ReadModule(model({"feed": feed}, width=3, layers=1, hidden=4, encoder={"kind": "recurrent", "hidden": 2}))
     names = [name for name, _ in m.named_parameters()]
     given = (TWO.source, TWO.target[:, :-1], Padded(TWO.source_real))
 
@@ -207,7 +207,7 @@ def test_soft_attention_has_exact_gradients_end_to_end(feed: str) -> None:
     assert torch.autograd.gradcheck(run, [p.detach().requires_grad_() for p in m.parameters()])
 
 
-# ------------------------------------------------------------------ what the decoder receives, and where it goes
+# ------------------------------------------------------------------ inputs of the decoder
 @pytest.mark.claim("B2")
 @feeds
 @pytest.mark.parametrize("layers", [1, 3])
@@ -224,7 +224,7 @@ def test_memory_is_the_last_recurrent_layer(feed: str, layers: int) -> None:
     for step in range(T if feed == "input" else 1):
         steps = seen.all["decoder.attention.weights"][step][:, 0]
         close(seen.all["decoder.attention.context"][step], steps @ top)
-    with watch(m, "encoder.output", lambda name, x: x.flip(0)):  # another sentence's memory, with the same first state
+    with watch(m, "encoder.output", lambda name, x: x.flip(0)):  # the memory of another sentence
         assert not m(target, m.start(source))[0].equal(plain)
 
 
@@ -234,17 +234,17 @@ def test_context_and_embedding_are_concatenated_into_the_first_layer() -> None:
     first, second = (layer.cell for layer in m.decoder.stack.layers)
     assert first.x.weight.shape[1] == M + E
     assert second.x.weight.shape[1] == H
-    entered: list[Tensor] = []
-    first.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
+    layer_inputs: list[Tensor] = []
+    first.register_forward_pre_hook(lambda module, inputs: layer_inputs.append(inputs[0]))
 
     def run(edit: Any = None) -> list[Tensor]:
-        entered.clear()
+        layer_inputs.clear()
         with watch(m.decoder, edit=edit) as seen:
             m(target, m.start(source))
         embedded = m.tokens(target)
-        for step, (x, context) in enumerate(zip(entered, seen.all["attention.context"], strict=True)):
+        for step, (x, context) in enumerate(zip(layer_inputs, seen.all["attention.context"], strict=True)):
             close(x, torch.cat([context[:, 0], embedded[:, step]], -1))
-        return list(entered)
+        return list(layer_inputs)
 
     plain = run()
     assert len(plain) == T
@@ -278,17 +278,17 @@ def test_decoder_step_order_matches_the_lecture() -> None:
             logits, after = m(word, state)
         stages = ["embedding", "stack.outputs.0", "stack.outputs.1", "attention.scores", "attention.context", "joined"]
         assert [name for name in order if name in stages] == stages
-        # 1, 2: an embedding and the state before it make a new state.
+        # 1, 2: the embedding and the previous state give the new state.
         h = m.tokens(word)[:, 0]
         for layer, before, new in zip(m.decoder.stack.layers, state.layers, after.layers, strict=True):
             h, c = layer.cell(h, before)
             close(h, new[0])
             close(c, new[1])
-        # 3: the new state and the encoder's make a context.
+        # 3: the new state and the encoder's states give the context.
         context = m.decoder.attention(h[:, None], state.source.value, state.step[None])[0][:, 0]
         close(seen["attention.context"][:, 0], context)
         close(context, (seen["attention.weights"][:, 0] @ memory)[:, 0])
-        # 4, 5, 6: both together go through a feed-forward layer, and give the word; nothing else does.
+        # 4, 5, 6: both are concatenated, pass a feed-forward layer, and give the word.
         close(joined[-1][:, 0], torch.cat([h, context], -1))
         y = torch.tanh(F.linear(torch.cat([h, context], -1), m.decoder.out.weight, m.decoder.out.bias))
         close(logits[:, 0], y @ m.tokens.weight.T)
@@ -334,9 +334,9 @@ def test_edited_stage_changes_the_next(feed: str) -> None:
     )
 
 
-# ------------------------------------------------------------------ a Transformer reads, a recurrent net writes
+# ------------------------------------------------------------------ Transformer encoder, recurrent decoder
 @pytest.mark.claim("M22")
-def test_a_transformer_encoder_with_an_attention_rnn_decoder_learns() -> None:
+def test_transformer_encoder_with_recurrent_decoder_learns() -> None:
     pairs = NumberWords(train=300, valid=1, test=1).pairs("train")
     tokenizer = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in pairs for text in pair])
     data = PairBatches(encode_pairs(pairs, tokenizer, 60), 0, 512)
@@ -366,18 +366,18 @@ def test_a_transformer_encoder_with_an_attention_rnn_decoder_learns() -> None:
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
-# ------------------------------------------------------------------ recurrent net and Transformer on equal terms
+# ------------------------------------------------------------------ recurrent model and Transformer with equal budgets
 ROOT = Path(__file__).parents[2]
 MULTI30K = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "multi30k")
-COMPARED = ["train.budget.steps=4000", "train.keep=8", "train.average=8"]  # the Transformer with the other's budget
+COMPARED = ["train.budget.steps=4000", "train.keep=8", "train.average=8"]  # the budget of the recurrent model
 
 
 @pytest.mark.claim("E8")
 def test_transformer_beats_recurrent_model_with_equal_budget() -> None:
-    """The runs take minutes on a GPU: `make comparison`. What they gave is recorded."""
+    """The runs take minutes on a GPU (`make comparison`); their results are recorded."""
     one, other = load_recipe("multi30k", COMPARED).model_dump(), load_recipe("multi30k-rnn").model_dump()
     for recipe in (one, other):
-        del recipe["model"], recipe["train"]["optimizer"], recipe["train"]["schedule"]  # each learns as it learns best
+        del recipe["model"], recipe["train"]["optimizer"], recipe["train"]["schedule"]  # each has its own optimizer
     assert one == other
     recorded = json.loads((ROOT / "benchmarks/results/multi30k-h200.json").read_text(encoding="utf-8"))["runs"]
     scores = {
@@ -391,7 +391,7 @@ def test_transformer_beats_recurrent_model_with_equal_budget() -> None:
 @pytest.mark.claim("E8")
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k in {MULTI30K}; set HEEDFUL_DATA")
 def test_comparison_uses_the_same_tokenizer_batches_and_steps(tmp_path: Path) -> None:
-    """Both recipes, as shipped but for small nets and few sentences: what differs is the model, and how it learns."""
+    """Both recipes with small models and few sentences: only model and optimizer differ."""
     for name, count in (("train", 300), ("val", 8), ("test_2016_flickr", 8)):
         for language in ("en", "de"):
             with gzip.open(MULTI30K / f"{name}.{language}.gz", "rt", encoding="utf-8") as file:
@@ -426,7 +426,7 @@ def test_comparison_recipes_share_data_and_budget(attention: str) -> None:
     assert (one.model.kind, other.model.kind) == ("transformer", "seq2seq")
     dumped, compared = one.model_dump(), other.model_dump()
     for recipe in (dumped, compared):
-        del recipe["model"], recipe["train"]["optimizer"]["lr"]  # each may learn at the rate that suits it
+        del recipe["model"], recipe["train"]["optimizer"]["lr"]  # the learning rates may differ
     assert dumped == compared
 
 

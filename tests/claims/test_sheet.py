@@ -1,4 +1,4 @@
-"""The sheet lists what is proven: no more, no less, and its page is up to date."""
+"""The sheet lists exactly the proven claims, and its page is up to date."""
 
 import os
 import subprocess
@@ -68,10 +68,10 @@ def test_by_mark(): ...
 def test_inside(n): pytest.skip("no data here")
 
 @pytest.fixture
-def lacking(): pytest.skip("no data here")
+def missing_fixture(): pytest.skip("no data here")
 
 @pytest.mark.claim("A3")
-def test_by_fixture(lacking): ...
+def test_by_fixture(missing_fixture): ...
 
 @pytest.mark.claim("A4")
 def test_runs(): ...

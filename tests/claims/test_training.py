@@ -1,4 +1,4 @@
-"""What the claim sheet says about the trainer: its loop, its optimizer, its rates and its clipping."""
+"""Claims about the trainer: its loop, optimizer, learning rates and gradient clipping."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MODEL = TransformerConfig(
 
 def run(folder: Path, counters: Counters, stop: Callable[[], bool] = lambda: False, **changes: Any) -> Iterator[Event]:
     """The trainer's own loop on a small model."""
-    usual: dict[str, Any] = {"budget": Budget(steps=10), "batch_tokens": 512, "evaluate_every": 4, "save_every": 3}
+    settings: dict[str, Any] = {"budget": Budget(steps=10), "batch_tokens": 512, "evaluate_every": 4, "save_every": 3}
     torch.manual_seed(0)
     model: Any = build(MODEL)
-    with RunFolder.create_or_open(folder, "a: 1\n") as place:
+    with RunFolder.create_or_open(folder, "a: 1\n") as run_folder:
         yield from fit(
-            model, partial(translation_loss, model), PairBatches(ENCODED, 0, 512), TrainConfig(**{**usual, **changes}),
-            torch.device("cpu"), Saver(place), {}, counters, stop=stop,
+            model, partial(translation_loss, model), PairBatches(ENCODED, 0, 512), TrainConfig(**settings | changes),
+            torch.device("cpu"), Saver(run_folder), {}, counters, stop=stop,
         )  # fmt: skip
 
 
@@ -74,23 +74,25 @@ def test_both_clipping_rules_rescale_large_gradients(rule: Any, measure: float) 
 @pytest.mark.claim("M17")
 def test_training_emits_events_as_they_happen_and_obeys_conditions(tmp_path: Path) -> None:
     events = run(tmp_path / "run", Counters())
-    told = [(type(event), event.step) for event in events if not isinstance(event, Epoch)]
-    wanted: list[tuple[type, int]] = []
+    emitted = [(type(event), event.step) for event in events if not isinstance(event, Epoch)]
+    expected: list[tuple[type, int]] = []
     for step in range(1, 11):
-        wanted.append((Step, step))
-        wanted += [(Due, step)] if step % 4 == 0 or step == 10 else []
-        wanted += [(Saved, step)] if step % 3 == 0 or step == 10 else []
-    assert told == wanted
+        expected.append((Step, step))
+        expected += [(Due, step)] if step % 4 == 0 or step == 10 else []
+        expected += [(Saved, step)] if step % 3 == 0 or step == 10 else []
+    assert emitted == expected
 
-    counters, low = Counters(), [False]  # a condition of one's own: until the loss is below a threshold
+    counters, below = Counters(), [False]  # a custom condition: stop when the loss is below a threshold
     seen = []
-    for event in run(tmp_path / "until", counters, lambda: low[0], budget=Budget(steps=200), optimizer=AdamW(lr=1e-2)):
+    for event in run(
+        tmp_path / "until", counters, lambda: below[0], budget=Budget(steps=200), optimizer=AdamW(lr=1e-2)
+    ):
         if isinstance(event, Step):
             seen.append(event.loss)
-            low[0] = event.loss < 3.0
+            below[0] = event.loss < 3.0
     assert seen[-1] < 3.0 <= min(seen[:-1])
     assert 1 < counters.step == len(seen) < 200
-    assert newest(tmp_path / "until", 1)[0][0].step == counters.step  # and nothing of it is lost
+    assert newest(tmp_path / "until", 1)[0][0].step == counters.step  # the last step is saved
 
     tokens = steps(run(tmp_path / "tokens", Counters(), budget=Budget(tokens=1000)))
     assert tokens[-1].tokens >= 1000 > tokens[-2].tokens
@@ -108,9 +110,9 @@ def test_training_emits_events_as_they_happen_and_obeys_conditions(tmp_path: Pat
     ids=["noam", "cosine", "linear", "constant"],
 )
 def test_optimizer_follows_the_schedule_and_clips(tmp_path: Path, schedule: Any, curve: Callable[[int], float]) -> None:
-    told = steps(run(tmp_path / "run", Counters(), schedule=schedule, clip=0.05, optimizer=AdamW(lr=3e-3)))
-    assert [step.rate for step in told] == pytest.approx([3e-3 * curve(n) for n in range(1, 11)])
-    assert min(step.norm for step in told) > 0.05  # the reported norm is the one before clipping
+    emitted = steps(run(tmp_path / "run", Counters(), schedule=schedule, clip=0.05, optimizer=AdamW(lr=3e-3)))
+    assert [step.rate for step in emitted] == pytest.approx([3e-3 * curve(n) for n in range(1, 11)])
+    assert min(step.norm for step in emitted) > 0.05  # the reported norm is the one before clipping
     moments = newest(tmp_path / "run", 1)[0][0].load("optimizer")
     first = torch.cat([value.flatten() for name, value in moments.items() if name.startswith("exp_avg.")])
-    assert float(first.norm()) <= 0.05  # a mean of gradients none of which was longer
+    assert float(first.norm()) <= 0.05  # a running mean of clipped gradients

@@ -64,10 +64,10 @@ def test_heads_have_own_weights_and_are_concatenated(heads: int) -> None:
     assert not any(a.equal(b) for i, a in enumerate(matrices) for b in matrices[:i])
     x = torch.randn(1, 5, d)
     queries, keys, values = matrices[:heads], matrices[heads : 2 * heads], matrices[2 * heads :]
-    apart = []
+    heads = []
     for w_q, w_k, w_v in zip(queries, keys, values, strict=True):
-        apart.append(attend(*((x @ w.T)[:, None] for w in (w_q, w_k, w_v)))[:, 0])
-    joined = torch.cat(apart, -1)
+        heads.append(attend(*((x @ w.T)[:, None] for w in (w_q, w_k, w_v)))[:, 0])
+    joined = torch.cat(heads, -1)
     assert joined.shape[-1] == heads * p
     torch.testing.assert_close(block(x, block.remember(x)), joined)
 
@@ -123,9 +123,9 @@ def test_add_and_norm_normalizes_the_sum_over_the_last_axis() -> None:
     y = block(x, torch.tanh)
     torch.testing.assert_close(y, F.layer_norm(x + x.tanh(), (8,), block.norm.weight, block.norm.bias))
     close(y.mean(-1), torch.zeros(4, 5), slack=16, of=y)
-    batch = F.batch_norm((x + x.tanh()).mT, None, None, training=True).mT  # means over batch and places instead
+    batch = F.batch_norm((x + x.tanh()).mT, None, None, training=True).mT  # averages over batch and positions
     assert not torch.allclose(y, batch, atol=1e-2)
-    torch.testing.assert_close(block(x[:1], torch.tanh), y[:1])  # other rows do not matter, as they would there
+    torch.testing.assert_close(block(x[:1], torch.tanh), y[:1])  # other rows do not matter, unlike with batch norm
 
 
 @pytest.mark.claim("C7")
@@ -136,22 +136,22 @@ def test_each_sublayer_has_its_own_add_and_norm(norm: str) -> None:
     for weight in (*encoder.parameters(), *decoder.parameters()):
         weight.data += 0.1 * torch.randn_like(weight)
 
-    def around(add: PostNorm | PreNorm, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
-        def normed(y: Tensor) -> Tensor:
-            apart = y - y.mean(-1, keepdim=True)
-            size = (apart.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-            return apart / size * add.norm.weight + add.norm.bias
+    def reference(add: PostNorm | PreNorm, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        def normalized(y: Tensor) -> Tensor:
+            centred = y - y.mean(-1, keepdim=True)
+            size = (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            return centred / size * add.norm.weight + add.norm.bias
 
-        return normed(x + layer(x)) if norm == "post" else x + layer(normed(x))
+        return normalized(x + layer(x)) if norm == "post" else x + layer(normalized(x))
 
     x, source = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
-    y = around(encoder.add1, x, lambda x: encoder.attention(x, encoder.attention.remember(x)))
-    close(encoder(x, none, none, at), around(encoder.add2, y, encoder.mlp))
+    y = reference(encoder.add1, x, lambda x: encoder.attention(x, encoder.attention.remember(x)))
+    close(encoder(x, none, none, at), reference(encoder.add2, y, encoder.mlp))
     memory = decoder.cross.remember(source)
-    y = around(decoder.add1, x, lambda x: decoder.attention(x, decoder.attention.remember(x), causal()))
-    y = around(decoder.add2, y, lambda x: decoder.cross(x, memory))
+    y = reference(decoder.add1, x, lambda x: decoder.attention(x, decoder.attention.remember(x), causal()))
+    y = reference(decoder.add2, y, lambda x: decoder.cross(x, memory))
     found = decoder(x, GrowingSlot(none), memory, causal(), none, none, at)
-    close(found, around(decoder.add3, y, decoder.mlp))
+    close(found, reference(decoder.add3, y, decoder.mlp))
 
 
 @pytest.mark.claim("C8")
@@ -191,8 +191,8 @@ def test_six_and_six_blocks_have_44_138_496_parameters() -> None:
         assert len({id(p) for p in weights}) == len(weights)
     assert model.tokens.weight.shape == (10, 512)
     embeddings = [name for name, p in model.named_parameters() if 10 in p.shape]
-    assert embeddings == ["tokens.weight"]  # below the lowest block, and nowhere above
-    assert len(Transformer(tiny(encoder_layers=3, decoder_layers=1)).encoder) == 3  # nothing magical about six
+    assert embeddings == ["tokens.weight"]  # only below the first block
+    assert len(Transformer(tiny(encoder_layers=3, decoder_layers=1)).encoder) == 3  # any number works
     assert SIZES["transformer-base"] == BASE
 
 
@@ -259,12 +259,12 @@ def test_transformer_and_recurrent_seq2seq_differ_in_three_places() -> None:
 
 @pytest.mark.claim("C13")
 def test_both_models_match_the_comparison_table() -> None:
-    """What is said to differ differs in what is computed, and what is said to be shared is the same."""
+    """The listed differences are real, and the listed common parts are equal."""
     config = tiny(encoder_layers=3, positions="none", dropout=0.0)
     transformer, recurrent = Transformer(config).eval(), Seq2Seq(recurrent_of(config)).eval()
     source, target, order = torch.arange(7)[None], torch.randint(0, 19, (1, 4)), torch.randperm(7)
 
-    # Shared: a vector for each token, a memory as long as the source and as wide as that, logits for each token.
+    # Shared: one vector per token, a memory of the same length and width, logits for each token.
     memory = {}
     for name, model, last in (("new", transformer, "encoder.2.output"), ("old", recurrent, "encoder.output")):
         assert model.tokens(source).shape == (1, 7, 16)
@@ -276,11 +276,11 @@ def test_both_models_match_the_comparison_table() -> None:
         memory[name] = seen[last], shuffled[last]
         assert seen[last].shape == (1, 7, 16)
 
-    # Order: steps know it by themselves; blocks need positions, and without them do not see it.
+    # Order: recurrent steps are ordered; attention without positions is permutation-equivariant.
     close(memory["new"][1], memory["new"][0][:, order])
     assert float((memory["old"][1] - memory["old"][0][:, order]).abs().max()) > 1e-2
 
-    # Layers: a cell is asked once a step, a block once for all places.
+    # Layers: a cell is called once per step, a block once for all positions.
     calls: list[nn.Module] = []
     with watch(recurrent, "encoder.*.cell.hidden") as steps:
         recurrent.start(source)
@@ -290,13 +290,13 @@ def test_both_models_match_the_comparison_table() -> None:
     transformer.start(source)
     assert calls == list(transformer.encoder)
 
-    # Reading the memory: once a step, or in every block for all places at once.
-    with watch(recurrent, recurrent.alignment) as looks:
+    # Reading the memory: once a step, or in every block for all positions at once.
+    with watch(recurrent, recurrent.alignment) as attention:
         recurrent(target, recurrent.start(source))
-    assert [tuple(one.shape[-2:]) for one in looks.all[recurrent.alignment]] == [(1, 7)] * 4
-    with watch(transformer, transformer.alignment) as looks:
+    assert [tuple(one.shape[-2:]) for one in attention.all[recurrent.alignment]] == [(1, 7)] * 4
+    with watch(transformer, transformer.alignment) as attention:
         transformer(target, transformer.start(source))
-    assert [tuple(one.shape[-2:]) for found in looks.all.values() for one in found] == [(4, 7)] * 2
+    assert [tuple(one.shape[-2:]) for found in attention.all.values() for one in found] == [(4, 7)] * 2
 
 
 @pytest.mark.claim("C14")

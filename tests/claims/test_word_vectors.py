@@ -1,4 +1,4 @@
-"""Word vectors as the lectures have them: a matrix with a row for each word, and the snippet that reads it."""
+"""Word vectors as in the lectures: a matrix with a row for each word, and the snippet that reads it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ quick -0.445630 0.191510 -0.249210 0.465900 0.161950 0.212780 -0.046480 0.021170
 ROWS = {line.split()[0]: line.split()[1:] for line in TABLE.splitlines()}
 
 
-def written(folder: Path, format: Format) -> Path:
-    """The lecture's table as a file of each make."""
+def save_table(folder: Path, format: Format) -> Path:
+    """The lecture's table as a file in the given format."""
     (folder / "table.txt").write_text(TABLE)
     heedful.load_vectors(folder / "table.txt").save(folder / format, format)
     return folder / format
@@ -53,7 +53,7 @@ def written(folder: Path, format: Format) -> Path:
 @pytest.mark.claim("L1")
 @pytest.mark.parametrize("format", FORMATS)
 def test_each_row_is_a_word_vector_in_every_format(tmp_path: Path, format: Format) -> None:
-    vectors = heedful.load_vectors(written(tmp_path, format))
+    vectors = heedful.load_vectors(save_table(tmp_path, format))
     assert vectors.matrix.shape == (20, 10)
     for word, numbers in ROWS.items():
         assert vectors[word].tobytes() == np.array([float(number) for number in numbers], np.float32).tobytes()
@@ -63,7 +63,7 @@ def test_each_row_is_a_word_vector_in_every_format(tmp_path: Path, format: Forma
 def test_table_of_20_words_by_10_columns_matches_the_lecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = written(tmp_path, "word2vec-binary")
+    file = save_table(tmp_path, "word2vec-binary")
     monkeypatch.setattr(sys, "argv", ["heedful", "lookup", str(file), *ROWS])
     with pytest.raises(SystemExit) as left:
         cli.main()
@@ -87,12 +87,12 @@ def test_published_vectors_neighbours_and_analogies() -> None:
 @pytest.mark.claim("M20")
 @pytest.mark.parametrize("read_fn", ["load_word2vec", "load_glove"])
 def test_lecture_snippet_runs(tmp_path: Path, read_fn: str) -> None:
-    """Data and a pre-trained matrix, an embedder that begins with it, and a Conv1D classifier on top."""
-    file = written(tmp_path, "word2vec-binary" if read_fn == "load_word2vec" else "glove")
+    """Data and a pre-trained matrix, an embedder initialized with it, and a Conv1D classifier on top."""
+    file = save_table(tmp_path, "word2vec-binary" if read_fn == "load_word2vec" else "glove")
     vocab = {word: number for number, word in enumerate(["<pad>", "<unk>", "<s>", "</s>", "unseen", *ROWS])}
-    drawn = np.random.default_rng(0).uniform(-0.25, 0.25, (len(vocab), 10)).astype(np.float32)
-    init_value = getattr(heedful, read_fn)(file, vocab, drawn.copy())
-    assert (init_value[:5] == drawn[:5]).all()
+    initial = np.random.default_rng(0).uniform(-0.25, 0.25, (len(vocab), 10)).astype(np.float32)
+    init_value = getattr(heedful, read_fn)(file, vocab, initial.copy())
+    assert (init_value[:5] == initial[:5]).all()
     assert (init_value[5:] == heedful.load_vectors(file).matrix).all()
     recipe = recipe_of(
         f"task: {{kind: text_classification}}\ndata: {{kind: number_languages}}\n"

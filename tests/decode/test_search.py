@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from generators import drained
+from generators import drain_generator
 from heedful.blocks.state import Shared
 from heedful.decode.rules import Banned, Generated, MinLength, NoRepeat, Rule, Temperature, TopK, TopP
 from heedful.decode.search import Paths, Prompt, beam, drain, greedy, largest, sample
@@ -103,8 +103,8 @@ def test_one_beam_is_greedy_and_greedy_takes_the_likeliest(sentence: int) -> Non
 @pytest.mark.parametrize("vocab", [4, 9])
 def test_a_single_hypothesis_takes_the_steps_of_one_beam(rules: tuple[Rule, ...], vocab: int) -> None:
     toy, limits, rows = Toy(vocab=vocab), (7, 1, 4, 6, 2, 7), range(6)
-    one, lean = drained(greedy(toy, toy.start(*rows), **begin(*limits), rules=rules))
-    two, wide = drained(beam(toy, toy.start(*rows), **begin(*limits), beams=1, rules=rules))
+    one, lean = drain_generator(greedy(toy, toy.start(*rows), **begin(*limits), rules=rules))
+    two, wide = drain_generator(beam(toy, toy.start(*rows), **begin(*limits), beams=1, rules=rules))
     finite = wide.scores.isfinite()
     for name in ("tokens", "lengths", "logs", "scores"):
         mine, its = getattr(lean, name), getattr(wide, name)
@@ -330,7 +330,7 @@ def test_luck_of_zero_never_picks_what_is_forbidden(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("spread", [1.5, 0.0], ids=["usual", "all ties"])
 def test_steps_form_a_tree_that_holds_every_returned_path(spread: float) -> None:
     toy, beams, rows = Toy(vocab=5, spread=spread), 3, 4
-    found, paths = drained(beam(toy, toy.start(*range(rows)), **begin(6, 5, 3, 6), beams=beams, top=beams))
+    found, paths = drain_generator(beam(toy, toy.start(*range(rows)), **begin(6, 5, 3, 6), beams=beams, top=beams))
     for row in range(rows):
         open_: list[tuple[int, ...]] = [()]
         ended: dict[tuple[int, ...], float] = {}

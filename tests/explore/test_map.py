@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
-from generators import returned
+from generators import return_value
 from heedful.blocks.features import FEATURES
 from heedful.errors import UserError
 from heedful.explore.export import Export, page_of
@@ -54,7 +54,7 @@ def apart(points: Any) -> torch.Tensor:
 
 def test_cosines_of_a_word_in_contexts_are_those_of_the_lecture(explorer: Explorer, minilm: Path) -> None:
     words, arrays = ask(explorer, "contexts", of="word", lines=LINES)
-    right = returned(study(Settings(model=str(minilm))))
+    right = return_value(study(Settings(model=str(minilm))))
     assert words["layers"] == ["table", "embedded", "1", "2", "3", "4", "5", "6"]
     close(arrays["cosines"][:, 0], right.cosines.numpy())
     assert np.allclose(arrays["cosines"][0], 1.0)  # a word alone is one vector
@@ -222,7 +222,7 @@ def test_the_error_for_missing_images_has_no_path(explorer: Explorer, monkeypatc
 def test_layers_and_neighbours_in_the_page_are_those_of_the_lecture(browse: Callable[..., Any], minilm: Path) -> None:
     browsing = browse(minilm)
     page = browsing.go("map", of="word")
-    right = returned(study(Settings(model=str(minilm)))).cosines  # (L + 2, N)
+    right = return_value(study(Settings(model=str(minilm)))).cosines  # (L + 2, N)
     for layer in range(8):
         for other in range(1, 6):
             shown = float(page.get_by_test_id(f"cosine-{layer}-{other}").get_attribute("data-value"))

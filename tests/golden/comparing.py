@@ -1,4 +1,4 @@
-"""How golden numbers are stored and compared: near each other on any machine, bit for bit where that is asked for."""
+"""How golden values are stored and compared: within rounding on any machine, bit for bit on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALLEST = 1 / 8  # numbers that are smaller may be differences of some of this 
 
 
 def packed(array: NDArray[Any]) -> dict[str, Any]:
-    """An array as JSON: its numbers, or where they are many some from its whole length, the largest, and a hash."""
+    """An array as JSON: its values, or for large ones an evenly spaced subset, the maximum, and a hash."""
     flat = np.ascontiguousarray(array).reshape(-1)
     some = flat[:: -(-len(flat) // MOST) or 1]
     return {
@@ -33,7 +33,7 @@ def packed(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def same_array(array: NDArray[Any], expected: dict[str, Any]) -> None:
-    """Assert that an array is the one that was stored; halves and bytes may be rounded to a neighbour."""
+    """Assert that an array equals the stored one; float16 and bytes may be rounded to a neighbour."""
     found = packed(array)
     assert (found["dtype"], found["shape"]) == (expected["dtype"], expected["shape"])
     if EXACT or found["dtype"] == "int32":
@@ -46,40 +46,40 @@ def same_array(array: NDArray[Any], expected: dict[str, Any]) -> None:
 
 
 def same(found: Any, expected: Any, slack: float = SLACK) -> None:
-    """Assert that what JSON says is the same: words, whole numbers and lengths are equal, other numbers near.
+    """Assert that two JSON values are the same: strings, integers and lengths equal, floats close.
 
-    How near is relative to the largest number that stands under the same names.
+    The tolerance is relative to the largest number under the same keys.
     """
     if EXACT:
         assert found == expected
         return
-    mine, its = dict(_leaves(found)), dict(_leaves(expected))
-    assert mine.keys() == its.keys()
+    actual_leaves, expected_leaves = dict(_leaves(found)), dict(_leaves(expected))
+    assert actual_leaves.keys() == expected_leaves.keys()
     sizes: dict[str, float] = {}
-    for place, value in its.items():
+    for path, value in expected_leaves.items():
         if isinstance(value, float):
-            sizes[_names(place)] = max(abs(value), sizes.get(_names(place), SMALLEST))
-    for place, value in its.items():
+            sizes[_names(path)] = max(abs(value), sizes.get(_names(path), SMALLEST))
+    for path, value in expected_leaves.items():
         if isinstance(value, float):
-            most = tolerance(sizes[_names(place)], slack, torch.float32)
-            assert mine[place] == pytest.approx(value, rel=0, abs=most), place
+            most = tolerance(sizes[_names(path)], slack, torch.float32)
+            assert actual_leaves[path] == pytest.approx(value, rel=0, abs=most), path
         else:
-            assert mine[place] == value, place
+            assert actual_leaves[path] == value, path
 
 
-def _names(place: str) -> str:
-    """A place without the numbers of lists."""
-    return "/".join(part for part in place.split("/") if not part.isdecimal())
+def _names(path: str) -> str:
+    """A path without the indices of lists."""
+    return "/".join(part for part in path.split("/") if not part.isdecimal())
 
 
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every word and number of what JSON says, by its place, and how long lists are."""
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every string and number of a JSON value by its path, and the lengths of lists."""
     if isinstance(value, dict):
         for key, part in value.items():
-            yield from _leaves(part, f"{place}/{key}")
+            yield from _leaves(part, f"{path}/{key}")
     elif isinstance(value, list):
-        yield f"{place}/length", len(value)
+        yield f"{path}/length", len(value)
         for number, part in enumerate(value):
-            yield from _leaves(part, f"{place}/{number}")
+            yield from _leaves(part, f"{path}/{number}")
     else:
-        yield place, value
+        yield path, value

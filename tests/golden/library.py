@@ -1,4 +1,4 @@
-"""What the golden files are of, as the library gives it: the one place here that names its modules and predictors."""
+"""The library calls behind the golden files: the only file here that names modules and predictors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUNS, SHOWN, PUBLISHED, LEDGERS, PACKETS = (
 
 
 # ------------------------------------------------------------------ what there is
-def trained() -> set[tuple[str, str]]:
+def trained_kinds() -> set[tuple[str, str]]:
     """Every task with every kind of model that it trains."""
     return {(task, kind) for task, found in TASKS.items() for kind in kinds_of(*found.roles)}
 
@@ -48,7 +48,7 @@ def views() -> set[str]:
 
 # ------------------------------------------------------------------ the command line
 def command(*words: object) -> str:
-    """What the command line prints."""
+    """The output of the command line."""
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
     with patch.object(sys, "argv", ["heedful", *map(str, words)]), redirect_stdout(out), redirect_stderr(err):
@@ -60,7 +60,7 @@ def command(*words: object) -> str:
     return out.getvalue()
 
 
-def shown(name: str, folder: Path) -> str:
+def show_recipe(name: str, folder: Path) -> str:
     """What `heedful show` prints of a recipe, or of a template as `heedful init` writes it."""
     if not name.startswith("templates/"):
         return command("show", name)
@@ -70,7 +70,7 @@ def shown(name: str, folder: Path) -> str:
 
 
 def ledger(source: Path, folder: Path) -> dict[str, list[str]]:
-    """What became of each tensor of a published folder on the way to ours, and of ours on the way back.
+    """The ledger of converting a published folder to ours, and of the conversion back.
 
     The numbers of these folders are exact, so that hashes of tensors are the same on every machine.
     """
@@ -81,15 +81,15 @@ def ledger(source: Path, folder: Path) -> dict[str, list[str]]:
         f"{name}  {'x'.join(map(str, tensor.shape))}  {hashlib.sha256(tensor.tobytes()).hexdigest()}"
         for name, tensor in load_file(theirs / "model.safetensors").items()
     ]
-    told = {"there": there.splitlines(), "back": back.splitlines(), "written": written}
-    return {name: sorted(lines) for name, lines in told.items()}
+    lines_of = {"there": there.splitlines(), "back": back.splitlines(), "written": written}
+    return {name: sorted(lines) for name, lines in lines_of.items()}
 
 
 # ------------------------------------------------------------------ the explorer
 def packet(run: Path, view: str, call: str, question: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The words and the arrays by which a view answers a question about a run."""
+    """The header and the arrays of a view's answer about a run."""
     words, arrays = unpack(Explorer([run]).answer(view, call, question))
-    if view == "source":  # the code itself may be written otherwise: what is told is the sizes of the model's own file
+    if view == "source":  # the code may change: only the sizes of the model's own file are compared
         first = words["files"][0]
         return {"letters": sorted([letter, sizes] for letter, _, sizes in first["letters"])}, {}
     return words, arrays
@@ -101,85 +101,85 @@ TEXTS = ("the red cat sees a small ball .", "a big dog takes the old stone .")
 
 
 def predictions(predictor: Any, task: str, kind: str) -> dict[str, Any]:
-    """What a loaded model says about fixed inputs."""
+    """The predictions of a loaded model for fixed inputs."""
     found = PREDICTED.get(f"{task}-{kind}") or PREDICTED[task]
-    plain: dict[str, Any] = json.loads(json.dumps(found(predictor), default=_plain))
+    plain: dict[str, Any] = json.loads(json.dumps(found(predictor), default=_to_lists))
     return plain
 
 
-def _translated(translator: Any) -> dict[str, Any]:
-    def told(found: Sequence[Sequence[Any]]) -> list[list[dict[str, Any]]]:
+def _translate(translator: Any) -> dict[str, Any]:
+    def records(found: Sequence[Sequence[Any]]) -> list[list[dict[str, Any]]]:
         return [
             [{"text": one.text, "ids": one.ids, "score": one.score, "log": one.log_probability} for one in each]
             for each in found
         ]
 
     beams = translator.search(WORDS, beams=3, top=2)
-    looked = translator.align(WORDS[0], beams[0][0])
+    alignment = translator.align(WORDS[0], beams[0][0])
     return {
-        "greedy": told(translator.search(WORDS, beams=1)),
-        "beams": told(beams),
-        "sampled": told(translator.sample(WORDS, temperature=0.9, top_k=8, seed=3)),
-        "alignment": {"source": looked.source, "target": looked.target, "weights": looked.weights},
+        "greedy": records(translator.search(WORDS, beams=1)),
+        "beams": records(beams),
+        "sampled": records(translator.sample(WORDS, temperature=0.9, top_k=8, seed=3)),
+        "alignment": {"source": alignment.source, "target": alignment.target, "weights": alignment.weights},
     }
 
 
-def _written(writer: Any) -> dict[str, Any]:
-    def told(prompts: Sequence[str] = TEXTS, length: int = 24, **settings: Any) -> list[dict[str, Any]]:
+def _generate(generator: Any) -> dict[str, Any]:
+    def records(prompts: Sequence[str] = TEXTS, length: int = 24, **settings: Any) -> list[dict[str, Any]]:
         return [
             {"ids": one.ids, "added": one.completion, "log": one.log_probability}
-            for one in writer.generate(list(prompts), length=length, **settings)
+            for one in generator.generate(list(prompts), length=length, **settings)
         ]
 
     return {
-        "greedy": told(temperature=0),
-        "beams": told(["the red"], 8, beams=3, samples=2),
-        "sampled": told(temperature=0.9, top_k=12, seed=5),
-        "loss": writer.loss(TEXTS[0]),
+        "greedy": records(temperature=0),
+        "beams": records(["the red"], 8, beams=3, samples=2),
+        "sampled": records(temperature=0.9, top_k=12, seed=5),
+        "loss": generator.loss(TEXTS[0]),
     }
 
 
-def _layers(reader: Any) -> dict[str, Any]:
-    return {"layers": reader.layers(list(TEXTS)), "loss": reader.loss(TEXTS[0])}
+def _bidirectional(encoder: Any) -> dict[str, Any]:
+    return {"layers": encoder.layers(list(TEXTS)), "loss": encoder.loss(TEXTS[0])}
 
 
-def _read(reader: Any) -> dict[str, Any]:
-    filled = reader.fill("the red [MASK] sees a [MASK] ball .", top=3)
+def _encode(encoder: Any) -> dict[str, Any]:
+    filled = encoder.fill("the red [MASK] sees a [MASK] ball .", top=3)
     return {
-        "vectors": reader.embed(list(TEXTS)),
-        "first": reader.vectors([TEXTS[0]])[0].values,
-        "guesses": [[{"word": one.word, "p": one.probability} for one in gap] for gap in filled.predictions],
+        "vectors": encoder.embed(list(TEXTS)),
+        "first": encoder.vectors([TEXTS[0]])[0].values,
+        "guesses": [[{"word": one.word, "p": one.probability} for one in masked] for masked in filled.predictions],
         "fillings": [{"words": one.words, "log": [one.independent, one.forward, one.backward]} for one in filled.joint],
-        "follows": reader.follows(*TEXTS) if reader.model.config.next_sentence else None,
+        "follows": encoder.follows(*TEXTS) if encoder.model.config.next_sentence else None,
     }
 
 
-def _classified(classifier: Any) -> dict[str, Any]:
+def _classify(classifier: Any) -> dict[str, Any]:
     return {"texts": [{"label": one.label, "p": one.probabilities} for one in classifier.classify(list(TEXTS))]}
 
 
-def _rated(regressor: Any) -> dict[str, Any]:
+def _regress(regressor: Any) -> dict[str, Any]:
     return {"numbers": [one.value for one in regressor.predict([TEXTS, TEXTS[::-1], (TEXTS[0], TEXTS[0])])]}
 
 
-def _chosen(answerer: Any) -> dict[str, Any]:
+def _choose(answerer: Any) -> dict[str, Any]:
     one = answerer.choose(TEXTS[0], ["the cat is red .", "the dog is big .", "a stone is old ."])
     return {"choice": one.choice, "number": one.index, "p": one.probabilities}
 
 
-def _tagged(marker: Any) -> dict[str, Any]:
+def _tag(tagger: Any) -> dict[str, Any]:
     return {
         "texts": [
             {
                 "words": one.words, "tags": one.tags, "p": one.probabilities,
                 "entities": [[each.kind, each.text, each.start, each.end] for each in one.entities],
             }
-            for one in marker.tag(list(TEXTS))
+            for one in tagger.tag(list(TEXTS))
         ]
     }  # fmt: skip
 
 
-def _answered(answerer: Any) -> dict[str, Any]:
+def _answer(answerer: Any) -> dict[str, Any]:
     asked = [("what does the cat see ?", TEXTS[0]), ("who takes the stone ?", TEXTS[1])]
     found = answerer.answer(asked, top=2)
     return {
@@ -187,12 +187,12 @@ def _answered(answerer: Any) -> dict[str, Any]:
     }
 
 
-def _judged(judge: Any) -> dict[str, Any]:
-    found = judge.classify(["(1 (1 not) (1 (1 very) (1 bad)))", "(1 (1 the) (1 good))"])
+def _classify_trees(classifier: Any) -> dict[str, Any]:
+    found = classifier.classify(["(1 (1 not) (1 (1 very) (1 bad)))", "(1 (1 the) (1 good))"])
     return {"trees": [{"label": one.label, "nodes": one.nodes, "p": one.probabilities} for one in found]}
 
 
-def _painted(autoencoder: Any) -> dict[str, Any]:
+def _reconstruct(autoencoder: Any) -> dict[str, Any]:
     images = (np.arange(72).reshape(2, 1, 6, 6) % 7 / 7).astype(np.float32)
     return {
         "codes": autoencoder.encode(images),
@@ -203,22 +203,22 @@ def _painted(autoencoder: Any) -> dict[str, Any]:
 
 
 PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "translation": _translated,
-    "language_model": _written,
-    "language_model-elmo": _layers,
-    "pretraining": _read,
-    "classification": _classified,
-    "text_classification": _classified,
-    "regression": _rated,
-    "multiple_choice": _chosen,
-    "tagging": _tagged,
-    "answering": _answered,
-    "tree_classification": _judged,
-    "reconstruction": _painted,
+    "translation": _translate,
+    "language_model": _generate,
+    "language_model-elmo": _bidirectional,
+    "pretraining": _encode,
+    "classification": _classify,
+    "text_classification": _classify,
+    "regression": _regress,
+    "multiple_choice": _choose,
+    "tagging": _tag,
+    "answering": _answer,
+    "tree_classification": _classify_trees,
+    "reconstruction": _reconstruct,
 }
 
 
-def _plain(value: Any) -> Any:
+def _to_lists(value: Any) -> Any:
     """An array or a tensor as lists; float32 numbers are written with all their digits."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().tolist()

@@ -20,18 +20,18 @@ from typing import Any
 
 TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS), str(TESTS / "hf")]
-os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # as `tests/conftest.py` says
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # as in `tests/conftest.py`
 
 import numpy as np
 import torch
 
 import heedful
 from golden.comparing import packed
-from golden.library import LEDGERS, PACKETS, PUBLISHED, RUNS, SHOWN, ledger, packet, predictions, recipes, shown
+from golden.library import LEDGERS, PACKETS, PUBLISHED, RUNS, SHOWN, ledger, packet, predictions, recipes, show_recipe
 
 Files = dict[str, str | bytes]
 SPLITS = {"train": 48, "valid": 8, "test": 8}
-DRAWN = ("*.png", "*.html", "pictures", "lock")  # what a run leaves besides
+PLOTS = ("*.png", "*.html", "pictures", "lock")  # plots and locks, which are not recorded
 
 # A large eps: else a gradient that is zero but for rounding moves a weight by a whole step, another one on each CPU.
 TRAIN = """
@@ -57,7 +57,7 @@ model:
 """
 
 
-# ------------------------------------------------------------------ texts of our own
+# ------------------------------------------------------------------ texts
 DIGITS = {
     "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs", "seven": "sieben",
     "eight": "acht", "nine": "neun",
@@ -67,19 +67,19 @@ QUALITIES, VERBS = ("red", "big", "small", "old"), ("sees", "takes", "likes")
 
 
 class Texts:
-    """Sentences drawn from a few words."""
+    """Random sentences of a few words."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
 
     def digits(self) -> tuple[str, str]:
         """Some digits in two languages."""
-        some = self.chance.choices(list(DIGITS), k=self.chance.randint(1, 4))
+        some = self.rng.choices(list(DIGITS), k=self.rng.randint(1, 4))
         return " ".join(some), " ".join(DIGITS[word] for word in some)
 
     def parts(self) -> tuple[str, str, str, str, str, str]:
         """An article with a quality and an animal, a verb, a quality and a thing."""
-        pick = self.chance.choice
+        pick = self.rng.choice
         return pick(("the", "a")), pick(QUALITIES), pick(ANIMALS), pick(VERBS), pick(QUALITIES), pick(THINGS)
 
     def sentence(self) -> str:
@@ -134,7 +134,7 @@ def objects(texts: Texts, split: str, size: int) -> Files:
 
 
 def numbers(texts: Texts, split: str, size: int) -> Files:
-    """Two sentences, and the share of places where they have the same word."""
+    """Two sentences, and the share of positions where they have the same word."""
     rows: list[list[Any]] = [["one", "other", "score"]]
     for _ in range(size):
         one, other = texts.sentence(), texts.sentence()
@@ -143,14 +143,14 @@ def numbers(texts: Texts, split: str, size: int) -> Files:
 
 
 def choices(texts: Texts, split: str, size: int) -> Files:
-    """A sentence, and what may be said of its animal."""
+    """A sentence, and three statements about its animal."""
     rows: list[list[Any]] = [["sent1", "first", "second", "third", "label"]]
     for _ in range(size):
         article, quality, animal, verb, other, thing = texts.parts()
-        right = texts.chance.randrange(3)
-        said = [f"the {texts.chance.choice(THINGS)} is {texts.chance.choice(QUALITIES)} ." for _ in range(3)]
-        said[right] = f"the {animal} is {quality} ."
-        rows.append([f"{article} {quality} {animal} {verb} the {other} {thing} .", *said, right])
+        right = texts.rng.randrange(3)
+        statements = [f"the {texts.rng.choice(THINGS)} is {texts.rng.choice(QUALITIES)} ." for _ in range(3)]
+        statements[right] = f"the {animal} is {quality} ."
+        rows.append([f"{article} {quality} {animal} {verb} the {other} {thing} .", *statements, right])
     return {f"{split}.csv": table(rows)}
 
 
@@ -165,7 +165,7 @@ def tags(texts: Texts, split: str, size: int) -> Files:
 
 
 def questions(texts: Texts, split: str, size: int) -> Files:
-    """What an animal sees, and where it is said."""
+    """Questions about what an animal sees, and the answer spans."""
     rows = []
     for _ in range(size):
         passage = texts.sentence()
@@ -180,39 +180,42 @@ def trees(texts: Texts, split: str, size: int) -> Files:
     """Good and bad, turned by a word before it."""
     rows = []
     for _ in range(size):
-        good, turned = texts.chance.randrange(2), texts.chance.randrange(2)
+        good, turned = texts.rng.randrange(2), texts.rng.randrange(2)
         word, before = ("bad", "good")[good], ("very", "not")[turned]
-        rows.append(f"({2 * (good ^ turned)} (1 {before}) ({2 * good} (1 {texts.chance.choice(THINGS)}) (1 {word})))")
+        rows.append(f"({2 * (good ^ turned)} (1 {before}) ({2 * good} (1 {texts.rng.choice(THINGS)}) (1 {word})))")
     return {f"{split}.txt": lines(rows)}
 
 
-def pictures(texts: Texts, split: str, size: int) -> Files:
+def images(texts: Texts, split: str, size: int) -> Files:
     """Random bytes, with a bright row or column."""
-    made = np.array([texts.chance.randrange(60) for _ in range(size * 36)], np.uint8).reshape(size, 6, 6)
+    pixels = np.array([texts.rng.randrange(60) for _ in range(size * 36)], np.uint8).reshape(size, 6, 6)
     for number in range(size):
-        place = texts.chance.randrange(6)
-        made[number][place if number % 2 else slice(None), slice(None) if number % 2 else place] = 230
+        position = texts.rng.randrange(6)
+        pixels[number][position if number % 2 else slice(None), slice(None) if number % 2 else position] = 230
     out = io.BytesIO()
-    np.save(out, made)
+    np.save(out, pixels)
     return {f"{split}.npy": out.getvalue()}
 
 
 # ------------------------------------------------------------------ recipes
+TEXT_FILES = "[{kind: text, files: [SPLIT.txt], between: blank_lines}]"
+
+
 def files(kind: str, ending: str, more: str = "") -> str:
     """The data of a recipe that has a file a split."""
     each = ", ".join(f"{split}: {split}.{ending}" for split in SPLITS)
     return f"data: {{kind: {kind}, root: data, {each}{more}}}\n"
 
 
-def several(form: str) -> str:
-    """The same, each split being what `form` says of it."""
+def per_split(form: str) -> str:
+    """The same, with `form` for each split."""
     return ", ".join(f"{split}: {form.replace('SPLIT', split)}" for split in SPLITS)
 
 
-Made = tuple[str, Callable[[Texts, str, int], Files]]
-TRAINED: dict[str, Made] = {
+RunSpec = tuple[str, Callable[[Texts, str, int], Files]]
+TRAINED: dict[str, RunSpec] = {
     "translation-transformer": (
-        f"data: {{kind: parallel, root: data, {several('{source: SPLIT.en, target: SPLIT.de}')}}}"
+        f"data: {{kind: parallel, root: data, {per_split('{source: SPLIT.en, target: SPLIT.de}')}}}"
         """
 tokenizer: {kind: bpe, vocab: 270}
 model: {kind: transformer, width: 8, heads: 2, encoder_layers: 1, decoder_layers: 1, hidden: 16, context: 32}
@@ -278,7 +281,7 @@ model: {kind: elmo, width: 8, layers: 2, hidden: 8, context: 12}
     ),
     "pretraining-bert": (
         "task: {kind: pretraining}\n"
-        f"data: {{kind: documents, root: data, {several('[{kind: text, files: [SPLIT.txt], between: blank_lines}]')}}}"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
         """
 tokenizer: {kind: wordpiece, vocab: 60, lowercase: true}
 model: {kind: bert, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
@@ -289,7 +292,7 @@ model: {kind: bert, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
     ),
     "pretraining-roberta": (
         "task: {kind: pretraining, unrelated: 0}\n"
-        f"data: {{kind: documents, root: data, {several('[{kind: text, files: [SPLIT.txt], between: blank_lines}]')}}}"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
         """
 tokenizer: {kind: roberta_pairs, vocab: 290}
 model: {kind: roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
@@ -360,7 +363,7 @@ model: {kind: conv_classifier, width: 8, sizes: [2, 3], filters: 4, context: 32}
     ),
     "reconstruction-autoencoder": (
         "task: {kind: reconstruction, noise: 0.2}\n"
-        f"data: {{kind: array, root: data, {several('{file: SPLIT.npy}')}}}"
+        f"data: {{kind: array, root: data, {per_split('{file: SPLIT.npy}')}}}"
         """
 model:
   kind: autoencoder
@@ -374,7 +377,7 @@ model:
 """
         + TRAIN.replace("{kind: adamw, lr: 2e-2, eps: 1e-4}", "{kind: rmsprop, lr: 1e-2, eps: 1e-4}")
         + "  batch_examples: 8\n",
-        pictures,
+        images,
     ),
 }  # fmt: skip
 
@@ -382,32 +385,32 @@ model:
 def record_run(name: str) -> None:
     """Train a run beside its data, and keep what a run folder needs."""
     text, make = TRAINED[name]
-    with tempfile.TemporaryDirectory() as made:
-        run = Path(made) / name
+    with tempfile.TemporaryDirectory() as work:
+        run = Path(work) / name
         (run / "data").mkdir(parents=True)
         texts = Texts(len(name))
         for split, size in SPLITS.items():
             for file, contents in make(texts, split, size).items():
                 whole = contents.encode() if isinstance(contents, str) else contents
                 (run / "data" / file).write_bytes(whole)
-        (Path(made) / "asked.yaml").write_text(text)
+        (Path(work) / "asked.yaml").write_text(text)
         with chdir(run):
             for _ in heedful.train(heedful.load_recipe("../asked.yaml"), "made"):
                 pass
             for part in Path("made").iterdir():
                 shutil.move(part, part.name)
             Path("made").rmdir()
-        for pattern in DRAWN:
+        for pattern in PLOTS:
             for file in run.glob(pattern):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
         shutil.copytree(run, RUNS / name, dirs_exist_ok=True)
 
 
 def record_predictions(name: str) -> None:
-    """What the finished model of a run says."""
+    """Record the predictions of a trained run."""
     recipe = heedful.load_recipe(str(RUNS / name / "recipe.yaml"))
-    said = predictions(heedful.load(RUNS / name, device="cpu"), recipe.task.kind, recipe.model.kind)
-    write(RUNS / name / "predictions.json", json.dumps(said, ensure_ascii=False, indent=None))
+    predicted = predictions(heedful.load(RUNS / name, device="cpu"), recipe.task.kind, recipe.model.kind)
+    write(RUNS / name / "predictions.json", json.dumps(predicted, ensure_ascii=False, indent=None))
 
 
 # ------------------------------------------------------------------ published folders
@@ -434,7 +437,7 @@ SMALL_GPT = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}
 
 
 def record_published(name: str) -> None:
-    """A folder as others write it, its numbers the same on every machine."""
+    """Record a folder in a published format, with the same values on every machine."""
     from bert_folders import random_bert, save_folder
     from gpt_folders import gpt_folder, random_gpt, release
 
@@ -443,10 +446,10 @@ def record_published(name: str) -> None:
         model = random_bert(BERTS[name], **SMALL, max_position_embeddings=16, **more)
     else:
         model = random_gpt(GPTS[name], **SMALL_GPT)
-    chance = np.random.RandomState(len(name))
+    rng = np.random.RandomState(len(name))
     with torch.no_grad():
         for weight in model.parameters():
-            weight.copy_(torch.from_numpy(chance.randint(-256, 256, tuple(weight.shape)) / 512))
+            weight.copy_(torch.from_numpy(rng.randint(-256, 256, tuple(weight.shape)) / 512))
     with tempfile.TemporaryDirectory() as folder:
         make: Callable[..., Path] = save_folder if name in BERTS else release if name == "gpt2-release" else gpt_folder
         make(model, Path(folder) / name)
@@ -457,7 +460,7 @@ def record_published(name: str) -> None:
 
 
 def record_ledger(name: str) -> None:
-    """What conversion makes of a published folder."""
+    """Record the conversion of a published folder."""
     with tempfile.TemporaryDirectory() as folder:
         write(LEDGERS / f"{name}.json", json.dumps(ledger(PUBLISHED / name, Path(folder)), indent=1))
 
@@ -517,11 +520,11 @@ def write(path: Path, text: str) -> None:
 def record_recipe(name: str) -> None:
     """What `heedful show` prints of a recipe."""
     with tempfile.TemporaryDirectory() as folder:
-        write(SHOWN / f"{name}.yaml", shown(name, Path(folder)))
+        write(SHOWN / f"{name}.yaml", show_recipe(name, Path(folder)))
 
 
 def missing(path: Path) -> bool:
-    """Whether something is to be recorded, which is said."""
+    """Whether a file must be recorded; prints its path if so."""
     if not path.exists():
         print(path.relative_to(TESTS), flush=True)
     return not path.exists()

@@ -1,7 +1,7 @@
 """Runs, recipes, conversions and views as they were when the golden files were recorded, and as they must stay.
 
-Run folders written before load, predict and evaluate as they did, and go on to the same end. Numbers may differ as they
-do between CPUs; `make golden` compares their bits, on a machine like the one that recorded them.
+Run folders written before load, predict and evaluate as they did, and resume to the same end. Values may differ
+between CPUs; `make golden` compares bits, on a machine like the one that recorded them.
 `python tests/golden/record.py` writes what is missing.
 """
 
@@ -29,25 +29,25 @@ from golden.library import (
     packet,
     predictions,
     recipes,
-    shown,
-    trained,
+    show_recipe,
+    trained_kinds,
     views,
 )
 from heedful.errors import UserError
 from tolerance import close
 
-LEARNED = 2**13  # epsilons, 1e-3 of the largest: errors of rounding grow over thirty steps
-SCORED = 2**13  # the same: a correlation of numbers that are near each other loses digits
+TRAINING_SLACK = 2**13  # epsilons, 1e-3 of the largest: errors of rounding grow over thirty steps
+SCORE_SLACK = 2**13  # the same: a correlation of numbers that are near each other loses digits
 NAMES = sorted(folder.name for folder in RUNS.iterdir())
 TEXTS = sorted(file.relative_to(SHOWN).with_suffix("").as_posix() for file in SHOWN.rglob("*.yaml"))
-ASKED = sorted(file.stem for file in PACKETS.glob("*.json"))
-LATER = ("score: scaled_dot", "normalize: softmax")  # keys that came later, with the values that change nothing
+PACKET_NAMES = sorted(file.stem for file in PACKETS.glob("*.json"))
+NEW_KEYS = ("score: scaled_dot", "normalize: softmax")  # keys added since, with defaults that change nothing
 CONVERTED = sorted(folder.name for folder in PUBLISHED.iterdir())
 
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of a golden run at another place, which is the current folder: the data are seen from there."""
+    """A copy of a golden run, which becomes the current folder, since data paths are relative to it."""
     copy = tmp_path / request.param
     shutil.copytree(RUNS / request.param, copy)
     monkeypatch.chdir(copy)
@@ -58,7 +58,7 @@ every_run = pytest.mark.parametrize("run", NAMES, indirect=True)
 
 
 def read(path: Path) -> Any:
-    """What a JSON file says."""
+    """The contents of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -81,42 +81,42 @@ def checkpoint(run: Path, step: int) -> Path:
 def same_tensors(found: Path, expected: Path) -> None:
     """Assert that two files hold the same tensors.
 
-    Some are nothing but rounding, as that of a bias which softmax does not feel: none is held to more than a tenth of
-    the largest number of its kind.
+    Some are only rounding errors, like the gradient of a bias that softmax cancels: the tolerance is at least that of
+    a tenth of the largest value of the same kind.
     """
-    mine, its = load_file(found), load_file(expected)
-    assert mine.keys() == its.keys()
+    actual, reference = load_file(found), load_file(expected)
+    assert actual.keys() == reference.keys()
     largest: dict[str, float] = {}
-    for name, tensor in its.items():
+    for name, tensor in reference.items():
         largest[kind_of(name)] = max(float(tensor.abs().max()), largest.get(kind_of(name), 0.0))
-    for name, tensor in its.items():
-        assert mine[name].dtype == tensor.dtype
+    for name, tensor in reference.items():
+        assert actual[name].dtype == tensor.dtype
         if EXACT:
-            assert mine[name].equal(tensor), name
+            assert actual[name].equal(tensor), name
         else:
             size = max(float(tensor.abs().max()), largest[kind_of(name)] / 10)
-            close(mine[name], tensor, LEARNED, of=size, msg=name)
+            close(actual[name], tensor, TRAINING_SLACK, of=size, msg=name)
 
 
 def kind_of(name: str) -> str:
-    """Which of an optimizer's numbers these are, or weights."""
+    """The kind of optimizer state of a tensor, or empty for weights."""
     return next((kind for kind in ("exp_avg_sq.", "exp_avg.", "square.", "step.") if name.startswith(kind)), "")
 
 
 # ------------------------------------------------------------------ nothing is left out
 def test_every_task_recipe_and_view_has_golden_files() -> None:
     kinds = [heedful.load_recipe(str(RUNS / name / "recipe.yaml")) for name in NAMES]
-    assert {(one.task.kind, one.model.kind) for one in kinds} == trained()
+    assert {(one.task.kind, one.model.kind) for one in kinds} == trained_kinds()
     assert set(TEXTS) == recipes()
-    assert {name.partition(".")[0] for name in ASKED} == views()
+    assert {name.partition(".")[0] for name in PACKET_NAMES} == views()
     assert sorted(file.stem for file in LEDGERS.glob("*.json")) == CONVERTED
 
 
 # ------------------------------------------------------------------ recipes and conversions
 @pytest.mark.parametrize("name", TEXTS)
 def test_shown_recipe_is_unchanged(name: str, tmp_path: Path) -> None:
-    found, expected = shown(name, tmp_path), (SHOWN / f"{name}.yaml").read_text(encoding="utf-8")
-    assert [line for line in found.splitlines() if line.strip() not in LATER] == expected.splitlines()
+    found, expected = show_recipe(name, tmp_path), (SHOWN / f"{name}.yaml").read_text(encoding="utf-8")
+    assert [line for line in found.splitlines() if line.strip() not in NEW_KEYS] == expected.splitlines()
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -129,25 +129,25 @@ def test_converted_tensors_are_unchanged(name: str, tmp_path: Path) -> None:
 def test_old_run_predictions_are_unchanged(run: Path) -> None:
     recipe = heedful.load_recipe("recipe.yaml")
     for folder in (run, run / "model"):
-        said = predictions(heedful.load(folder, device="cpu"), recipe.task.kind, recipe.model.kind)
-        same(said, read(run / "predictions.json"))
+        predicted = predictions(heedful.load(folder, device="cpu"), recipe.task.kind, recipe.model.kind)
+        same(predicted, read(run / "predictions.json"))
 
 
 @every_run
 def test_old_run_scores_are_unchanged(run: Path) -> None:
     recorded = read(run / "results.json")
-    same(scores(json.loads(command("eval", run, "--json"))), scores(recorded), SCORED)
+    same(scores(json.loads(command("eval", run, "--json"))), scores(recorded), SCORE_SLACK)
     (run / "results.json").unlink()
-    for _ in heedful.train(heedful.load_recipe("recipe.yaml"), run):  # which is complete, but for its scores
+    for _ in heedful.train(heedful.load_recipe("recipe.yaml"), run):  # complete except for its scores
         pass
     again = read(run / "results.json")
-    same(scores(again), scores(recorded), SCORED)
+    same(scores(again), scores(recorded), SCORE_SLACK)
     assert again["samples"] == recorded["samples"]
 
 
-def within(old: Any, new: Any) -> Any:
-    """The part of new settings that old ones have too; keys that were added since have defaults."""
-    return {key: within(old[key], new[key]) for key in old} if isinstance(old, dict) else new
+def common_part(old: Any, new: Any) -> Any:
+    """The part of new settings that old ones have; keys added since have defaults."""
+    return {key: common_part(old[key], new[key]) for key in old} if isinstance(old, dict) else new
 
 
 @every_run
@@ -159,12 +159,12 @@ def test_old_run_resumes_to_the_same_end(run: Path) -> None:
     for _ in heedful.train(heedful.load_recipe("recipe.yaml"), run):
         pass
     assert [step for step, *_ in recorded] == list(range(21, 31))
-    same(losses(run, after=20), recorded, LEARNED)
+    same(losses(run, after=20), recorded, TRAINING_SLACK)
     for file in ("model.safetensors", "optimizer.safetensors"):
         same_tensors(checkpoint(run, 30) / file, checkpoint(whole, 30) / file)
     same_tensors(run / "model" / "model.safetensors", whole / "model" / "model.safetensors")
     written, old = (read(folder / "model" / "config.json") for folder in (run, whole))
-    assert within(old, written) == old
+    assert common_part(old, written) == old
     assert heedful.load(run / "model", "cpu").model.config == heedful.load(whole / "model", "cpu").model.config
 
 
@@ -181,14 +181,14 @@ def test_new_run_has_the_same_losses(run: Path) -> None:
         pytest.skip(f"recorded with torch {then}, whose initial weights are other random numbers")
     for _ in heedful.train(heedful.load_recipe("recipe.yaml"), run / "again"):
         pass
-    same(losses(run / "again"), losses(run), LEARNED)
+    same(losses(run / "again"), losses(run), TRAINING_SLACK)
     for file in (one.name for one in run.glob("*.json") if one.name in ("tokenizer.json", "words.json", "images.json")):
         assert (run / "again" / file).read_bytes() == (run / file).read_bytes()
     same_tensors(checkpoint(run / "again", 30) / "model.safetensors", checkpoint(run, 30) / "model.safetensors")
 
 
 # ------------------------------------------------------------------ views
-SENTENCES = ("measure", "about", "sample")  # explanations for readers, whose wording may change
+SENTENCES = ("measure", "about", "sample")  # explanations, whose wording may change
 
 
 def without_sentences(value: Any) -> Any:
@@ -198,14 +198,14 @@ def without_sentences(value: Any) -> Any:
     return [without_sentences(part) for part in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", PACKET_NAMES)
 def test_view_packets_are_unchanged(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = read(PACKETS / f"{name}.json")
-    copy = tmp_path / asked["run"]
-    shutil.copytree(RUNS / asked["run"], copy)
+    recorded = read(PACKETS / f"{name}.json")
+    copy = tmp_path / recorded["run"]
+    shutil.copytree(RUNS / recorded["run"], copy)
     monkeypatch.chdir(copy)
-    words, arrays = packet(copy, asked["view"], asked["call"], asked["question"])
-    same(without_sentences(words), without_sentences(asked["words"]))
-    assert list(arrays) == list(asked["arrays"])
+    words, arrays = packet(copy, recorded["view"], recorded["call"], recorded["question"])
+    same(without_sentences(words), without_sentences(recorded["words"]))
+    assert list(arrays) == list(recorded["arrays"])
     for key, array in arrays.items():
-        same_array(array, asked["arrays"][key])
+        same_array(array, recorded["arrays"][key])

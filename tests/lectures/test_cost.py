@@ -1,4 +1,4 @@
-"""The cost of pre-training: days from work and rates, and the rates as their makers give them."""
+"""The cost of pre-training: days from FLOPs and rates, and the vendors' rates."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def test_days_formula() -> None:
         model, chips, chip, days, work, best, used, needed = row
         assert (model, chips, chip, days) == tuple(claim)
         assert float(used) == pytest.approx(float(work) / float(best))
-        assert float(needed) == pytest.approx(claim.days * float(used) / 0.35)  # at that share instead of the one used
+        assert float(needed) == pytest.approx(claim.days * float(used) / 0.35)  # at the default utilization
 
 
 def test_attention_cost_grows_with_length() -> None:
     config, tokens = SIZES["bert-base"], 1e6
     assert isinstance(config, BertConfig)
     more = training_work(config, 30_522, tokens, 512) - training_work(config, 30_522, tokens, 128)
-    # Scores and sums multiply each of the width's numbers once a pair of places; back, each product is made twice.
+    # Scores and weighted sums cost width multiplications per pair of positions; the backward pass costs twice that.
     assert more == pytest.approx(3 * 2 * 2 * config.layers * config.width * tokens * (512 - 128))

@@ -1,4 +1,4 @@
-"""What holds for every study: progress rises, numbers come with names, a picture is drawn, and it all repeats."""
+"""Every figure: progress rises, values have names, a plot is drawn, and results are reproducible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from generators import drained
+from generators import drain_generator
 from heedful import load_recipe, train
 from heedful.config import parse
 from heedful.data.tokenizers.tokenizer import WordPiece
@@ -23,7 +23,7 @@ from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.plots.style import save
 
-# The smallest settings of each, and how many rows its table then has.
+# The smallest settings of each figure, and the number of rows in its table.
 TINY: dict[str, tuple[list[str], int]] = {
     "gradient-distance": (["distance=4", "hidden=3", "singular=[0.5, 2.0]"], 4),
     "cell-gradient": (["distance=4", "hidden=3", "biases=[0.0, 2.0]"], 4),
@@ -42,7 +42,7 @@ every_figure = pytest.mark.parametrize("name", TINY)
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
-    """The settings of each figure, with an encoder, or runs of autoencoders, of chance for those that need one."""
+    """The settings of each figure, with a randomly initialized encoder or autoencoder runs where needed."""
     folder = tmp_path_factory.mktemp("encoder") / "model"
     runs = tmp_path_factory.mktemp("runs")
     for name, width in (("run", 3), ("flat", 2)):
@@ -53,13 +53,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]
     torch.manual_seed(0)
     settings = {"task": "pretraining", "model": config.model_dump()}
     write_model(folder, json.dumps(settings), build(config).state_dict(), {"tokenizer.json": tokenizer.json}, {})
-    places = {"model": folder, "run": runs / "run", "flat": runs / "flat"}
-    return lambda name: [re.sub(r"\{(model|run|flat)\}", lambda m: str(places[m[1]]), text) for text in TINY[name][0]]
+    paths = {"model": folder, "run": runs / "run", "flat": runs / "flat"}
+    return lambda name: [re.sub(r"\{(model|run|flat)\}", lambda m: str(paths[m[1]]), text) for text in TINY[name][0]]
 
 
-def run(study: Study, overrides: list[str]) -> tuple[list[Progress], Found]:
-    """All that a study tells, and what it returns."""
-    return drained(study.study(parse(study.Settings, {}, overrides=overrides)))
+def run_study(study: Study, overrides: list[str]) -> tuple[list[Progress], Found]:
+    """All progress events of a figure, and its result."""
+    return drain_generator(study.study(parse(study.Settings, {}, overrides=overrides)))
 
 
 def test_every_figure_is_tested() -> None:
@@ -68,35 +68,35 @@ def test_every_figure_is_tested() -> None:
 
 @every_figure
 def test_progress_rises_from_0_to_1(name: str, tiny: Callable[[str], list[str]]) -> None:
-    told, _ = run(find(name), tiny(name))
-    shares = [now.share for now in told]
+    progress, _ = run_study(find(name), tiny(name))
+    shares = [now.share for now in progress]
     assert shares == sorted(shares)
     assert 0 <= shares[0] < 0.5 <= shares[-1] <= 1 + 1e-9
-    assert all(now.doing for now in told)
+    assert all(now.doing for now in progress)
 
 
 @every_figure
 def test_figure_has_named_values_and_is_plotted(name: str, tmp_path: Path, tiny: Callable[[str], list[str]]) -> None:
     study = find(name)
-    _, found = run(study, tiny(name))
+    _, found = run_study(study, tiny(name))
     table = found.table()
     assert len(table.rows) == TINY[name][1]
     assert all(len(row) == len(table.columns) for row in table.rows)
     save(study.plot(found, "dark"), tmp_path / "a.png")
-    with Image.open(tmp_path / "a.png") as picture:
-        assert picture.format == "PNG"
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.format == "PNG"
 
 
-def timeless(table: Table) -> list[dict[str, float | str]]:
-    """The numbers of a table but for how long they took."""
+def without_seconds(table: Table) -> list[dict[str, float | str]]:
+    """The values of a table without the seconds."""
     rows = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
 @every_figure
 def test_same_seed_gives_the_same_figure(name: str, tiny: Callable[[str], list[str]]) -> None:
-    first, again = (run(find(name), tiny(name))[1].table() for _ in range(2))
-    assert timeless(first) == timeless(again)
+    first, again = (run_study(find(name), tiny(name))[1].table() for _ in range(2))
+    assert without_seconds(first) == without_seconds(again)
 
 
 @pytest.mark.parametrize(("name", "todo"), [("recal", "did you mean recall"), ("xyz", "heedful figure")])
@@ -121,11 +121,11 @@ def test_word_figures_report_missing_inputs(
     key = change.split("=")[0]
     settings = [text for text in tiny(name) if not text.startswith(f"{key}=")]
     with pytest.raises(UserError, match=message):
-        run(find(name), [*settings, change])
+        run_study(find(name), [*settings, change])
 
 
 def test_table_vector_is_the_same_in_every_sentence(tiny: Callable[[str], list[str]]) -> None:
-    _, found = run(find("contexts"), tiny("contexts"))
+    _, found = run_study(find("contexts"), tiny("contexts"))
     table, embedded, *blocks = found.table().rows
     assert (table[0], embedded[0]) == ("table", "embedded")
     assert table[1:] == pytest.approx((1.0, 1.0))

@@ -1,4 +1,4 @@
-"""Maps of images: their points, how well neighbours tell the classes, and the picture."""
+"""Maps of images: their points, neighbour accuracy, and the plot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.manifold import TSNE
 from sklearn.model_selection import LeaveOneOut, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from generators import returned
+from generators import return_value
 from heedful import load, load_recipe, train
 from heedful.cli.figure import figure_command
 from heedful.data.embedded import Digits
@@ -26,7 +26,7 @@ DENSE = "{kind: dense, width: 4, activation: linear}"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Autoencoders that have hardly learned, to four numbers and to two; and a run that is none."""
+    """Barely trained autoencoders with codes of four and two dimensions, and a translation run."""
     root, steps = tmp_path_factory.mktemp("runs"), "train.budget={steps: 3}"
     for width in (4, 2):
         layers = f"model.encoder=[{DENSE.replace('4', str(width))}]"
@@ -40,10 +40,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_neighbour_accuracy_matches_scikit_learn(k: int, points: int) -> None:
     r = np.random.default_rng(0)
     labels = r.integers(0, 3, points)
-    places = r.normal(size=(points, 2)) + labels[:, None]
-    judge = KNeighborsClassifier(min(k, points - 1))
-    expected = cross_val_score(judge, places, labels, cv=LeaveOneOut()).mean()
-    assert neighbour_accuracy(places, labels, k) == pytest.approx(expected)
+    points_2d = r.normal(size=(points, 2)) + labels[:, None]
+    classifier = KNeighborsClassifier(min(k, points - 1))
+    expected = cross_val_score(classifier, points_2d, labels, cv=LeaveOneOut()).mean()
+    assert neighbour_accuracy(points_2d, labels, k) == pytest.approx(expected)
     assert 0.2 < expected < 1
 
 
@@ -60,33 +60,40 @@ def test_map_is_deterministic_and_works_with_few_points() -> None:
 def test_perplexity_and_seed_are_passed_to_tsne() -> None:
     X = load_digits().data[:60]
     for perplexity, seed in ((4.0, 0), (15.0, 1), (50.0, 0)):
-        near = min(perplexity, 59 / 3)  # as scikit-learn needs it
+        near = min(perplexity, 59 / 3)  # the limit of scikit-learn
         first = PCA(2, random_state=seed).fit_transform(X).astype(np.float32)
         right = TSNE(perplexity=near, init=first / first[:, 0].std() * 1e-4, random_state=seed).fit_transform(X)
         assert (tsne(X, perplexity, seed) == right).all()
-    found = returned(maps(lambda: X, None, X, np.arange(60) % 10, "0123456789", Settings(perplexity=4.0, seed=2)))
+    found = return_value(maps(lambda: X, None, X, np.arange(60) % 10, "0123456789", Settings(perplexity=4.0, seed=2)))
     assert all((one.points == tsne(X, 4.0, 2)).all() for one in found.maps)
 
 
 def test_map_time_is_codes_plus_tsne(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
 
-    def taking(seconds: float, found: Any) -> Any:
+    def wait(seconds: float, found: Any) -> Any:
         clock[0] += seconds
         return found
 
     X = load_digits().data[:20]
     monkeypatch.setattr("heedful.lectures.maps.time.perf_counter", lambda: clock[0])
-    monkeypatch.setattr("heedful.lectures.maps.tsne", lambda vectors, *_: taking(len(vectors[0]), vectors[:, :2]))
-    monkeypatch.setattr("heedful.lectures.maps.neighbour_accuracy", lambda *_: taking(1000, 0.5))
-    made = maps(lambda: taking(7, X[:, :5]), lambda: taking(3, X[:, :2]), X, np.arange(20), "0123456789", Settings())
-    found = returned(made)
+    monkeypatch.setattr("heedful.lectures.maps.tsne", lambda vectors, *_: wait(len(vectors[0]), vectors[:, :2]))
+    monkeypatch.setattr("heedful.lectures.maps.neighbour_accuracy", lambda *_: wait(1000, 0.5))
+    study_steps = maps(
+        lambda: wait(7, X[:, :5]),
+        lambda: wait(3, X[:, :2]),
+        X,
+        np.arange(20),
+        "0123456789",
+        Settings(),
+    )
+    found = return_value(study_steps)
     assert [one.seconds for one in found.maps] == [7 + 5, 3, 64]
     assert [row[-1] for row in found.table().rows] == [12, 3, 64]
 
 
 def test_maps_of_a_run(runs: dict[str, str], tmp_path: Path) -> None:
-    found = returned(study(Settings(model=runs["4"], beside=runs["2"], points=50, neighbours=5)))
+    found = return_value(study(Settings(model=runs["4"], beside=runs["2"], points=50, neighbours=5)))
     assert [(one.name, one.numbers) for one in found.maps] == [
         ("t-SNE of the codes", 4),
         ("codes of two dimensions", 2),
@@ -102,15 +109,15 @@ def test_maps_of_a_run(runs: dict[str, str], tmp_path: Path) -> None:
         assert one.right == neighbour_accuracy(one.points, found.labels, 5)
         assert one.seconds > 0
     assert found.table().columns == ("map", "numbers", "right by 5 neighbours", "seconds")
-    alone = returned(study(Settings(model=runs["4"], points=50)))
+    alone = return_value(study(Settings(model=runs["4"], points=50)))
     assert [one.name for one in alone.maps] == ["t-SNE of the codes", "t-SNE of the pixels"]
 
 
 def test_maps_command_requires_a_run(runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figure_command("maps", [runs["4"], "points=20"], tmp_path / "a.png", True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["settings"]["model"] == runs["4"]
-    assert [row[1] for row in told["rows"]] == [4, 64]
+    output = json.loads(capsys.readouterr().out)
+    assert output["settings"]["model"] == runs["4"]
+    assert [row[1] for row in output["rows"]] == [4, 64]
     assert (tmp_path / "a.png").is_file()
     with pytest.raises(UserError):
         figure_command("maps", ["points=20", runs["4"]], tmp_path / "b.png", True)
@@ -129,7 +136,7 @@ def test_maps_command_requires_a_run(runs: dict[str, str], tmp_path: Path, capsy
 def test_map_reports_missing_inputs(runs: dict[str, str], settings: dict[str, str], message: str) -> None:
     named = {key: runs.get(value, value) for key, value in settings.items()}
     with pytest.raises(UserError, match=message):
-        returned(study(Settings(**named)))
+        return_value(study(Settings(**named)))
 
 
 def test_images_without_labels_are_rejected(runs: dict[str, str], tmp_path: Path) -> None:
@@ -146,5 +153,5 @@ def test_images_without_labels_are_rejected(runs: dict[str, str], tmp_path: Path
 def test_maps_of_arrays() -> None:
     X, y = load_digits(return_X_y=True)
     X, y = X[:60], y[:60]
-    found = returned(maps(lambda: X[:, :5], lambda: X[:, 10:12], X, y, "0123456789", Settings()))
+    found = return_value(maps(lambda: X[:, :5], lambda: X[:, 10:12], X, y, "0123456789", Settings()))
     assert [one.numbers for one in found.maps] == [5, 2, 64]

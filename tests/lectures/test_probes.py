@@ -1,4 +1,4 @@
-"""How well a layer knows places, where a word's vectors come from, and in which directions they are drawn."""
+"""Position probes, vectors of a word, and the signs of their PCA map."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from tolerance import close
 SMALL = Settings(width=16, layers=2, context=12)
 
 
-# ------------------------------------------------------------------ probes of places
+# ------------------------------------------------------------------ position probes
 def test_probe_is_ridge_regression_scored_on_held_out_vectors() -> None:
     B, T, D = 6, 9, 5
     one, other = torch.randn(B, T, D), torch.randn(B, T, D)
-    places = np.tile(np.arange(T), B)
+    positions = np.tile(np.arange(T), B)
     known, tried = (pad(x.double(), (0, 1), value=1.0).flatten(0, 1).numpy() for x in (one, other))
-    # Ridge regression is least squares with a row for each weight that asks for it to be zero.
+    # Ridge regression is least squares with one more row per weight, whose target is zero.
     stacked = np.concatenate([known, nopos.RIDGE**0.5 * np.eye(D + 1)])
-    probe = np.linalg.lstsq(stacked, np.concatenate([places, np.zeros(D + 1)]), rcond=None)[0]
-    assert probe_error(one, other) == pytest.approx(np.abs(tried @ probe - places).mean(), rel=1e-9)
-    assert probe_error(one, other) > probe_error(one, one)  # what it has learned from it knows better
+    probe = np.linalg.lstsq(stacked, np.concatenate([positions, np.zeros(D + 1)]), rcond=None)[0]
+    assert probe_error(one, other) == pytest.approx(np.abs(tried @ probe - positions).mean(), rel=1e-9)
+    assert probe_error(one, other) > probe_error(one, one)  # the training error is lower
 
 
 def test_probe_decodes_positions_only_where_encoded() -> None:
     B, T, D = 40, 8, 6
     ramp = torch.arange(T)[None, :, None] * torch.randn(D) + 3.0
     assert probe_error(ramp.expand(B, -1, -1), ramp.expand(B, -1, -1)) < 0.01
-    blind = probe_error(torch.randn(B, T, D), torch.randn(B, T, D))
-    assert blind == pytest.approx(T / 4, rel=0.1)  # that of the middle
+    without_signal = probe_error(torch.randn(B, T, D), torch.randn(B, T, D))
+    assert without_signal == pytest.approx(T / 4, rel=0.1)  # the error of always predicting the middle
 
 
 def test_windows_and_next_characters() -> None:
@@ -54,7 +54,7 @@ def test_windows_and_next_characters() -> None:
     assert found.shape == (300, 8)
     assert where[found].diff(dim=1).eq(1).all()
     begins = where[found[:, 0]]
-    assert begins.min() < 25 and begins.max() > 465  # from all over it
+    assert begins.min() < 25 and begins.max() > 465  # from the whole text
     assert not Windows(text, 7, seed=1).next(300).equal(found)
 
 
@@ -73,26 +73,26 @@ def test_probes_train_and_test_on_different_texts(monkeypatch: pytest.MonkeyPatc
     ids = {"train": torch.randint(0, 5, (4000,)), "valid": torch.randint(6, 11, (4000,))}
     asked: list[tuple[Tensor, Tensor]] = []
 
-    def heard(learned: Tensor, tried: Tensor) -> float:
+    def record_call(learned: Tensor, tried: Tensor) -> float:
         asked.append((learned, tried))
         return 1.0
 
-    monkeypatch.setattr(nopos, "probe_error", heard)
-    told = probe(model, ids, SMALL)
+    monkeypatch.setattr(nopos, "probe_error", record_call)
+    result = probe(model, ids, SMALL)
     train, valid = (layers_of(model, Windows(ids[split], SMALL.context, 2).next(nopos.PROBED)[:, :-1]) for split in ids)
-    assert len(asked) == len(told.wrong) == SMALL.layers + 1
+    assert len(asked) == len(result.wrong) == SMALL.layers + 1
     for (learned, tried), one, other in zip(asked, train, valid, strict=True):
         close(learned, one)
         close(tried, other)
     windows = Windows(ids["valid"], SMALL.context, 1).next(nopos.TESTED)
     logits = model.tokens.logits(model.read(windows[:, :-1])).detach()
     right = -logits.log_softmax(-1).gather(2, windows[:, 1:, None]).mean()
-    assert told.loss == pytest.approx(float(right), rel=1e-5)
+    assert result.loss == pytest.approx(float(right), rel=1e-5)
 
 
 # ------------------------------------------------------------------ the vectors of a word
 @pytest.fixture(scope="module")
-def reader() -> TextEncoder:
+def encoder() -> TextEncoder:
     torch.manual_seed(0)
     tokenizer = BertTokenizer.train(WordPiece(vocab=45, lowercase=True), ["the cat sat on a mat", "a mouse sat there"])
     model = build(BertConfig(vocab=tokenizer.vocab, width=16, heads=2, layers=2, hidden=24, context=40))
@@ -102,20 +102,20 @@ def reader() -> TextEncoder:
     return TextEncoder(model, tokenizer, torch.device("cpu"))
 
 
-def test_word_vector_is_the_mean_of_its_pieces(reader: TextEncoder) -> None:
+def test_word_vector_is_the_mean_of_its_pieces(encoder: TextEncoder) -> None:
     word, sentence = "mate", "The cat sat on a mate there"
-    pieces = reader.tokenizer.encode(word)
+    pieces = encoder.tokenizer.encode(word)
     assert len(pieces.ids) > 1
-    (found,) = word_vectors(reader, word, (sentence,))
-    (tokens,) = reader.layers([sentence])
+    (found,) = word_vectors(encoder, word, (sentence,))
+    (tokens,) = encoder.layers([sentence])
     begin = next(at for at in range(len(tokens.pieces)) if tokens.pieces[at : at + len(pieces.ids)] == pieces.pieces)
-    close(found[0], reader.model.tokens.weight[pieces.ids].mean(0))
+    close(found[0], encoder.model.tokens.weight[pieces.ids].mean(0))
     close(found[1:], tokens.values[:, begin : begin + len(pieces.ids)].mean(1))
     assert not torch.allclose(found[1:], tokens.values[:, begin])
 
 
 # ------------------------------------------------------------------ maps of words
-@pytest.mark.parametrize("seed", range(8))  # a decomposition may have any signs
+@pytest.mark.parametrize("seed", range(8))  # the signs of a decomposition are arbitrary
 def test_occurrence_map_is_pca_with_fixed_signs(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(9, 5, generator=generator) @ torch.diag(torch.tensor([5.0, 3.0, 1.0, 0.5, 0.2]))
@@ -124,6 +124,6 @@ def test_occurrence_map_is_pca_with_fixed_signs(seed: int) -> None:
     values, directions = torch.linalg.eigh(centred.mT @ centred)
     for axis in range(2):
         direction = directions[:, -1 - axis]
-        direction = direction * direction[direction.abs().argmax()].sign()  # its largest number is positive
+        direction = direction * direction[direction.abs().argmax()].sign()  # its largest component is positive
         close(points[:, axis], centred @ direction, dtype=torch.float32)
     assert held == pytest.approx(float(values[-2:].sum() / values.sum()), rel=1e-6)

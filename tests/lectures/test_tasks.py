@@ -1,4 +1,4 @@
-"""The tasks that the figures train on ask what they say."""
+"""The training tasks of the figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_fillers_are_independent_of_the_key() -> None:
     middle = tokens[:, 1:-1]
     counts = middle.flatten().bincount(minlength=QUESTION)[KEYS:QUESTION]
     assert counts.min() > 0.8 * middle.numel() / FILLERS  # all of them, about as often
-    assert len({tuple(row) for row in middle.tolist()}) == 400  # drawn afresh for each sentence
+    assert len({tuple(row) for row in middle.tolist()}) == 400  # sampled for each sentence
     for key in range(KEYS):
         among = middle[keys == key].flatten().bincount(minlength=QUESTION)[KEYS:QUESTION]
         assert among.min() > 0.4 * among.float().mean()
@@ -43,9 +43,9 @@ def test_every_model_sees_the_whole_sentence(name: str) -> None:
     tokens, _ = one.sentences(1)
     before = one.net(tokens)
     assert before.shape == (1, KEYS)
-    for place in range(tokens.shape[1]):
+    for position in range(tokens.shape[1]):
         other = tokens.clone()
-        other[0, place] = (other[0, place] + 1) % (QUESTION + 1)
+        other[0, position] = (other[0, position] + 1) % (QUESTION + 1)
         assert not one.net(other).equal(before)
 
 
@@ -61,24 +61,24 @@ def test_exact_match_includes_the_end_token(monkeypatch: pytest.MonkeyPatch) -> 
     one = writer(ATTENTION, 4, False, 5, 0)
     source, target = one.strings(6, 4)
 
-    def forced(target: Tensor) -> None:
-        """Make the net say this, whatever it read."""
+    def force_output(target: Tensor) -> None:
+        """Make the model predict this target for every input."""
 
-        def say(tokens: Tensor, state: int) -> tuple[Tensor, int]:
+        def forward(tokens: Tensor, state: int) -> tuple[Tensor, int]:
             return 50.0 * F.one_hot(target[:, state + 1 : state + 2], END + 1).float(), state + 1
 
         monkeypatch.setattr(type(one), "strings", lambda self, count, length: (source, right))
         monkeypatch.setattr(one.net, "start", lambda source: 0)
-        monkeypatch.setattr(one.net, "forward", say)
+        monkeypatch.setattr(one.net, "forward", forward)
 
     right = target
-    forced(target)
+    force_output(target)
     assert one.exact(6, 4) == 1.0
     wrong = target.clone()
     wrong[0, 2] = (wrong[0, 2] + 1) % len(LETTERS)
-    wrong[1, -1] = 0  # goes on where it should end
+    wrong[1, -1] = 0  # continues where it should end
     wrong[2, 3] = END  # ends too early
-    forced(wrong)
+    force_output(wrong)
     assert one.exact(6, 4) == 0.5
 
 
@@ -89,7 +89,7 @@ def test_learning_rate_decays_to_zero() -> None:
         weights.append(float(net.weight.detach()))
         assert share == (len(weights) - 1) / 4
     steps = [before - after for before, after in pairwise(weights)]
-    assert steps == pytest.approx([0.1, 0.075, 0.05, 0.025], rel=1e-4)  # a steady gradient moves Adam by its rate
+    assert steps == pytest.approx([0.1, 0.075, 0.05, 0.025], rel=1e-4)  # Adam's step with a constant gradient
 
 
 def test_building_a_model_keeps_the_global_random_state() -> None:

@@ -1,4 +1,4 @@
-"""Figures show the values and labels that they are given."""
+"""Figures show the given values and labels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from heedful.plots.figures import (
 from heedful.plots.style import CLASSES, PALETTES, encode
 
 
-def written(figure: Figure | Axes) -> list[str]:
-    """All texts of a figure, as drawn."""
+def figure_texts(figure: Figure | Axes) -> list[str]:
+    """All texts of a drawn figure."""
     from matplotlib.text import Text
 
     encode(figure if isinstance(figure, Figure) else figure.figure, ".png", 30)  # type: ignore[arg-type]
@@ -50,9 +50,9 @@ def test_heatmap_values_labels_and_title() -> None:
     np.testing.assert_array_equal(np.ma.filled(image.get_array(), np.nan), values)  # type: ignore[arg-type]
     assert image.get_clim() == (0, 1)
     assert (x_labels(axes), y_labels(axes)) == (["one", "two", "three"], ["eins", "zwei"])
-    assert [text.get_text() for text in axes.texts] == [".12", "1.00", ".60"]  # neither zeros nor what is missing
+    assert [text.get_text() for text in axes.texts] == [".12", "1.00", ".60"]  # neither zeros nor missing values
     assert [(text.get_position()) for text in axes.texts] == [(1, 0), (2, 0), (0, 1)]
-    assert "A title" in written(figure)
+    assert "A title" in figure_texts(figure)
     assert [text.get_text() for text in bar.get_yticklabels()] == ["0", "1"]
 
 
@@ -140,7 +140,7 @@ def test_log_axes_have_short_plain_numbers() -> None:
     axes.figure.draw_without_rendering()  # type: ignore[union-attr]
     assert {"50", "100", "200"} <= set(x_labels(axes))
     assert {"1,000", "100 k", "10 M"} <= set(y_labels(axes))
-    assert curves({"only": (x, -x)}, log="y").axes[0].get_yscale() == "linear"  # nothing has a logarithm
+    assert curves({"only": (x, -x)}, log="y").axes[0].get_yscale() == "linear"  # no value has a logarithm
 
 
 @pytest.mark.parametrize(

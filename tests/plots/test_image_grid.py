@@ -1,4 +1,4 @@
-"""Grids of images: pixels as they are, values of any range, and errors beneath."""
+"""Grids of images: exact pixels, values of any range, and errors below."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_rows_of_images_with_errors_below() -> None:
     assert below[3] > left[2] and below[:2] == left[:2]
     x, y = figure.axes[0].texts[0].get_position()
     assert x == pytest.approx((right[0] + right[1]) / 2) and right[2] < y < below[3]
-    assert encode(figure, ".svg").count(b"<image") == 6  # each by itself, not drawn together
+    assert encode(figure, ".svg").count(b"<image") == 6  # one image element each
 
 
 def test_out_of_range_values_are_clipped_in_the_figure_only() -> None:
     wild = SHARES * 4 - 1
     figure = image_grid([Column("input", SHARES), Column("made", wild)], None, "Title")
     np.testing.assert_allclose(pixels(figure, 1), wild[0, 0].clip(0, 1) * 255, atol=1)
-    assert wild.max() > 1  # the values themselves are as they were
+    assert wild.max() > 1  # the values themselves are unchanged
     assert figure.axes[0].get_title("left") == ""
     assert to_pixels(np.full((1, 1, 2, 2), np.nan), Window(0, 1)).max() == 0
 

@@ -25,8 +25,8 @@ from heedful.plots.style import CLASSES, DOTS, PALETTES, drawing, encode, label,
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
-def small(look: style.Style = "light", title: str = "A title") -> Figure:
-    return heatmap([[0.25, 1.0]], ["ein"], ["a", "dog"], title, style=look)
+def small(style_name: style.Style = "light", title: str = "A title") -> Figure:
+    return heatmap([[0.25, 1.0]], ["ein"], ["a", "dog"], title, style=style_name)
 
 
 @pytest.mark.parametrize("suffix", style.SUFFIXES)
@@ -62,8 +62,8 @@ def test_svg_text_is_text(tmp_path: Path) -> None:
 
 
 def test_light_and_dark_differ_in_background_and_text() -> None:
-    for look, palette in PALETTES.items():
-        figure = small(look)
+    for style_name, palette in PALETTES.items():
+        figure = small(style_name)
         assert to_rgb(figure.get_facecolor()) == to_rgb(palette.paper)
         assert figure._suptitle.get_color() == palette.ink  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="no such style"):
@@ -136,7 +136,7 @@ def texts(figure: Figure) -> list[Text]:
 
 @pytest.fixture
 def fonts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Pretend that these fonts alone are installed."""
+    """Pretend that only these fonts are installed."""
 
     def installed(*names: str) -> None:
         only = [font for font in fontManager.ttflist if font.name in names]
@@ -158,7 +158,7 @@ def test_missing_glyphs_become_question_marks(fonts: Callable[..., None]) -> Non
 
 def test_font_with_the_script_is_used(fonts: Callable[..., None]) -> None:
     fonts("DejaVu Sans", "STIXGeneral")
-    figure = heatmap([[1.0]], ["a\U0001d4d0"], ["b"])  # a script capital A, which STIX has and DejaVu Sans lacks
+    figure = heatmap([[1.0]], ["a\U0001d4d0"], ["b"])  # a script capital A, which is in STIX and not in DejaVu Sans
     found = [text.get_fontfamily() for text in texts(figure) if text.get_text() == "a\U0001d4d0"]
     assert found and all(families == ["DejaVu Sans", "STIXGeneral"] for families in found)
 

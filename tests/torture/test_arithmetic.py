@@ -37,7 +37,7 @@ from heedful.training.distributed.team import Team
 from heedful.training.loop import Counters, Event, Step, fit
 from heedful.training.optim import make_optimizer, optimizer_tensors
 from heedful.training.step import PlainStep
-from spoilt import too_large
+from scaled_gradients import overflowing_gradient
 from torture.report import FULL, counted
 from training.test_distributed import together
 
@@ -246,7 +246,7 @@ def half(folder: Path, steps: int, bad: set[int]) -> Iterator[tuple[Event, list[
 
     def loss_of(batch: Batch) -> Loss:
         loss = translation_loss(model, batch, 0.1)
-        return replace(loss, total=too_large(loss.total)) if counters.step + 1 in bad else loss
+        return replace(loss, total=overflowing_gradient(loss.total)) if counters.step + 1 in bad else loss
 
     with RunFolder.create_or_open(folder, "a: 1\n", keep=2) as run:
         for event in fit(model, loss_of, PairBatches(ENCODED, 0, 128), config, CPU, Saver(run), {}, counters):

@@ -42,7 +42,7 @@ from heedful.training.loop import (
 )
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 from heedful.training.seeds import reseed
-from spoilt import Spoilt
+from scaled_gradients import ScaledGradient
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=90, valid=1, test=1).pairs("train")[:90]
@@ -313,10 +313,12 @@ def test_the_time_of_evaluating_and_saving_does_not_count_as_training(
 
 
 # ------------------------------------------------------------------ fp16
-def too_large(*steps: int) -> Callable[[Loss], Loss]:
+def overflowing_gradient(*steps: int) -> Callable[[Loss], Loss]:
     """A loss whose gradients overflow in some steps, counted from 1, while it is finite itself."""
     calls = itertools.count(1)
-    return lambda loss: replace(loss, total=Spoilt.apply(loss.total, math.nan)) if next(calls) in steps else loss
+    return lambda loss: (
+        replace(loss, total=ScaledGradient.apply(loss.total, math.nan)) if next(calls) in steps else loss
+    )
 
 
 def test_fp16_scales_its_gradients_and_hides_it(tmp_path: Path) -> None:
@@ -329,13 +331,13 @@ def test_fp16_scales_its_gradients_and_hides_it(tmp_path: Path) -> None:
 
 def test_steps_that_overflow_in_fp16_are_skipped_counted_and_resumed(tmp_path: Path) -> None:
     config = settings(8, precision="fp16", save_every=2, keep=9)
-    whole = Trial(tmp_path / "whole", config, wrap=too_large(3, 4, 6))
+    whole = Trial(tmp_path / "whole", config, wrap=overflowing_gradient(3, 4, 6))
     told = steps_of(list(whole.events()))
     assert [step.skipped for step in told] == [0, 0, 1, 2, 2, 3, 3, 3]
     assert whole.counters.scale == 2.0**16 / 8
     assert (whole.counters.steady, whole.counters.skipped_in_a_row) == (2, 0)
-    first, second = Trial(tmp_path / "parts", config, wrap=too_large(3)), Trial(tmp_path / "parts", config)
-    second.wrap = too_large(1, 3)
+    first, second = Trial(tmp_path / "parts", config, wrap=overflowing_gradient(3)), Trial(tmp_path / "parts", config)
+    second.wrap = overflowing_gradient(1, 3)
     parts = steps_of([*first.until(3), *second.events()])
     assert [replace(step, tokens_per_second=0) for step in parts] == [
         replace(step, tokens_per_second=0) for step in told
@@ -353,7 +355,9 @@ def test_the_scale_grows_after_many_good_steps(tmp_path: Path, monkeypatch: pyte
 
 
 def test_fifty_overflows_in_a_row_are_an_error(tmp_path: Path) -> None:
-    trial = Trial(tmp_path / "run", settings(99, precision="fp16", save_every=2), wrap=too_large(*range(2, 99)))
+    trial = Trial(
+        tmp_path / "run", settings(99, precision="fp16", save_every=2), wrap=overflowing_gradient(*range(2, 99))
+    )
     with pytest.raises(UserError, match="too large for fp16 in 50 steps in a row") as error:
         list(trial.events())
     assert error.value.exit_code == 3
@@ -391,7 +395,7 @@ def test_no_poison_changes_a_weight_or_reaches_the_disk(tmp_path: Path) -> None:
         "infinity": lambda loss: replace(loss, total=loss.total + math.inf, plain=loss.plain + math.inf),
         "reported": lambda loss: replace(loss, plain=loss.plain * math.nan),
         "overflow": lambda loss: replace(loss, total=loss.total * 1e38 * 1e38),
-        "gradients": lambda loss: replace(loss, total=Spoilt.apply(loss.total, math.nan)),
+        "gradients": lambda loss: replace(loss, total=ScaledGradient.apply(loss.total, math.nan)),
     }
     for name, wrap in spoilt.items():
         trial = Trial(tmp_path / "run", config, wrap=wrap)

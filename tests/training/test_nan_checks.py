@@ -33,7 +33,7 @@ from heedful.training.loop import Counters, Step, fit
 from heedful.training.nan_checks import first_bad, not_finite, require_sound, tensors
 from heedful.training.optim import AdamW, clip, make_optimizer, optimizer_tensors
 from heedful.training.seeds import reseed
-from spoilt import too_large
+from scaled_gradients import overflowing_gradient
 
 CPU = torch.device("cpu")
 VALUES = [math.nan, math.inf, -math.inf]
@@ -207,7 +207,7 @@ def test_a_spoilt_gradient_is_named(layout: str, value: float, name: str) -> Non
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_of_many_bad_gradients_the_one_nearest_to_the_loss_is_named(layout: str) -> None:
     scene = Scene(layout)
-    scene.spoil = lambda loss: replace(loss, total=too_large(loss.total))
+    scene.spoil = lambda loss: replace(loss, total=overflowing_gradient(loss.total))
     error = scene.refused()
     assert "first bad tensor: the gradient of decoder.1.add3.norm." in str(error.found)
     assert error.where == scene.pairs(BAD)
@@ -514,7 +514,7 @@ def test_weights_and_gradients_in_shards_are_searched_too() -> None:
 
     def spoilt() -> Loss:
         loss = squares(model, x)
-        return replace(loss, total=too_large(loss.total))
+        return replace(loss, total=overflowing_gradient(loss.total))
 
     assert first_bad(model, spoilt, 1) in ("the gradient of net.2.weight", "the gradient of net.2.bias")
     require_sound(model, 1)

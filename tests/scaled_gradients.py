@@ -1,4 +1,4 @@
-"""Gradients that are not as they should be."""
+"""Functions with deliberately wrong gradients."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 
-class Spoilt(torch.autograd.Function):
-    """A number as it is, with gradients times some factors, one after the other."""
+class ScaledGradient(torch.autograd.Function):
+    """The identity, whose gradient is multiplied by each of the given factors in turn."""
 
     apply: ClassVar[Callable[..., Tensor]]
 
@@ -26,6 +26,6 @@ class Spoilt(torch.autograd.Function):
         return grad, *(None for _ in ctx.factors)
 
 
-def too_large(x: Tensor) -> Tensor:
-    """A number as it is, with gradients that no float holds."""
-    return Spoilt.apply(x, 1e38, 1e38)
+def overflowing_gradient(x: Tensor) -> Tensor:
+    """The identity with a gradient that overflows to inf."""
+    return ScaledGradient.apply(x, 1e38, 1e38)
