@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pkgutil
 import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 import heedful
 
+CHANGELOG = (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
 NAMES = [
     "PCA", "Alignment", "Answer", "AnyPredictor", "Autoencoder", "BidirectionalLanguageModel", "Choice",
     "Classification", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "Embedding", "Entity", "Evaluation",
@@ -54,6 +57,19 @@ def test_help_lists_public_names_and_py_typed_exists() -> None:
     text = pydoc.render_doc(heedful, renderer=pydoc.plaintext)
     assert all(name in text for name in NAMES if name != "__version__") and "translator.predict" in text
     assert Path(heedful.__file__).with_name("py.typed").is_file()
+
+
+RENAMES = re.findall(
+    r"^\| `[^`]+` \| `([\w.]+)` \|$",
+    CHANGELOG.partition("### Renamed in Python")[2].partition("\n### ")[0],
+    re.MULTILINE,
+)
+
+
+def test_new_names_of_the_changelog_exist() -> None:
+    assert len(RENAMES) > 150
+    for name in RENAMES:
+        assert pkgutil.resolve_name(f"heedful.{name}") is not None, name
 
 
 # ------------------------------------------------------------------ types

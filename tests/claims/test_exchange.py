@@ -70,7 +70,7 @@ texts = ["the cat sat", "the cat slept", "the dog ran", "a dog ran home"]
 embedder = {embedder}
 embedded = embedder.embed(texts)
 classifier = LogisticRegression().fit(embedded, ["cat", "cat", "dog", "dog"])
-told = classifier.predict(embedded)
+labels = classifier.predict(embedded)
 """
 
 

@@ -64,10 +64,10 @@ def test_heads_have_own_weights_and_are_concatenated(heads: int) -> None:
     assert not any(a.equal(b) for i, a in enumerate(matrices) for b in matrices[:i])
     x = torch.randn(1, 5, d)
     queries, keys, values = matrices[:heads], matrices[heads : 2 * heads], matrices[2 * heads :]
-    heads = []
+    outputs = []
     for w_q, w_k, w_v in zip(queries, keys, values, strict=True):
-        heads.append(attend(*((x @ w.T)[:, None] for w in (w_q, w_k, w_v)))[:, 0])
-    joined = torch.cat(heads, -1)
+        outputs.append(attend(*((x @ w.T)[:, None] for w in (w_q, w_k, w_v)))[:, 0])
+    joined = torch.cat(outputs, -1)
     assert joined.shape[-1] == heads * p
     torch.testing.assert_close(block(x, block.remember(x)), joined)
 
