@@ -55,6 +55,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     },
     "Look inside": {
         "lectures": CommandSpec(models.lectures, "beam search"),
+        "quiz": CommandSpec(models.quiz, "--count 5 --seed 1"),
         "explore": CommandSpec(models.explore, "runs/numbers"),
         "figure": CommandSpec(models.figure, "gradient-distance seed=3 --out gradients.png"),
         "claims": CommandSpec(models.claims, ""),

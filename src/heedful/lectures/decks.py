@@ -141,6 +141,14 @@ def commands() -> Iterator[Command]:
             yield Command(topic.name, command, shlex.split(command), topic.needs)
 
 
+def overview() -> dict[str, Any]:
+    """All decks and topics as JSON."""
+    return {
+        "decks": [deck._asdict() for deck in decks()],
+        "topics": {name: topic.record() for name, topic in topics().items()},
+    }
+
+
 def find(query: str) -> Deck | list[Topic]:
     """The deck or the topic of a name, else the topics that contain every word, matches in titles first."""
     by_name = {deck.name: deck for deck in decks()}

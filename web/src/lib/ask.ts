@@ -133,6 +133,11 @@ export async function aboutAll(): Promise<About> {
   return held ? held.about : (await sent("/api/about")).json();
 }
 
+/** A JSON document of the server's. */
+export async function fetchJson<Document>(path: string): Promise<Document> {
+  return (await pending.during(sent(path))).json();
+}
+
 /** The page of a view as one file, as the server writes it, with what was asked about this input. */
 export async function exported(view: string, state: Record<string, string | undefined>): Promise<Blob> {
   const questions = [...asking.values()].filter((one) => {

@@ -107,6 +107,20 @@ def lectures(
     lectures_command(words or [], as_json)
 
 
+def quiz(
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Random seed of the questions; else another each time.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="The number of questions.")] = 10,
+    answers: Annotated[bool, typer.Option("--answers", help="Print the questions with their answers.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Take a quiz about the lectures: missing words, and questions whose answers are computed."""
+    from heedful.cli.quiz import quiz_command
+
+    quiz_command(seed, count, answers, as_json)
+
+
 def claims(as_json: Json = False) -> None:
     """Print the claim sheet in Markdown: statements of the lectures, and the test that proves each here."""
     from heedful.lectures.claims import render, sheet

@@ -15,8 +15,11 @@ from heedful.explore.export import Export, page_of
 from heedful.explore.server.guard import Refused, read_json
 from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, parse_request
+from heedful.lectures.decks import overview
+from heedful.lectures.quiz import quiz
 
 LONGEST = 50.0  # seconds to export a view
+QUESTIONS = 10  # of a quiz
 READ = ["GET", "HEAD"]
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -40,6 +43,16 @@ def application(explorer: Explorer) -> FastAPI:
     @app.get("/api/about")
     async def about() -> Response:
         return await answered(explorer, lambda: json.dumps(explorer.about()).encode(), "application/json")
+
+    @app.get("/api/lectures")
+    async def lectures() -> Response:
+        return await answered(explorer, lambda: json.dumps(overview()).encode(), "application/json")
+
+    @app.get("/api/quiz/{seed}")
+    async def questions(seed: int) -> Response:
+        return await answered(
+            explorer, lambda: json.dumps([one.record() for one in quiz(seed, QUESTIONS)]).encode(), "application/json"
+        )
 
     @app.post("/api/export")
     async def export(request: Request) -> Response:
