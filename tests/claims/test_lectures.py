@@ -22,8 +22,8 @@ from patience import LONG
 # The word that the deck leaves out in each sentence, as its context suggests.
 WORDS = [
     "resource", "end-to-end", "alignment", "value", "encodes", "bottom", "input", "smaller", "weights", "matrix",
-    "heads", "order", "residual", "cross", "masked", "vocabulary", "greedy", "beam", "bidirectional", "masked", "unmasked",
-    "next", "segment", "left-to-right", "permutations",
+    "heads", "order", "residual", "cross", "masked", "vocabulary", "greedy", "beam", "bidirectional", "masked",
+    "unmasked", "next", "segment", "left-to-right", "permutations",
 ]  # fmt: skip
 
 

@@ -215,8 +215,8 @@ def conv_side(rng: random.Random) -> Question:
     from heedful.models.autoencoder.layers import Conv, MaxPool
 
     side, kernel, size = rng.randint(9, 40), rng.choice((3, 5, 7)), rng.choice((2, 3))
-    shape = Conv(filters=4, size=kernel, padding="valid").after((1, side, side))
-    after = MaxPool(size=size).after(shape)
+    shape = Conv(filters=4, size=kernel, padding="valid").output_shape((1, side, side))
+    after = MaxPool(size=size).output_shape(shape)
     return Question(
         f"An image of {side} x {side} pixels goes through a {kernel} x {kernel} convolution without padding, then "
         f"through {size} x {size} max pooling with `same` padding. How many pixels has a side of the result?",
