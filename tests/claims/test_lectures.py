@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import pty
@@ -15,8 +16,9 @@ from typer.testing import CliRunner
 
 from heedful.cli.app import app
 from heedful.lectures import quiz as questions
-from heedful.lectures.decks import topics
+from heedful.lectures.decks import decks, references, takeaways, topics
 from heedful.lectures.quiz import COMPUTED, Question, blanks, quiz
+from heedful.models import MODELS
 from patience import LONG
 
 # The word that the deck leaves out in each sentence, as its context suggests.
@@ -118,3 +120,61 @@ def test_the_quiz_in_a_terminal_counts_right_answers() -> None:
     os.close(ours)
     assert process.returncode == 0
     assert "1 of 2 right" in said and f"it is {second.answers[0]}" in said
+
+
+@pytest.mark.claim("N4")
+def test_the_references_of_the_decks_and_the_paper_of_each_model_are_listed() -> None:
+    titles = {one.title for one in references()}
+    assert len(titles) == len(references())
+    cited = (
+        "The Annotated Transformer",
+        "The Illustrated Transformer",
+        "Attention? Attention!",
+        "Tensor2Tensor",
+        "GluonNLP",
+    )
+    for name in cited:
+        (one,) = [one for one in references() if name in one.title]
+        assert one.decks and one.link
+    of_models = {kind for one in references() for kind in one.models}
+    assert of_models == {kind for kind, model in MODELS.items() if model.folder != "heads"}
+    for one in references():
+        assert one.authors and one.where and (one.year is None or 1990 < one.year < 2030)
+        assert set(one.topics) <= set(topics()) and one.topics
+        assert set(one.decks) <= {deck.name for deck in decks()}
+        assert not one.where.startswith("arXiv:") or one.link == f"https://arxiv.org/abs/{one.where[6:]}"
+        running = [name for name in one.topics if topics()[name].code]
+        assert bool(one.code) == (not one.cited) and (one.cited or running)
+
+
+@pytest.mark.claim("N4")
+def test_the_command_prints_every_reference() -> None:
+    done = CliRunner().invoke(app, ["lectures", "references"])
+    said = " ".join(done.output.split())
+    assert all(" ".join(one.title.split()) in said for one in references())
+    (record,) = [
+        json.loads(line) for line in CliRunner().invoke(app, ["lectures", "references", "--json"]).output.splitlines()
+    ]
+    assert record["references"] == json.loads(json.dumps([one.record() for one in references()]))
+
+
+@pytest.mark.claim("G10")
+def test_alphafold_is_a_reference_and_nothing_more() -> None:
+    (paper,) = [one for one in references() if "AlphaFold" in one.title]
+    assert (paper.year, paper.link) == (2021, "https://doi.org/10.1038/s41586-021-03819-2")
+    assert paper.cited and paper.code == [] and paper.decks == ["pilehvar"]
+    assert "G10" in topics()["alphafold"].ids and paper.topics == ["alphafold"]
+
+
+@pytest.mark.claim("N5")
+def test_every_takeaway_has_a_command_and_a_test() -> None:
+    root = Path(__file__).parents[2]
+    assert {one.deck for one in takeaways()} == {"han", "xing", "yoon"}
+    for one in takeaways():
+        assert one.topic in topics() and topics()[one.topic].claims, one
+        record = one.record()
+        assert record["run"] in topics()[one.topic].run
+        assert record["tests"] and all((root / test).is_file() for test in record["tests"])
+    done = CliRunner().invoke(app, ["lectures", "takeaways"])
+    said = " ".join(done.output.split())
+    assert all(one.text in said and " ".join(one.record()["run"].split()) in said for one in takeaways())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heedful.cli.output import json_line, say
-from heedful.lectures.decks import Deck, Topic, decks, find, topics
+from heedful.lectures.decks import Deck, Topic, decks, find, references, takeaways, topics
 
 WIDE = 120  # columns of a file or a pipe
 CARDS = 3  # topics that are shown in full
@@ -21,7 +22,7 @@ def lectures_command(words: Sequence[str], as_json: bool) -> None:
     found = find(" ".join(words)) if words else None
     chosen = [topics()[name] for name in found.topics] if isinstance(found, Deck) else found
     if as_json:
-        for record in _decks() if chosen is None else (topic.record() for topic in chosen):
+        for record in [deck._asdict() for deck in decks()] if chosen is None else map(full_record, chosen):
             say(json_line(record))
         return
     console = Console(markup=False, highlight=False)
@@ -38,10 +39,17 @@ def lectures_command(words: Sequence[str], as_json: bool) -> None:
     else:
         for topic in chosen:
             card(console, topic)
+            if topic.name == "references":
+                print_references(console)
+            if topic.name == "takeaways":
+                print_takeaways(console)
 
 
-def _decks() -> Iterable[dict[str, object]]:
-    return (deck._asdict() for deck in decks())
+def full_record(topic: Topic) -> dict[str, Any]:
+    """A topic as JSON, with the list that it is about, if any."""
+    lists = {"references": references, "takeaways": takeaways}
+    listed = {name: [one.record() for one in every()] for name, every in lists.items() if name == topic.name}
+    return topic.record() | listed
 
 
 def overview(console: Console) -> None:
@@ -98,6 +106,26 @@ def card(console: Console, topic: Topic) -> None:
         table.add_row(Text("" if label == before else label, "dim"), about)
         before = label
     console.print(Padding(table, (0, 0, 1, 2)))
+
+
+def print_references(console: Console) -> None:
+    """The reference list, with the files of Heedful about each."""
+    for one in references():
+        year = f", {one.year}" if one.year else ""
+        console.print(Text(one.title, "bold"), Text(f"{one.authors}{year}"))
+        files = ", ".join(f"heedful/{file}" for file in one.code) or "cited, not implemented"
+        console.print(Padding(Text(one.link or one.where, "cyan") + Text(f"  {files}", "dim"), (0, 0, 1, 2)))
+
+
+def print_takeaways(console: Console) -> None:
+    """The closing bullets with a command for each."""
+    for deck in decks():
+        bullets = [one.record() for one in takeaways() if one.deck == deck.name]
+        if bullets:
+            console.print(Text(f"{deck.title}: {deck.lecturer}", "bold"))
+        for one in bullets:
+            console.print(Padding(Text(f"- {one['text']}"), (0, 0, 0, 2)))
+            console.print(Padding(Text(one["run"], "cyan") + Text(f"  {', '.join(one['tests'])}", "dim"), (0, 0, 0, 4)))
 
 
 def _time(minutes: float) -> str:

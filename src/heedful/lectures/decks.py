@@ -94,6 +94,51 @@ class Topic(NamedTuple):
         }
 
 
+class Takeaway(NamedTuple):
+    """A closing bullet of a deck, and the topic that shows it."""
+
+    deck: str
+    text: str
+    topic: str
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON, with a command and the tests."""
+        topic = topics()[self.topic]
+        tests = list(dict.fromkeys(claim.test for claim in topic.claims))
+        return {**self._asdict(), "run": topic.run[0], "tests": tests}
+
+
+class Reference(NamedTuple):
+    """A paper or a tutorial, and the topics and models that it is about."""
+
+    title: str
+    authors: str
+    where: str  # arXiv id, DOI, venue or address
+    topics: Sequence[str]
+    year: int | None = None
+    decks: Sequence[str] = ()  # those that cite it
+    models: Sequence[str] = ()  # kinds of models in a recipe
+    cited: bool = False  # cited only: Heedful does not implement it
+
+    @property
+    def link(self) -> str | None:
+        """Its address, where there is one."""
+        found = re.search(r"(arXiv|doi):(\S+)|(https:\S+)", self.where)
+        if found is None:
+            return None
+        kind, name, address = found.groups()
+        return address or (f"https://arxiv.org/abs/{name}" if kind == "arXiv" else f"https://doi.org/{name}")
+
+    @property
+    def code(self) -> list[str]:
+        """The files of Heedful about it; none for what is only cited."""
+        return [] if self.cited else list(dict.fromkeys(file for name in self.topics for file in topics()[name].code))
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        return {**self._asdict(), "link": self.link, "code": self.code}
+
+
 class Command(NamedTuple):
     """A command of a topic, with the words that a shell makes of it."""
 
@@ -132,6 +177,19 @@ def runs() -> dict[str, Training]:
     return {name: Training(**run) for name, run in _data()["runs"].items()}
 
 
+@cache
+def takeaways() -> tuple[Takeaway, ...]:
+    """The closing bullets, deck by deck."""
+    return tuple(Takeaway(**takeaway) for takeaway in _data()["takeaway"])
+
+
+@cache
+def references() -> tuple[Reference, ...]:
+    """Tutorials that the decks point to, then the papers behind models and topics."""
+    with open(Path(__file__).with_name("references.toml"), "rb") as file:
+        return tuple(Reference(**reference) for reference in tomllib.load(file)["reference"])
+
+
 def commands() -> Iterator[Command]:
     """Every command of every topic, those that train shared runs first."""
     for name, run in runs().items():
@@ -142,10 +200,12 @@ def commands() -> Iterator[Command]:
 
 
 def overview() -> dict[str, Any]:
-    """All decks and topics as JSON."""
+    """Decks, topics, references and takeaways as JSON."""
     return {
         "decks": [deck._asdict() for deck in decks()],
         "topics": {name: topic.record() for name, topic in topics().items()},
+        "references": [reference.record() for reference in references()],
+        "takeaways": [takeaway.record() for takeaway in takeaways()],
     }
 
 

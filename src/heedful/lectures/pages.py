@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from heedful.lectures.claims import Claim, render, sheet
-from heedful.lectures.decks import Deck, Topic, decks, topics
+from heedful.lectures.decks import Deck, Topic, decks, references, takeaways, topics
 
 NOTE = "<!-- Written by `python -m heedful.lectures.pages docs` from src/heedful/lectures/decks.toml. -->"
 
@@ -19,7 +19,11 @@ NOTE = "<!-- Written by `python -m heedful.lectures.pages docs` from src/heedful
 def pages() -> dict[str, str]:
     """The text of each page by its path below docs/."""
     decked = {f"lectures/{deck.name}.md": "\n".join(_deck(deck)) + "\n" for deck in decks()}
-    return {"claims.md": render(sheet()), "lectures.md": "\n".join(_overview()) + "\n"} | decked
+    lists = {
+        "lectures/references.md": "\n".join(_references()) + "\n",
+        "lectures/takeaways.md": "\n".join(_takeaways()) + "\n",
+    }
+    return {"claims.md": render(sheet())} | lists | {"lectures.md": "\n".join(_overview()) + "\n"} | decked
 
 
 def _overview() -> Iterator[str]:
@@ -35,6 +39,7 @@ def _overview() -> Iterator[str]:
         link = f"[{deck.title}](lectures/{deck.name}.md)"
         yield f"| {link} | {deck.lecturer}, {deck.course} | {len(deck.topics)} | {unfinished} |"
     yield ""
+    yield "The decks' [references](lectures/references.md) and [takeaways](lectures/takeaways.md) have their own pages."
     yield "Every row of the decks that a test proves is in the [claim sheet](claims.md). These do not run yet:"
     yield ""
     for topic in topics().values():
@@ -68,6 +73,39 @@ def _topic(topic: Topic) -> Iterator[str]:
     for claim in topic.errata:
         yield f"- erratum {claim.id}: {claim.statement}{_reading(claim)} ([{_file(claim)}](../../{claim.test}))"
     yield from (f"- **open**: {name}" for name in topic.open)
+
+
+def _references() -> Iterator[str]:
+    yield from (
+        NOTE,
+        "",
+        "# References",
+        "",
+        "Tutorials that the [lectures](../lectures.md) point to, then papers.",
+        "",
+    )
+    yield from ("| title | authors | year | where | in Heedful |", "|---|---|---|---|---|")
+    for one in references():
+        where = f"[{one.where}]({one.link})" if one.link and "https:" not in one.where else one.link or one.where
+        files = ", ".join(f"[{file}](../../src/heedful/{file})" for file in one.code)
+        yield f"| {one.title} | {one.authors} | {one.year or ''} | {where} | {files or 'cited only'} |"
+
+
+def _takeaways() -> Iterator[str]:
+    yield from (
+        NOTE,
+        "",
+        "# Takeaways",
+        "",
+        "The closing bullets of the [lectures](../lectures.md), with something to run.",
+    )
+    for deck in decks():
+        bullets = [one.record() for one in takeaways() if one.deck == deck.name]
+        if bullets:
+            yield from ("", f"## {deck.lecturer}", "")
+        for one in bullets:
+            tests = ", ".join(f"[{test.rpartition('/')[2]}](../../{test})" for test in one["tests"])
+            yield f"- {one['text']} `{one['run']}` ({tests})"
 
 
 def _anchor(topic: Topic) -> str:
