@@ -47,9 +47,12 @@ def lectures_command(words: Sequence[str], as_json: bool) -> None:
 
 def full_record(topic: Topic) -> dict[str, Any]:
     """A topic as JSON, with the list that it is about, if any."""
-    lists = {"references": references, "takeaways": takeaways}
-    listed = {name: [one.record() for one in every()] for name, every in lists.items() if name == topic.name}
-    return topic.record() | listed
+    record = topic.record()
+    if topic.name == "references":
+        record["references"] = [one.record() for one in references()]
+    if topic.name == "takeaways":
+        record["takeaways"] = [one.record() for one in takeaways()]
+    return record
 
 
 def overview(console: Console) -> None:
