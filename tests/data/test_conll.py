@@ -143,7 +143,7 @@ def test_blank_tags_are_refused(tmp_path: Path, tag: str) -> None:
 
 
 def test_files_without_words_are_refused(tmp_path: Path) -> None:
-    assert problem(tmp_path, "-DOCSTART- O\n\n\n").message == "there is no sentence to read"
+    assert problem(tmp_path, "-DOCSTART- O\n\n\n").message == "there are no sentences"
 
 
 # ------------------------------------------------------------------ JSON lines

@@ -397,7 +397,7 @@ def test_invalid_arrays_are_refused(tmp_path: Path, array: NDArray[Any], message
 
 
 def test_the_first_invalid_pixel_is_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.data.images.pixels.AT_ONCE", 40)  # two images at a time
+    monkeypatch.setattr("heedful.data.images.pixels.CHUNK", 40)  # two images at a time
     many = np.zeros((9, 4, 5))
     many[7, 3, 2] = many[8, 0, 0] = np.nan
     assert "nan in image 7, channel 0, row 3, column 2" in str(refused(arrays(tmp_path, many)))
@@ -520,7 +520,7 @@ def test_one_float_among_integers_changes_no_value(tmp_path: Path) -> None:
         ("1,2,3,4\n1,2,1_0,4\n", ":2, column 3", "not a number"),
         ("1;2;3;4\n", ":1, column 1", "not a number"),
         ("1,2,3,4\n1,2,\0,4\n", ":2:5", "not text"),
-        ("\n\n", "", "no line with numbers"),
+        ("\n\n", "", "there are no numbers"),
     ],
 )
 def test_invalid_rows_are_located(tmp_path: Path, text: str, place: str, message: str) -> None:

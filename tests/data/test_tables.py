@@ -110,7 +110,7 @@ def test_number_words_in_several_languages_need_no_file() -> None:
         ("sentence\tlabel\na\t1\n", {}, ":1:1", "no column 'text'"),
         ("text\tlabel\na\t1\n", {"label": 2}, ":1:1", "no column 2"),
         ("text\tlabel\n \t1\n", {}, "", "no text to read"),
-        ("\n\n", {}, "", "no line with text"),
+        ("\n\n", {}, "", "there are no texts"),
     ],
 )
 def test_table_errors_are_located(

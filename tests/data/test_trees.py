@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.data.trees.treebank import DEEPEST, IGNORE_INDEX, SentimentTrees, Tree, parse_tree, read_trees
+from heedful.data.trees.treebank import IGNORE_INDEX, MAX_DEPTH, SentimentTrees, Tree, parse_tree, read_trees
 from heedful.errors import UserError
 
 DATA = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"))
@@ -59,8 +59,8 @@ BAD = [
     ("(3 It is)", 7, "'is' besides", "one word"),
     ("(3 (2 It) is)", 11, "'is' besides", "one word"),
     ("(3 It (2 is))", 7, "a node after 'It'", "a word or nodes"),
-    ("(1 " * (DEEPEST + 1) + "a" + ")" * (DEEPEST + 1), 3 * DEEPEST + 1, "level 1,001", "too deep"),
-    ("(1 " * 33_000, 3 * DEEPEST + 1, "level 1,001", "too deep"),
+    ("(1 " * (MAX_DEPTH + 1) + "a" + ")" * (MAX_DEPTH + 1), 3 * MAX_DEPTH + 1, "level 1,001", "too deep"),
+    ("(1 " * 33_000, 3 * MAX_DEPTH + 1, "level 1,001", "too deep"),
 ]
 
 
@@ -76,7 +76,7 @@ def test_malformed_trees_are_located(line: str, column: int, found: str, message
 
 
 def test_the_maximum_depth_is_accepted() -> None:
-    assert len(parse_tree("(1 " * DEEPEST + "a" + ")" * DEEPEST, "here", 5)) == DEEPEST
+    assert len(parse_tree("(1 " * MAX_DEPTH + "a" + ")" * MAX_DEPTH, "here", 5)) == MAX_DEPTH
 
 
 def test_plain_and_gzip_files_are_equal_and_blank_lines_counted(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_missing_files_and_unknown_formats_are_reported(tmp_path: Path) -> None:
         load_vectors(tmp_path / "none")
     with pytest.raises(UserError, match="this is a folder"):
         load_vectors(tmp_path)
-    with pytest.raises(UserError, match="there is no such format"):
+    with pytest.raises(UserError, match="unknown format"):
         load_vectors(tmp_path, "bin")  # type: ignore[arg-type]
 
 
@@ -183,7 +183,7 @@ def test_vectors_fill_the_rows_of_a_vocabulary(tmp_path: Path, name: str) -> Non
     found = load_word2vec(tmp_path / name, {"c": 0, "new": 1, "a": 2}, table)
     assert found is table
     assert (table == np.stack([vectors["c"], np.full(4, 9), vectors["a"]])).all()
-    with pytest.raises(UserError, match="do not fit the matrix"):
+    with pytest.raises(UserError, match="do not match the matrix"):
         load_word2vec(tmp_path / name, {"c": 0}, np.zeros((3, 5), np.float32))
 
 

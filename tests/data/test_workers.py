@@ -56,7 +56,7 @@ def test_workers_load_shards_of_batches() -> None:
 
 def lost(spoil: int, patience: float, monkeypatch: pytest.MonkeyPatch, batch_tokens: int = 256) -> UserError:
     """The error that comes of one worker that gets a signal."""
-    monkeypatch.setattr(feeding, "PATIENCE", patience)
+    monkeypatch.setattr(feeding, "TIMEOUT", patience)
     source = load_batches(PairBatches(ENCODED, 0, batch_tokens, packed=True), places(), 2)
     next(source)
     worker = multiprocessing.active_children()[0]
@@ -146,7 +146,7 @@ def test_finite_positions_end() -> None:
 
 
 def test_the_worker_timeout_is_below_a_minute() -> None:
-    assert feeding.PATIENCE <= 50
+    assert feeding.TIMEOUT <= 50
 
 
 def test_an_error_in_a_worker_is_raised_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

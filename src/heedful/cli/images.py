@@ -21,7 +21,7 @@ from heedful.data.formats.idx import read_idx
 from heedful.data.images.image_files import read_image_file
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.images.pixels import to_images, to_labels
-from heedful.data.images.sources import PICTURES, ImageFolders, Images, scale_pixels
+from heedful.data.images.sources import IMAGE_SUFFIXES, ImageFolders, Images, scale_pixels
 from heedful.errors import UserError, printable, shown
 from heedful.files.reading import exists, is_folder, open_file
 from heedful.runs.images import test_images
@@ -53,7 +53,7 @@ def read_images(path: str, canvas: ImageSpec) -> Images:
     if is_folder(place):
         return _folder(place, canvas)
     suffix = place.suffix.lower()
-    if suffix in PICTURES:
+    if suffix in IMAGE_SUFFIXES:
         return Images(_read_image(place, canvas)[None])
     if suffix == ".npz":
         return _archive(place, key or None, canvas)

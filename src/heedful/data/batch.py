@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 Value = TypeVar("Value")
 Number = TypeVar("Number", int, NDArray[np.int64])
 MULTIPLE = 8  # lengths are padded to multiples of this, the tile size of tensor cores
-PAD = 0  # the padding token of our own tokenizers
+PAD = 0  # the padding id of Heedful's tokenizers
 
 
 class TensorBatch:
@@ -42,33 +42,33 @@ def fingerprint(*arrays: NDArray[Any]) -> str:
 class EpochCache(Generic[Value]):
     """Caches a function of the epoch for the last two epochs."""
 
-    def __init__(self, make: Callable[[int], Value]) -> None:
-        self._make = make
-        self._kept: dict[int, Value] = {}
+    def __init__(self, compute: Callable[[int], Value]) -> None:
+        self._compute = compute
+        self._cache: dict[int, Value] = {}
 
     def __call__(self, epoch: int) -> Value:
-        if epoch not in self._kept:
-            self._kept = dict([*list(self._kept.items())[-1:], (epoch, self._make(epoch))])
-        return self._kept[epoch]
+        if epoch not in self._cache:
+            self._cache = dict([*list(self._cache.items())[-1:], (epoch, self._compute(epoch))])
+        return self._cache[epoch]
 
 
 class Epochs:
     """One epoch after another, each planned as a list of batches (arrays of row numbers)."""
 
     def __init__(self, plan: Callable[[int], list[Ints]]) -> None:
-        self._planned = EpochCache(plan)
+        self._plans = EpochCache(plan)
         self._starts = [0]  # position of the first batch of each epoch planned so far
 
     def at(self, position: int) -> Ints:
         """The rows at a position, counted from 0 over all epochs."""
         epoch = self.epoch_of(position)
-        return self._planned(epoch)[position - self._starts[epoch]]
+        return self._plans(epoch)[position - self._starts[epoch]]
 
     def epoch_of(self, position: int) -> int:
         """The epoch, counted from 0, that a position belongs to."""
-        # Epochs differ slightly in their number of batches, so a far position needs all plans before it.
+        # Epochs differ slightly in their number of batches, so a position needs the plans of all epochs before it.
         while self._starts[-1] <= position:
-            self._starts.append(self._starts[-1] + len(self._planned(len(self._starts) - 1)))
+            self._starts.append(self._starts[-1] + len(self._plans(len(self._starts) - 1)))
         return bisect_right(self._starts, position) - 1
 
 
@@ -91,7 +91,7 @@ class Ragged:
 
     @classmethod
     def of(cls, lengths: Sequence[int], parts: Sequence[NDArray[np.int32]]) -> Ragged:
-        """Rows that lie one after the other in some arrays."""
+        """Build it from arrays that contain the rows one after the other."""
         return cls(np.concatenate(parts), np.cumsum([0, *lengths], dtype=np.int64))
 
     def __getitem__(self, row: int) -> NDArray[np.int32]:
@@ -103,7 +103,7 @@ class Ragged:
         return np.diff(self.starts)
 
     def packed(self, rows: NDArray[np.int64], room: int, first: int, last: int) -> Tensor:
-        """Pack some rows, each without its first `first` and last `last` ids, into one row of a fixed size."""
+        """Pack rows, each without its first `first` and last `last` ids, into one row of `room` positions."""
         ids = np.full((1, room), PAD, dtype=np.int64)  # (1, S)
         parts = [self.flat[self.starts[row] + first : self.starts[row + 1] - last] for row in rows]
         filled = np.concatenate([self.flat[:0], *parts])
@@ -111,15 +111,15 @@ class Ragged:
         return torch.from_numpy(ids)
 
     def padded(self, rows: NDArray[np.int64], widest: int) -> tuple[Tensor, Tensor]:
-        """Some rows side by side, and their lengths; the width is a multiple of 8 unless that passes the widest."""
+        """Pad rows to a common width, and return their lengths; the width is a multiple of 8, but at most `widest`."""
         lengths = self.starts[rows + 1] - self.starts[rows]  # (B,)
-        places = np.arange(min(round_up(int(lengths.max())), widest))  # (S,)
-        real = places < lengths[:, None]  # (B, S)
+        positions = np.arange(min(round_up(int(lengths.max())), widest))  # (S,)
+        real = positions < lengths[:, None]  # (B, S)
         ids = np.full(real.shape, PAD, dtype=np.int64)  # (B, S)
-        ids[real] = self.flat[(self.starts[rows][:, None] + places)[real]]
+        ids[real] = self.flat[(self.starts[rows][:, None] + positions)[real]]
         return torch.from_numpy(ids), torch.from_numpy(lengths)
 
 
 def round_up(length: Number) -> Number:
-    """A length, or an array of them, rounded up to what it is padded to."""
+    """A length, or an array of lengths, rounded up to a multiple of 8."""
     return -(-length // MULTIPLE) * MULTIPLE

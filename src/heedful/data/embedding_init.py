@@ -1,4 +1,4 @@
-"""Initial word vectors of an embedding; readable without numpy."""
+"""Initial word vectors of an embedding; imports no numpy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddingInit(Config):
-    """A file of word vectors. Words that are not in it are randomly initialized."""
+    """A file of pretrained word vectors; other words are randomly initialized."""
 
     file: Name = Field(description="file of word vectors, plain or gzip, relative to the working directory")
     read_fn: Literal["load_word2vec", "load_glove"] = Field(
@@ -45,10 +45,10 @@ class EmbeddingInit(Config):
 
 
 def require_width(vectors: WordVectors, width: int, file: str | Path) -> None:
-    """Refuse word vectors that are not as wide as the model."""
+    """Refuse word vectors whose width is not the model's."""
     if vectors.width != width:
         raise UserError(
             "the width of the word vectors differs from the model's", where="model.width",
-            found=f"{width}, but {vectors.width} numbers a word in {file}", expected="the same",
+            found=f"{width}, but {vectors.width} numbers per word in {file}", expected="the same",
             todo=f"write model.width: {vectors.width}",
         )  # fmt: skip

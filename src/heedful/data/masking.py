@@ -1,6 +1,6 @@
-"""Masked language modelling: which tokens are masked, and what replaces them (Devlin et al., 2019, section 3.1).
+"""Masked language modelling: which tokens are masked, and what repositions them (Devlin et al., 2019, section 3.1).
 
-All randomness is passed in as numbers, so that every step is a pure function.
+Random numbers are arguments, so that every step is a pure function.
 
 B rows, T positions in a row, V vocabulary.
 """
@@ -14,27 +14,27 @@ from numpy.typing import NDArray
 
 from heedful.data.tokenizers.base import MaskTokenizer
 
-MASKED, SWAPPED = 0.8, 0.1  # shares of the masked tokens: [MASK], a random token; the rest stay unchanged
+MASKED, SWAPPED = 0.8, 0.1  # shares replaced by [MASK] and by a random token; the rest stay unchanged
 Ids = NDArray[np.int32]
 Numbers = NDArray[np.uint64]
-Places = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class MaskingVocab:
-    """What masking needs to know about a vocabulary."""
+    """The properties of a vocabulary that masking needs."""
 
     pad: int
     cls: int
     sep: int
     mask: int
-    special: Places  # (V,) special tokens, the unknown token included
-    continues_word: Places  # (V,) tokens that continue a word
-    ordinary: Ids  # the tokens that are text
+    special: Mask  # (V,) special tokens, the unknown token included
+    continues_word: Mask  # (V,) tokens that continue a word
+    ordinary: Ids  # tokens that are not special
 
     @classmethod
     def of(cls, tokenizer: MaskTokenizer) -> MaskingVocab:
-        """From a tokenizer."""
+        """The properties of a tokenizer's vocabulary."""
         special = np.isin(np.arange(tokenizer.vocab), list(tokenizer.special))  # (V,)
         continues_word = np.array(tokenizer.continues_word)  # (V,)
         ordinary = np.flatnonzero(~special).astype(np.int32)
@@ -42,47 +42,47 @@ class MaskingVocab:
 
 
 def count_masked(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """How many tokens of each sequence are masked: a share, rounded, at least one."""
+    """The number of masked tokens of each sequence: a share, rounded, at least one."""
     return np.maximum(1, np.rint(share * lengths)).astype(np.int64)
 
 
-def choose_tokens(text: Places, counts: NDArray[np.int64], luck: Numbers) -> Places:
+def choose_tokens(text: Mask, counts: NDArray[np.int64], random: Numbers) -> Mask:
     """Choose `counts` positions (B, T) of text in each row: those with the smallest random numbers."""
-    ranked = np.where(text, luck, ~np.uint64(0))  # (B, T)
+    ranked = np.where(text, random, ~np.uint64(0))  # (B, T)
     counts = np.minimum(counts, text.sum(1))  # (B,)
     least = np.sort(ranked, axis=1)[np.arange(len(ranked)), np.maximum(counts, 1) - 1]  # (B,)
-    found: Places = text & (ranked <= least[:, None]) & (counts > 0)[:, None]
-    return found
+    chosen: Mask = text & (ranked <= least[:, None]) & (counts > 0)[:, None]
+    return chosen
 
 
-def choose_whole_words(text: Places, continues_word: Places, counts: NDArray[np.int64], luck: Numbers) -> Places:
-    """Like `choose_tokens`, for whole words: in random order, each word that still fits."""
-    found = np.zeros_like(text)  # (B, T)
+def choose_whole_words(text: Mask, continues_word: Mask, counts: NDArray[np.int64], random: Numbers) -> Mask:
+    """Like `choose_tokens`, for whole words: in random order, each word that fits the remaining count."""
+    chosen = np.zeros_like(text)  # (B, T)
     for row, left in enumerate(counts.tolist()):
-        places = np.flatnonzero(text[row])
-        if not len(places):
+        positions = np.flatnonzero(text[row])
+        if not len(positions):
             continue
-        begins = ~continues_word[row, places] | (np.diff(places, prepend=-2) > 1)
+        begins = ~continues_word[row, positions] | (np.diff(positions, prepend=-2) > 1)
         begins = np.flatnonzero(begins)  # first piece of each word, among the text positions
-        ends = np.append(begins[1:], len(places))
-        for word in np.argsort(luck[row, places[begins]], kind="stable").tolist():
+        ends = np.append(begins[1:], len(positions))
+        for word in np.argsort(random[row, positions[begins]], kind="stable").tolist():
             size = ends[word] - begins[word]
             if size <= left:
-                found[row, places[begins[word] : ends[word]]] = True
+                chosen[row, positions[begins[word] : ends[word]]] = True
                 left -= size
             if not left:
                 break
-    return found
+    return chosen
 
 
-def apply_masking(ids: Ids, hidden: Places, luck: Numbers, other: Numbers, marks: MaskingVocab) -> Ids:
+def apply_masking(ids: Ids, masked: Mask, random: Numbers, other: Numbers, vocab: MaskingVocab) -> Ids:
     """Replace most masked tokens by [MASK] and some by random tokens; the rest stay unchanged.
 
-    `luck` and `other` are random numbers for each masked position, row by row.
+    `random` and `other` are random numbers for each masked position, row by row.
     """
-    share = luck / 2.0**64  # of each masked position
-    kept = ids[hidden]
-    some = marks.ordinary[other % np.uint64(len(marks.ordinary))]
-    changed = ids.copy()
-    changed[hidden] = np.where(share < MASKED, marks.mask, np.where(share < MASKED + SWAPPED, some, kept))
-    return changed
+    share = random / 2.0**64  # uniform in [0, 1) for each masked position
+    original = ids[masked]
+    swapped = vocab.ordinary[other % np.uint64(len(vocab.ordinary))]
+    result = ids.copy()
+    result[masked] = np.where(share < MASKED, vocab.mask, np.where(share < MASKED + SWAPPED, swapped, original))
+    return result

@@ -1,4 +1,4 @@
-"""Which sample comes when: pure functions of a seed and counters, with no state to save."""
+"""The order of samples: random permutations as pure functions of a seed and counters, with no state to save."""
 
 import numpy as np
 from numpy.typing import NDArray

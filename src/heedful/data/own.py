@@ -1,4 +1,4 @@
-"""Examples that a user gives from Python in place of files, each in the plain form of its task."""
+"""Examples from Python instead of files, in the plain form of each task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Dataset(NamedTuple):
-    """Examples of one's own for `heedful.train(recipe, run, data=...)`, in the form of the recipe's task."""
+    """Your own examples for `heedful.train(recipe, run, data=...)`, in the form of the recipe's task."""
 
     train: Iterable[object]
     valid: Iterable[object]
@@ -31,7 +31,7 @@ class Dataset(NamedTuple):
 
 
 class OwnData(Config):
-    """Examples that Python gives; a run keeps their SHA-256, not the examples."""
+    """Examples from Python; a run stores their SHA-256, not the examples."""
 
     kind: Literal["own"] = "own"
     test: Literal[True] | None = Field(None, description="whether there are examples for the test scores; null: none")
@@ -39,14 +39,14 @@ class OwnData(Config):
 
     @classmethod
     def of(cls, splits: Mapping[Split, Any]) -> Self:
-        """The settings of data that are there."""
+        """The settings of these examples."""
         data = cls(test=True if "test" in splits else None)
         data._splits.update(splits)
         return data
 
     @property
     def valid(self) -> bool:
-        """There are always examples to watch progress on."""
+        """There are always validation examples."""
         return True
 
     def read(self, split: Split) -> Any:
@@ -56,17 +56,17 @@ class OwnData(Config):
         raise self.problems()[0] if not self._splits else no_data(split)
 
     def file(self, split: Split) -> str:
-        """What errors name in place of a file."""
+        """The name of a split in errors."""
         return f"data.{split}"
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """That Python has not given them."""
+        """An error if no examples were given."""
         if self._splits:
             return []
         return [
             UserError(
                 "the examples of this recipe come from Python", where="data", found="kind: own, and no examples",
-                todo="give them: heedful.train(recipe, run, data=heedful.Dataset(train=..., valid=...))",
+                todo="pass them: heedful.train(recipe, run, data=heedful.Dataset(train=..., valid=...))",
             )
         ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Which sequences come at each position of training, of those that have one side only: a function of the seed alone."""
+"""The order of training batches of single sequences: a function of the seed alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from heedful.data.pairs.batches import (
     split_by_budget,
 )
 
-Plan = Callable[[Ints, int, int, int], list[Ints]]  # lengths, seed, epoch, size of a batch -> its batches
+Plan = Callable[[Ints, int, int, int], list[Ints]]  # lengths, seed, epoch, batch size -> batches of an epoch
 
 BatchT = TypeVar("BatchT", covariant=True)
 
@@ -32,17 +32,17 @@ class EncodedSequences(Protocol[BatchT]):
 
     @property
     def lengths(self) -> Ints:
-        """The tokens of each."""
+        """The number of tokens of each sequence."""
 
     @property
     def with_targets(self) -> Ints:
-        """Those from which there is something to learn."""
+        """The rows of the sequences that have a target."""
 
     def batch(self, rows: Ints) -> BatchT:
-        """Some of them, a row each."""
+        """A batch of these sequences, one per row."""
 
     def pack(self, rows: Ints, room: int, most: int) -> BatchT:
-        """Some of them packed into one row of `room` positions, with space for `most` sequences."""
+        """A batch of these sequences packed into one row of `room` positions, with space for `most` sequences."""
 
 
 class RowSchedule(Epochs):
@@ -54,11 +54,11 @@ class RowSchedule(Epochs):
     def __init__(self, lengths: Ints, seed: int, batch_tokens: int, packed: bool, examples: int | None = None) -> None:
         self.most = examples or max_packed(batch_tokens)  # sequences in a packed batch
         plans: tuple[Plan, Plan] = (plan_by_budget, plan_packed) if examples is None else (plan_by_length, plan_random)
-        choose = plans[packed]
-        usual = self.most * float(lengths.mean())  # tokens in a batch of a fixed number of sequences
-        self._step = batch_tokens if examples is None else TILE * max(1, round(usual / SHAPES / TILE))
+        plan = plans[packed]
+        mean = self.most * float(lengths.mean())  # tokens in a batch of a fixed number of sequences
+        self._step = batch_tokens if examples is None else TILE * max(1, round(mean / SHAPES / TILE))
         sides = np.stack([lengths, np.ones_like(lengths)], axis=1)  # (N, 2), as of pairs with an empty side
-        super().__init__(lambda epoch: choose(sides, seed, epoch, examples or batch_tokens))
+        super().__init__(lambda epoch: plan(sides, seed, epoch, examples or batch_tokens))
 
     def room(self, tokens: int) -> int:
         """The width of a packed batch with `tokens` tokens: constant, or one of a few values."""
@@ -76,7 +76,7 @@ def plan_random(lengths: Ints, seed: int, epoch: int, examples: int) -> list[Int
 
 
 def split_rows(rows: Ints, examples: int) -> list[Ints]:
-    """Rows in parts of a size, the last one smaller."""
+    """Split rows into parts of `examples` rows; the last may be smaller."""
     return [rows[start : start + examples] for start in range(0, len(rows), examples)]
 
 
@@ -92,7 +92,7 @@ class SequenceBatches(Generic[BatchT]):
     A batch has a fixed number of examples, if given, else as many as fit the token budget.
     """
 
-    one_shape: ClassVar = False  # there are rows of several lengths
+    one_shape: ClassVar = False
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class SequenceBatches(Generic[BatchT]):
         return self.encoded.pack(rows, self._rows.room(int(self._lengths[rows].sum())), self._rows.most)
 
     def tokens(self, position: int) -> int:
-        """How many examples the whole batch at a position has."""
+        """The number of examples in the whole batch at a position."""
         return len(self._at(position))
 
     def epoch_of(self, position: int) -> int:

@@ -1,6 +1,6 @@
 """Batches in order, prepared on demand or ahead of time by worker processes.
 
-Batch positions are known in advance, so nothing needs to be coordinated: of n workers, worker i makes every nth
+Batch positions are known in advance, so workers need no coordination: of n workers, worker i prepares every nth
 batch, starting from i. Each sends through its own pipe, which blocks it when training is slower.
 """
 
@@ -27,8 +27,8 @@ import torch
 from heedful.errors import EXIT_GONE, UserError
 
 ALIGNED = 8  # bytes of the largest dtype, at whose multiples every tensor starts
-PATIENCE = 45.0  # seconds after which a worker that sends nothing is given up
-GLANCE = 0.2  # seconds between two checks that all workers are alive
+TIMEOUT = 45.0  # seconds without data after which a worker counts as dead
+POLL_INTERVAL = 0.2  # seconds between two checks that all workers are alive
 
 
 class BatchIndex(NamedTuple):
@@ -50,39 +50,39 @@ class BatchSource(Protocol):
         """The class of the batches."""
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> Any:
-        """The batch at a position, or one part of it."""
+        """The batch at a position, or one shard of it."""
 
     def epoch_of(self, position: int) -> int:
-        """The epoch that it belongs to."""
+        """The epoch of a position."""
 
 
-def load_batches(batches: BatchSource, places: BatchIndices, workers: int = 0) -> Generator[Any]:
-    """The batches at some positions, in order; the number of workers changes nothing else."""
+def load_batches(batches: BatchSource, indices: BatchIndices, workers: int = 0) -> Generator[Any]:
+    """The batches at these indices, in order; they do not depend on the number of workers."""
     if not workers:
-        yield from (batches.at(*place) for place in places())
+        yield from (batches.at(*index) for index in indices())
         return
-    for first in islice(places(), 1):
-        batches.epoch_of(first.position)  # what is wrong with the batches is raised here, not in a worker
+    for first in islice(indices(), 1):
+        batches.epoch_of(first.position)  # raises errors of the batches here, not in a worker
     pool: list[Worker] = []
-    end = partial(_dismiss, pool)
-    atexit.register(end)  # else a program that leaves this generator half read would wait for its workers forever
+    end = partial(_stop_all, pool)
+    atexit.register(end)  # else a program that does not exhaust this generator would wait for its workers forever
     try:
         for number in range(workers):
-            pool.append(Worker.hired(number, batches, partial(_turns, places, number, workers), pool))
-        for turn, _ in enumerate(places()):
+            pool.append(Worker.start(number, batches, partial(_every, indices, number, workers), pool))
+        for turn, _ in enumerate(indices()):
             yield _read(pool[turn % workers], pool, batches.kind)
     finally:
         atexit.unregister(end)
-        _dismiss(pool)
+        _stop_all(pool)
 
 
-def _dismiss(pool: list[Worker]) -> None:
+def _stop_all(pool: list[Worker]) -> None:
     while pool:
-        pool.pop().dismiss()
+        pool.pop().stop()
 
 
-def _turns(places: BatchIndices, first: int, every: int) -> Iterator[BatchIndex]:
-    return islice(places(), first, None, every)
+def _every(indices: BatchIndices, first: int, step: int) -> Iterator[BatchIndex]:
+    return islice(indices(), first, None, step)
 
 
 @dataclass(frozen=True)
@@ -94,48 +94,48 @@ class Worker:
     pipe: int
 
     @classmethod
-    def hired(cls, number: int, batches: BatchSource, places: BatchIndices, others: list[Worker]) -> Worker:
-        """A new one, which shares the data with this process."""
+    def start(cls, number: int, batches: BatchSource, indices: BatchIndices, others: list[Worker]) -> Worker:
+        """Start a worker, which shares memory with this process."""
         reading, writing = os.pipe()
-        strangers = [reading, *(other.pipe for other in others)]
-        context = get_context("fork")  # so that the data are not copied
-        process = context.Process(target=_work, args=(batches, places, writing, strangers), daemon=True)
+        unused = [reading, *(other.pipe for other in others)]
+        context = get_context("fork")  # shares the data without copying them
+        process = context.Process(target=_work, args=(batches, indices, writing, unused), daemon=True)
         process.start()
         os.close(writing)
         return cls(number, process, reading)
 
-    def dismiss(self) -> None:
-        """End it, by the one signal that a stopped process heeds."""
+    def stop(self) -> None:
+        """Kill the process; SIGKILL also ends one that is suspended."""
         self.process.kill()
         self.process.join()
         os.close(self.pipe)
 
 
-def _work(batches: BatchSource, places: BatchIndices, pipe: int, strangers: list[int]) -> None:
+def _work(batches: BatchSource, indices: BatchIndices, pipe: int, unused: list[int]) -> None:
     """The main loop of a worker, until the pipe is closed."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the whole run, which saves first and ends its workers
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the main process, which saves first and then stops its workers
         signal.signal(number, signal.SIG_IGN)
-    for other in strangers:
+    for other in unused:
         os.close(other)
     torch.set_num_threads(1)
     try:
-        for place in places():
-            _send(pipe, *_plain(batches.at(*place)))
+        for index in indices():
+            _send(pipe, *_serialize(batches.at(*index)))
     except BrokenPipeError:
         pass  # the run is over
     except Exception:
         _send(pipe, traceback.format_exc(), [])
 
 
-def _plain(batch: Any) -> tuple[list[Any], list[np.ndarray[Any, Any]]]:
-    """A batch as a list that JSON can hold, with the shape and type of each tensor, and the tensors' contents."""
+def _serialize(batch: Any) -> tuple[list[Any], list[np.ndarray[Any, Any]]]:
+    """A batch as a JSON-compatible list, with the shape and dtype of each tensor, and the arrays themselves."""
     values = [getattr(batch, field.name) for field in fields(batch)]
     values = [value.numpy() if isinstance(value, torch.Tensor) else value for value in values]
     arrays = [value for value in values if isinstance(value, np.ndarray)]
-    told = [
+    header = [
         {"shape": value.shape, "type": value.dtype.name} if isinstance(value, np.ndarray) else value for value in values
     ]
-    return told, arrays
+    return header, arrays
 
 
 def _send(pipe: int, about: object, arrays: list[np.ndarray[Any, Any]]) -> None:
@@ -148,52 +148,54 @@ def _send(pipe: int, about: object, arrays: list[np.ndarray[Any, Any]]) -> None:
 
 def _read(worker: Worker, pool: list[Worker], kind: Any) -> Any:
     """The next batch of a worker."""
-    given_up = time.monotonic() + PATIENCE
-    read = partial(_bytes, worker, pool, given_up)
+    deadline = time.monotonic() + TIMEOUT
+    read = partial(_read_bytes, worker, pool, deadline)
     header, body = np.frombuffer(read(16), dtype=np.int64).tolist()
     about, contents = json.loads(read(header)), read(body)
     if isinstance(about, str):
         raise RuntimeError(f"a worker failed to make a batch\n{about}")
     values: list[Any] = []
     begin = 0
-    for told in about:
-        if isinstance(told, dict):
-            array: np.ndarray[Any, Any] = np.ndarray(told["shape"], told["type"], contents, begin)
+    for value in about:
+        if isinstance(value, dict):
+            array: np.ndarray[Any, Any] = np.ndarray(value["shape"], value["type"], contents, begin)
             values.append(torch.from_numpy(array))
             begin += array.nbytes + -array.nbytes % ALIGNED
         else:
-            values.append(tuple(told) if isinstance(told, list) else told)
+            values.append(tuple(value) if isinstance(value, list) else value)
     return kind(*values)
 
 
-def _bytes(worker: Worker, pool: list[Worker], given_up: float, count: int) -> bytearray:
-    """Read `count` bytes from a worker, if all workers are alive and it keeps sending."""
-    found = bytearray()
-    while len(found) < count:
-        ready = select.select([worker.pipe], [], [], GLANCE)[0]
-        _require_well(pool)
+def _read_bytes(worker: Worker, pool: list[Worker], deadline: float, count: int) -> bytearray:
+    """Read `count` bytes from a worker; an error if any worker has died or this one sends nothing."""
+    data = bytearray()
+    while len(data) < count:
+        ready = select.select([worker.pipe], [], [], POLL_INTERVAL)[0]
+        _require_alive(pool)
         if ready:
-            more = os.read(worker.pipe, min(count - len(found), 1 << 20))
+            more = os.read(worker.pipe, min(count - len(data), 1 << 20))
             if not more:
                 worker.process.join()
-                _require_well(pool)
-                raise _missed(worker, pool, "has left")
-            found += more
-        elif time.monotonic() > given_up:
-            raise _missed(worker, pool, f"has sent nothing for {PATIENCE:.0f} s")
-    return found
+                _require_alive(pool)
+                raise _dead_worker_error(worker, pool, "has exited")
+            data += more
+        elif time.monotonic() > deadline:
+            raise _dead_worker_error(worker, pool, f"has sent nothing for {TIMEOUT:.0f} s")
+    return data
 
 
-def _require_well(pool: list[Worker]) -> None:
-    """Raise an error if any worker has died; one that has made all its batches may exit."""
+def _require_alive(pool: list[Worker]) -> None:
+    """Raise an error if any worker has died; one that has sent all its batches may exit."""
     for worker in pool:
         if code := worker.process.exitcode:
             killed = code < 0
-            how = f"was killed by {signal.Signals(-code).name} (signal {-code})" if killed else f"left with code {code}"
-            raise _missed(worker, pool, how)
+            how = (
+                f"was killed by {signal.Signals(-code).name} (signal {-code})" if killed else f"exited with code {code}"
+            )
+            raise _dead_worker_error(worker, pool, how)
 
 
-def _missed(worker: Worker, pool: list[Worker], how: str) -> UserError:
+def _dead_worker_error(worker: Worker, pool: list[Worker], how: str) -> UserError:
     return UserError(
         "a process that prepares batches has died", where="train.workers",
         found=f"worker {worker.number + 1} of {len(pool)} {how}",

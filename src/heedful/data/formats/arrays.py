@@ -1,4 +1,4 @@
-"""Arrays of numpy's files: .npy, which is mapped into memory, and .npz; objects are never unpickled."""
+"""Read numpy files: .npy, which is memory-mapped, and .npz; objects are never unpickled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heedful.data.formats.sources import FREE, RATIO
 from heedful.errors import UserError, shown
 from heedful.files.reading import open_file
 
-MOST_NAMED = 20  # arrays that a message lists
+MAX_NAMES = 20  # arrays that an error lists
 DAMAGED = (ValueError, TypeError, SyntaxError, EOFError, OverflowError, tokenize.TokenError)  # from an invalid header
 
 
@@ -26,8 +26,8 @@ def read_npy(path: Path) -> NDArray[Any]:
     """Memory-map the array of a .npy file."""
     try:
         with open_file(path) as file:
-            shape, order, kind, begin = _head(file, os.fstat(file.fileno()).st_size, str(path))
-        mode: Any = "c"  # what is written to it stays in memory
+            shape, order, kind, begin = _read_header(file, os.fstat(file.fileno()).st_size, str(path))
+        mode: Any = "c"  # copy-on-write
         return np.asarray(np.memmap(path, kind, mode, begin, shape, order))
     except OSError as error:
         raise UserError(f"this file cannot be read: {error.strerror}", where=str(path)) from None
@@ -38,16 +38,16 @@ def read_npz(path: Path, key: str | None, besides: str | None = None) -> NDArray
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-            chosen = [name for name in names if (name == key if key is not None else name != besides)]
-            if len(chosen) != 1:
+            matching = [name for name in names if (name == key if key is not None else name != besides)]
+            if len(matching) != 1:
                 raise UserError(
-                    "there is no such array" if key is not None else "which of these arrays holds the images?",
-                    where=str(path), found=", ".join(map(shown, names[:MOST_NAMED])) or "no array",
+                    "there is no such array" if key is not None else "the archive has several arrays",
+                    where=str(path), found=", ".join(map(shown, names[:MAX_NAMES])) or "no array",
                     expected="one array" if key is None else shown(key),
-                    todo="name it under `key`, as in data.train.key" if key is None else "use one of these names",
+                    todo="choose one with `key`, as in data.train.key" if key is None else "use one of these names",
                 )  # fmt: skip
-            entry = archive.getinfo(f"{chosen[0]}.npy")
-            where = f"{path}:{chosen[0]}"
+            entry = archive.getinfo(f"{matching[0]}.npy")
+            where = f"{path}:{matching[0]}"
             if entry.file_size > max(FREE, RATIO * entry.compress_size):
                 raise UserError(
                     "this archive has a suspiciously high compression ratio", where=where,
@@ -61,11 +61,11 @@ def read_npz(path: Path, key: str | None, besides: str | None = None) -> NDArray
         raise UserError(
             f"this archive is damaged: {error}", where=str(path), expected="a .npz file, as numpy.savez writes it"
         ) from None
-    shape, order, kind, begin = _head(BytesIO(content), len(content), where)
+    shape, order, kind, begin = _read_header(BytesIO(content), len(content), where)
     return np.frombuffer(content, kind, offset=begin).reshape(shape, order=order)
 
 
-def _head(file: BinaryIO, size: int, where: str) -> tuple[tuple[int, ...], Any, np.dtype[Any], int]:
+def _read_header(file: BinaryIO, size: int, where: str) -> tuple[tuple[int, ...], Any, np.dtype[Any], int]:
     """Shape, order, dtype and data offset of an array in a file of `size` bytes."""
     try:
         version = np.lib.format.read_magic(file)
@@ -78,16 +78,16 @@ def _head(file: BinaryIO, size: int, where: str) -> tuple[tuple[int, ...], Any, 
         ) from None  # fmt: skip
     if kind.hasobject:
         raise UserError(
-            "this array holds Python objects, which are never unpickled", where=where, found=f"an array of {kind}",
+            "this array contains Python objects, which are never unpickled", where=where, found=f"an array of {kind}",
             expected="numbers",
-            todo="save it with a type of numbers, for example numpy.save(file, array.astype('uint8'))",
+            todo="save it with a numeric dtype, for example numpy.save(file, array.astype('uint8'))",
         )  # fmt: skip
-    wanted, there = math.prod(shape) * kind.itemsize, size - file.tell()
-    if min(shape, default=0) < 0 or wanted != there:
+    expected, actual = math.prod(shape) * kind.itemsize, size - file.tell()
+    if min(shape, default=0) < 0 or expected != actual:
         raise UserError(
-            "the size of this array differs from its header", where=where, found=f"{there:,} bytes",
-            expected=f"{wanted:,} bytes: {' x '.join(map(str, shape))} numbers of {kind}", todo="write the file again",
+            "the size of this array differs from its header", where=where, found=f"{actual:,} bytes",
+            expected=f"{expected:,} bytes: {' x '.join(map(str, shape))} of {kind}", todo="write the file again",
         )  # fmt: skip
-    if not wanted:
-        raise UserError("this array is empty", where=where, found=f"sizes {shape}", expected="numbers")
+    if not expected:
+        raise UserError("this array is empty", where=where, found=f"shape {shape}", expected="numbers")
     return shape, "F" if fortran else "C", kind, file.tell()

@@ -1,4 +1,4 @@
-"""Sentences whose words have tags: columns as in CoNLL-2003, or JSON lines, plain or gzip.
+"""Tagged sentences: columns as in CoNLL-2003, or JSON lines, plain or gzip.
 
 Tags may be any labels, such as parts of speech. Chunk tags say whether a word is in a chunk, such as a name, and of
 which type. They come in several schemes: IOB1, where B- is used only between adjacent chunks of one type; IOB2, where
@@ -21,13 +21,13 @@ from heedful.errors import UserError, shown
 
 CHUNK = re.compile(r"[BIESLU]-(.+)")
 TAG = re.compile(r"O|[BIESLU]-(.+)")
-LONGEST = 1000  # characters of a tag
-BETWEEN = re.compile(r"[ \t]+")
-DOCUMENT = "-DOCSTART-"  # stands in the word column where a document starts
+MAX_TAG = 1000  # characters
+SEPARATOR = re.compile(r"[ \t]+")
+DOCUMENT = "-DOCSTART-"  # in the word column, where a document starts
 
 
 class Chunk(NamedTuple):
-    """Words from `start` to before `end`, and what they are."""
+    """The words [start, end) of a sentence, and their type, such as PER."""
 
     start: int
     end: int
@@ -43,7 +43,7 @@ class Sentence(NamedTuple):
 
 
 class Sentences(NamedTuple):
-    """The sentences of one split, and how many were empty."""
+    """The sentences of one split, and the number of empty ones."""
 
     sentences: list[Sentence]
     skipped: int
@@ -57,52 +57,52 @@ class TaggedFiles(FilePerSplit):
 
     @abstractmethod
     def rows(self, path: Path) -> Iterator[Sentence]:
-        """Every sentence of a file with its tags as they are written, those without words included."""
+        """Every sentence of a file with its original tags, empty sentences included."""
 
     def read(self, split: Split) -> Sentences:
-        """The sentences of a split, with a count of those without words."""
+        """The sentences of a split, and the number of empty ones."""
         path = self.path(split)
-        every = list(self.rows(path))
-        found = [sentence for sentence in every if sentence.words]
-        if not found:
-            raise UserError("there is no sentence to read", where=str(path), expected="words with their tags")
-        begun = any(CHUNK.fullmatch(tag) for sentence in found for tag in sentence.tags)
-        if begun if self.chunks is None else self.chunks:
-            found = [sentence._replace(tags=iob2(self.checked(sentence))) for sentence in found]
-        return Sentences(found, len(every) - len(found))
+        rows = list(self.rows(path))
+        sentences = [sentence for sentence in rows if sentence.words]
+        if not sentences:
+            raise UserError("there are no sentences", where=str(path), expected="words with their tags")
+        detected = any(CHUNK.fullmatch(tag) for sentence in sentences for tag in sentence.tags)
+        if detected if self.chunks is None else self.chunks:
+            sentences = [sentence._replace(tags=iob2(self.check_tags(sentence))) for sentence in sentences]
+        return Sentences(sentences, len(rows) - len(sentences))
 
-    def checked(self, sentence: Sentence) -> tuple[str, ...]:
+    def check_tags(self, sentence: Sentence) -> tuple[str, ...]:
         """The tags of a sentence, if all are valid chunk tags."""
         for number, tag in enumerate(sentence.tags):
             if not TAG.fullmatch(tag):
                 raise UserError(
-                    "this is not a tag", where=self.place(sentence, number), found=shown(tag),
+                    "this is not a chunk tag", where=self.location(sentence, number), found=shown(tag),
                     expected="O outside, B-TYPE or I-TYPE inside (also E-, S-, L-, U-), such as I-PER",
                     todo="other tags of this file are chunk tags; set data.chunks: false if tags are arbitrary labels",
                 )  # fmt: skip
         return sentence.tags
 
-    def place(self, sentence: Sentence, word: int) -> str:
-        """The location of a word, as exactly as it is known."""
+    def location(self, sentence: Sentence, word: int) -> str:
+        """The location of a word in the file, or of its sentence."""
         return sentence.where
 
 
 class Conll(TaggedFiles):
-    """A word a line, in columns with a space or a tab between; a blank line ends a sentence."""
+    """A word per line, in columns separated by a space or a tab; a blank line ends a sentence."""
 
     kind: Literal["conll"] = "conll"
     word_column: int = Field(0, ge=0, le=1000, description="column of the word, counted from 0")
     tag_column: int = Field(-1, ge=-1000, le=1000, description="column of the tag; -1: the last")
 
     def rows(self, path: Path) -> Iterator[Sentence]:
-        """The sentences between blank lines; lines that mark a new document are skipped."""
+        """The sentences, separated by blank lines; document markers are skipped."""
         words: list[str] = []
         tags: list[str] = []
         first = width = 0
         for number, line in enumerate([*lines(path, self.longest), ""], start=1):
             if line.strip():
                 where = f"{path}:{number}"
-                columns = line.rstrip("\r").split("\t") if "\t" in line else BETWEEN.split(line.strip(" "))
+                columns = line.rstrip("\r").split("\t") if "\t" in line else SEPARATOR.split(line.strip(" "))
                 width = width or len(columns)
                 self._require_columns(columns, width, where)
                 if columns[self.word_column] != DOCUMENT:
@@ -113,7 +113,7 @@ class Conll(TaggedFiles):
                 yield Sentence(tuple(words), tuple(tags), f"{path}:{first}")
                 words, tags = [], []
 
-    def place(self, sentence: Sentence, word: int) -> str:
+    def location(self, sentence: Sentence, word: int) -> str:
         """The line of a word."""
         path, first = sentence.where.rsplit(":", 1)
         return f"{path}:{int(first) + word}"
@@ -137,20 +137,20 @@ class Conll(TaggedFiles):
 
 
 class JsonTags(TaggedFiles):
-    """One JSON object a line, with a list of words and a list of their tags."""
+    """One JSON object per line, with a list of words and a list of their tags."""
 
     kind: Literal["jsonl"] = "jsonl"
     words: Name = Field("tokens", description="key of the words")
     tags: Name = Field("tags", description="key of the tags")
 
     def rows(self, path: Path) -> Iterator[Sentence]:
-        """The sentence of each object; a blank line is one without words."""
+        """The sentence of each object; a blank line is an empty sentence."""
         for where, found in json_lines(path, self.longest):
             row = {self.words: [], self.tags: []} if found is None else found
-            words, tags = (_texts_under(row, key, where) for key in (self.words, self.tags))
+            words, tags = (_string_list(row, key, where) for key in (self.words, self.tags))
             if len(words) != len(tags):
                 raise UserError(
-                    "there are not as many tags as words", where=where,
+                    "the numbers of tags and words differ", where=where,
                     found=f"{len(words)} under {shown(self.words)}, {len(tags)} under {shown(self.tags)}",
                     expected="a tag for each word",
                 )  # fmt: skip
@@ -161,10 +161,10 @@ TagsConfig = Annotated[Conll | JsonTags, Field(discriminator="kind")]
 
 
 def require_tag(tag: str, where: str) -> str:
-    """A tag, if it has a name that can be shown."""
-    if not tag.strip() or len(tag) > LONGEST:
+    """Refuse a tag that is blank or too long."""
+    if not tag.strip() or len(tag) > MAX_TAG:
         raise UserError(
-            "this is not a tag", where=where, found=shown(tag), expected=f"a name of at most {LONGEST:,} characters"
+            "this is not a tag", where=where, found=shown(tag), expected=f"a label of at most {MAX_TAG:,} characters"
         )
     return tag
 
@@ -175,23 +175,23 @@ def marks_chunks(labels: Sequence[str]) -> bool:
 
 
 def chunks(tags: Iterable[str]) -> list[Chunk]:
-    """The chunks that tags mark, by the rule of the CoNLL shared tasks, in any scheme.
+    """The chunks of a tag sequence in any scheme, by the rule of the CoNLL shared tasks.
 
     A chunk continues while tags are I- or E- of the same type. Anything else starts a chunk: an I- after O or after
     another type is read as B-.
     """
     found: list[Chunk] = []
-    goes_on = False  # whether the last chunk may include the next word
+    is_open = False  # whether the last chunk may include the next word
     for place, tag in enumerate(tags):
         mark, _, kind = tag.partition("-")
         if mark == "O":
-            goes_on = False
+            is_open = False
             continue
-        if goes_on and mark in "IEL" and found[-1].kind == kind:
+        if is_open and mark in "IEL" and found[-1].kind == kind:
             found[-1] = Chunk(found[-1].start, place + 1, kind)
         else:
             found.append(Chunk(place, place + 1, kind))
-        goes_on = mark in "BI"
+        is_open = mark in "BI"
     return found
 
 
@@ -212,12 +212,15 @@ def collect_labels(sentences: Iterable[Sentence]) -> tuple[str, ...]:
     return ("O", *(f"{mark}-{kind}" for kind in sorted(kinds) for mark in "BI"))
 
 
-def _texts_under(row: dict[str, object], key: str, where: str) -> tuple[str, ...]:
-    """The list of texts that an object holds under a key."""
+def _string_list(row: dict[str, object], key: str, where: str) -> tuple[str, ...]:
+    """The list of strings under a key of an object."""
     texts = row.get(key)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         found = shown(texts) if key in row else list_keys(row)
         raise UserError(
-            f"there is no list of texts under {shown(key)}", where=where, found=found, expected=f'"{key}": ["...", ...]'
+            f"there is no list of strings under {shown(key)}",
+            where=where,
+            found=found,
+            expected=f'"{key}": ["...", ...]',
         )
     return tuple(texts)

@@ -1,4 +1,4 @@
-"""Tables of numbers as text, such as CSV: fast parsing where possible, errors with line and column."""
+"""Numeric tables as text, such as CSV: parsed by numpy, with errors that name line and column."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from heedful.data.formats.sources import lines
 from heedful.errors import UserError, shown
 
-AT_ONCE = 1000  # lines
-LARGEST = float(np.finfo(np.float32).max)
+CHUNK = 1000  # lines
+MAX_VALUE = float(np.finfo(np.float32).max)
 
 
 class Line(NamedTuple):
@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A table of numbers (uint8 where all fit) and its column names, if the file has them."""
+    """A numeric table (uint8 if all values fit) and its column names, if the file has them."""
 
     numbers: NDArray[Any]  # (N, D) uint8 or float32
     header: tuple[str, ...]
@@ -34,43 +34,45 @@ class Rows(NamedTuple):
 
 def read_rows(path: Path, separator: str, header: bool | None, longest: int) -> Rows:
     """Read the numbers of a file; with `header=None`, whether the first line is a header is detected."""
-    found = (Line(number, text) for number, text in enumerate(lines(path, longest), 1) if text.strip())
-    first = next(found, None)
+    rows = (Line(number, text) for number, text in enumerate(lines(path, longest), 1) if text.strip())
+    first = next(rows, None)
     if first is None:
-        raise UserError("there is no line with numbers", where=str(path), expected="the numbers of an image a line")
+        raise UserError(
+            "there are no numbers in this file", where=str(path), expected="the values of an image per line"
+        )
     cells = tuple(cell.strip().strip('"') for cell in first.text.split(separator))
-    named = _names_columns(cells) if header is None else header
-    rest = found if named else chain([first], found)
+    has_header = _is_header(cells) if header is None else header
+    rest = rows if has_header else chain([first], rows)
     parts = []
-    while some := list(islice(rest, AT_ONCE)):
-        parts.append(_parsed(some, separator, len(cells), path))
+    while chunk := list(islice(rest, CHUNK)):
+        parts.append(_parse(chunk, separator, len(cells), path))
     if not parts:
-        raise UserError("there is no image to read", where=str(path), found="a header", expected="lines of numbers")
-    return Rows(np.concatenate(parts), cells if named else ())
+        raise UserError("there are no images", where=str(path), found="only a header", expected="lines of numbers")
+    return Rows(np.concatenate(parts), cells if has_header else ())
 
 
-def _names_columns(cells: Iterable[str]) -> bool:
-    """Whether a line holds names: words among them, or nothing but 0, 1, 2 ... as of a table without names."""
+def _is_header(cells: Iterable[str]) -> bool:
+    """Whether a line is a header: it contains words, or is 0, 1, 2, ... as of an unnamed table."""
     cells = list(cells)
     words = any(cell[:1].isalpha() and cell.lower() not in {"nan", "inf", "infinity"} for cell in cells)
     return words or (len(cells) > 2 and cells == [str(number) for number in range(len(cells))])
 
 
-def _parsed(some: list[Line], separator: str, width: int, path: Path) -> NDArray[Any]:
+def _parse(some: list[Line], separator: str, width: int, path: Path) -> NDArray[Any]:
     """Parse lines of `width` numbers each."""
     for kind in (np.uint8, np.float32):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")  # of older numpy, which cuts 5.7 to 5
+                warnings.simplefilter("error")  # older versions of numpy truncate 5.7 to 5
                 found = np.loadtxt([line.text for line in some], kind, comments=None, delimiter=separator, ndmin=2)
         except (ValueError, OverflowError, Warning):
             continue
         if found.shape == (len(some), width) and np.isfinite(found).all():
             return found
-    raise next(_mistakes(some, separator, width, path))
+    raise next(_errors(some, separator, width, path))
 
 
-def _mistakes(some: list[Line], separator: str, width: int, path: Path) -> Iterator[UserError]:
+def _errors(some: list[Line], separator: str, width: int, path: Path) -> Iterator[UserError]:
     """The errors in lines that cannot be parsed."""
     advice = f"columns are separated by one {shown(separator)} each; set data.separator to change it"
     for line in some:
@@ -85,16 +87,16 @@ def _mistakes(some: list[Line], separator: str, width: int, path: Path) -> Itera
                 yield UserError(
                     "this is not a number", where=f"{path}:{line.number}, column {place}",
                     found=shown(cell) if cell.strip() else "nothing", expected="a number such as 128 or 0.5",
-                    todo="if this line names the columns, say data.header=true; " * (line.number == 1) + advice,
+                    todo="if this line is a header, set data.header=true; " * (line.number == 1) + advice,
                 )  # fmt: skip
     yield UserError(
-        "these lines are no rows of numbers", where=f"{path}:{some[0].number}-{some[-1].number}",
+        "these lines are not rows of numbers", where=f"{path}:{some[0].number}-{some[-1].number}",
         expected="numbers such as 128 or 0.5",
     )  # fmt: skip
 
 
 def _is_number(cell: str) -> bool:
     try:
-        return "_" not in cell and abs(float(cell)) <= LARGEST  # False for NaN too
+        return "_" not in cell and abs(float(cell)) <= MAX_VALUE  # False for NaN too
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""Pairs of texts from files: two files of lines, TSV or JSON lines, plain or gzip."""
+"""Pairs of texts from files: two aligned files, TSV or JSON lines, plain or gzip."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from heedful.files.reading import is_folder, open_file
 Stream: TypeAlias = "io.BufferedReader[Any]"
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
-TABS = "columns are separated by one tab each, and quotes do not escape a tab"
+TABS = "separate columns by one tab; quotes do not escape a tab"
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
-RATIO = 200  # text rarely packs better than 20 to 1, a bomb about 1000 to 1
-FREE = 64 * 2**20  # any archive may unpack to this many bytes, so that short repetitive files pass
+RATIO = 200  # maximum compression ratio; text reaches about 20, a gzip bomb about 1000
+FREE = 64 * 2**20  # bytes that any archive may decompress to, so that short repetitive files pass
 
 Name = Annotated[str, Field(min_length=1)]
 Column = Annotated[int, Field(ge=0, le=10_000)]
 
 
 class Pair(NamedTuple):
-    """A text and what it should become."""
+    """A source text and its target."""
 
     source: str
     target: str
 
 
 class Examples(NamedTuple):
-    """The pairs of one split, and how many were left out because a side was blank."""
+    """The pairs of one split, and the number of those skipped because a side was blank."""
 
     pairs: list[Pair]
     skipped: int
 
 
 class FilePair(Config):
-    """Two files whose lines belong together."""
+    """Two files that are aligned line by line."""
 
     source: Name = Field(description="file of source texts, one per line")
     target: Name = Field(description="file of target texts, aligned line by line with the source")
@@ -64,38 +64,38 @@ class PairSource(Config):
 
     @abstractmethod
     def files(self, split: Split) -> list[Path]:
-        """The files of a split; empty where it is not given."""
+        """The files of a split; empty if the split is not given."""
 
     @abstractmethod
     def rows(self, split: Split) -> Iterator[Pair]:
-        """Every pair of a split that is given, blank ones included."""
+        """Every pair of a split, blank ones included."""
 
     def read(self, split: Split) -> Examples:
-        """The pairs of a split, with a count of those that were blank on a side."""
+        """The pairs of a split, and the number of those with a blank side."""
         files = self.files(split)
         if not files:
             raise no_data(split)
-        every = list(self.rows(split))
-        pairs = [pair for pair in every if pair.source.strip() and pair.target.strip()]
+        rows = list(self.rows(split))
+        pairs = [pair for pair in rows if pair.source.strip() and pair.target.strip()]
         if not pairs:
             raise UserError(
-                "there is no pair to read", where=" and ".join(map(str, files)),
-                found=f"{len(every)} pairs, each blank on one side or both",
+                "there are no pairs", where=" and ".join(map(str, files)),
+                found=f"{len(rows)} pairs, each with a blank side",
                 expected="at least one pair with text on both sides",
             )  # fmt: skip
-        return Examples(pairs, len(every) - len(pairs))
+        return Examples(pairs, len(rows) - len(pairs))
 
     def pairs(self, split: Split) -> list[Pair]:
         """The pairs of a split that have text on both sides."""
         return self.read(split).pairs
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Problems that can be seen without reading the files of some splits."""
+        """Problems with the files of these splits that can be seen without reading them."""
         return missing_files(self.root, (path for split in splits for path in self.files(split)))
 
 
 class FilePerSplit(Config):
-    """What all data share that have one file for each split."""
+    """Base of data with one file per split."""
 
     kind: str
     root: Name = Field(".", description="folder of the files, relative to the working directory")
@@ -116,7 +116,7 @@ class FilePerSplit(Config):
         return file
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Problems that can be seen without reading the files of some splits."""
+        """Problems with the files of these splits that can be seen without reading them."""
         return missing_files(self.root, map(self.file, splits))
 
 
@@ -144,8 +144,8 @@ class ParallelFiles(PairSource):
                 raise UserError(
                     "the two files have unequal numbers of lines", where=f"{source} and {target}",
                     found=f"{counts[0]:,} lines in {source}, {counts[1]:,} in {target}",
-                    expected="line by line translations",
-                    todo="look for a missing or duplicate line where the texts stop matching",
+                    expected="one translation per line",
+                    todo="look for a missing or duplicate line where the translations stop matching",
                 )  # fmt: skip
             yield Pair(text, translation)
 
@@ -173,11 +173,11 @@ class Tsv(PairTable):
     @model_validator(mode="after")
     def _two_columns(self) -> Tsv:
         if self.source_column == self.target_column:
-            raise ValueError(f"source_column and target_column are both {self.source_column}; give two columns")
+            raise ValueError(f"source_column and target_column are both {self.source_column}; choose two columns")
         return self
 
     def rows(self, split: Split) -> Iterator[Pair]:
-        """Two columns of each line, where all lines have as many columns as the first."""
+        """The two columns of each line; all lines must have the same number of columns."""
         (path,) = self.files(split)
         needed = max(self.source_column, self.target_column) + 1
         width = None
@@ -198,14 +198,14 @@ class Tsv(PairTable):
 
 
 class Jsonl(PairTable):
-    """One JSON object a line, with a text under each of two keys."""
+    """One JSON object per line, with a text under each of two keys."""
 
     kind: Literal["jsonl"] = "jsonl"
     source: Name = Field("source", description="key of the source text")
     target: Name = Field("target", description="key of the target text")
 
     def rows(self, split: Split) -> Iterator[Pair]:
-        """The two texts of each object; a line without text is a blank pair."""
+        """The two texts of each object; a blank line is a blank pair."""
         (path,) = self.files(split)
         for where, row in json_lines(path, self.longest):
             if row is None:
@@ -221,15 +221,15 @@ def json_lines(path: Path, longest: int) -> Iterator[tuple[str, dict[str, object
 
 
 def parse_object(line: str, where: str) -> dict[str, object]:
-    """The JSON object that a line holds."""
+    """Parse a line as a JSON object."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise UserError(
             f"this is not JSON: {error.msg}", where=f"{where}:{error.colno}",
-            found=shown(line[max(0, error.pos - 20) : error.pos + 20]), expected="one JSON object a line",
+            found=shown(line[max(0, error.pos - 20) : error.pos + 20]), expected="one JSON object per line",
         ) from None  # fmt: skip
-    except (ValueError, RecursionError) as error:  # too many digits, or nested too deep
+    except (ValueError, RecursionError) as error:  # too many digits, or nested too deeply
         raise UserError(f"this JSON cannot be read: {error}", where=where, found=shown(line)) from None
     if not isinstance(row, dict):
         raise UserError(
@@ -239,7 +239,7 @@ def parse_object(line: str, where: str) -> dict[str, object]:
 
 
 def string_field(row: dict[str, object], key: str, where: str) -> str:
-    """The text that an object holds under a key."""
+    """The string under a key of an object."""
     if key not in row:
         raise UserError(
             f"the key {shown(key)} is missing", where=where, found=list_keys(row), expected=f"{shown(key)} with a text"
@@ -247,18 +247,18 @@ def string_field(row: dict[str, object], key: str, where: str) -> str:
     text = row[key]
     if not isinstance(text, str):
         raise UserError(
-            f"what {shown(key)} holds is not a string", where=where, found=shown(text), expected="a JSON string"
+            f"the value of {shown(key)} is not a string", where=where, found=shown(text), expected="a JSON string"
         )
     return text
 
 
 def list_keys(row: Mapping[str, object]) -> str:
-    """The first keys of an object, as a message lists them."""
-    return ", ".join(map(shown, list(row)[:10])) or "no key at all"
+    """The first keys of an object, for an error."""
+    return ", ".join(map(shown, list(row)[:10])) or "no keys"
 
 
 def uneven_columns(where: str, found: str, width: int, todo: str) -> UserError:
-    """The error for a line that has more columns than the first one, or fewer."""
+    """The error for a line with a different number of columns than the first."""
     expected = f"{width:,} column{'s' * (width != 1)}, as in the first line"
     return UserError(
         "this line has a different number of columns", where=where, found=found, expected=expected, todo=todo
@@ -266,37 +266,37 @@ def uneven_columns(where: str, found: str, width: int, todo: str) -> UserError:
 
 
 def no_data(split: Split) -> UserError:
-    """The error for a split that is asked for and not given."""
+    """The error for a split that is needed but not given."""
     return UserError(
-        f"there is no {split} data", where=f"data.{split}", found="no file", todo=f"name one under data.{split}"
+        f"there is no {split} data", where=f"data.{split}", found="no file", todo=f"name a file under data.{split}"
     )
 
 
 def missing_files(root: str, paths: Iterable[Path | None]) -> list[UserError]:
-    """Problems with the given files of a folder; if the folder is missing, only that."""
+    """Errors for files that cannot be read; if the folder does not exist, only that."""
     if not is_folder(root):
         return [UserError("there is no such folder", where="data.root", found=shown(root), expected="a folder")]
-    given = dict.fromkeys(path for path in paths if path is not None)
-    return [found for path in given if (found := file_problem(path)) is not None]
+    distinct = dict.fromkeys(path for path in paths if path is not None)
+    return [problem for path in distinct if (problem := file_problem(path)) is not None]
 
 
 def file_problem(path: Path) -> UserError | None:
     """Why a path cannot be read as a text file, without opening it."""
     where = str(path)
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return UserError("there is no such file", where=where, todo="check the path; it begins at data.root")
+        return UserError("there is no such file", where=where, todo="check the path; it is relative to data.root")
     except OSError as error:
-        return UserError(f"this file cannot be reached: {error.strerror}", where=where)
-    if stat.S_ISDIR(found.st_mode):
+        return UserError(f"this file cannot be accessed: {error.strerror}", where=where)
+    if stat.S_ISDIR(status.st_mode):
         return UserError("this is a folder", where=where, expected="a file", todo="name the file inside it")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return UserError("this is not a regular file", where=where, expected="a file of text, plain or gzip")
-    if found.st_size == 0:
+    if status.st_size == 0:
         return UserError("this file is empty", where=where, expected="at least one line of text")
     if not os.access(path, os.R_OK):
-        return UserError("this file may not be read", where=where, todo="change its permissions")
+        return UserError("permission to read this file is denied", where=where, todo="change its permissions")
     return None
 
 
@@ -316,18 +316,18 @@ def lines(path: Path, longest: int) -> Iterator[str]:
 
 @contextmanager
 def open_plain_or_gzip(path: Path, where: Callable[[], str] | None = None) -> Iterator[Stream]:
-    """Open a file for reading, decompressed if it is gzip; errors name the location reached, `where()`."""
+    """Open a file for reading, decompressed if it is gzip; errors name the current location, `where()`."""
     there = where or (lambda: str(path))
     try:
         with open_file(path) as file:
             if path.suffix == ".gz" or file.peek(2)[:2] == GZIP:
-                # GzipFile splits lines in Python, a buffer over it in C.
+                # GzipFile splits lines in Python, BufferedReader in C.
                 yield io.BufferedReader(GzipStream(file, there), 2**17)
             else:
                 yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
-            f"this gzip file is damaged: {error}", where=there(), expected="a whole gzip file",
+            f"this gzip file is damaged: {error}", where=there(), expected="a complete gzip file",
             todo="download it again; `gzip -t` tests a file",
         ) from None  # fmt: skip
     except OSError as error:
@@ -335,7 +335,7 @@ def open_plain_or_gzip(path: Path, where: Callable[[], str] | None = None) -> It
 
 
 class GzipStream(io.RawIOBase):
-    """A gzip stream that stops at a suspicious compression ratio."""
+    """A gzip stream that raises an error at a suspicious compression ratio."""
 
     def __init__(self, file: BinaryIO, where: Callable[[], str]) -> None:
         self._file, self._where, self._inner, self._done = file, where, gzip.GzipFile(fileobj=file), 0
@@ -356,9 +356,9 @@ class GzipStream(io.RawIOBase):
 
 
 def decode_line(line: bytes, longest: int, where: str) -> str:
-    """Decode one line without its line end; errors name the byte or the length."""
+    """Decode one line without its line end; an invalid byte is reported by its position."""
     line = line.removesuffix(b"\n").removesuffix(b"\r")
-    if len(line) > longest:  # only then can there be too many characters
+    if len(line) > longest:  # there are never more characters than bytes
         characters = len(line.decode(errors="replace"))
         if characters > longest:
             raise UserError(

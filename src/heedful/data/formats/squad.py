@@ -14,7 +14,7 @@ from heedful.config import Config
 from heedful.data.formats.sources import FilePerSplit, Split, json_lines, lines, list_keys, string_field
 from heedful.errors import UserError, shown
 
-LONGEST = 1_000_000_000  # characters of a whole file
+MAX_FILE = 1_000_000_000  # characters
 AROUND = 40  # characters that an error quotes
 
 
@@ -35,7 +35,7 @@ class Question(NamedTuple):
 
 
 class Questions(NamedTuple):
-    """The questions of one split, and how many were blank."""
+    """The questions of one split, and the number of blank ones."""
 
     questions: list[Question]
     skipped: int
@@ -50,20 +50,20 @@ class WindowsConfig(Config):
 
 
 class QuestionFiles(FilePerSplit):
-    """What files of questions share: where they are."""
+    """Base of files of questions."""
 
     @abstractmethod
     def rows(self, path: Path) -> Iterator[Question]:
         """Every question of a file, blank ones included."""
 
     def read(self, split: Split) -> Questions:
-        """The questions of a split, with a count of those that ask nothing or about nothing."""
+        """The questions of a split, and the number of those with a blank question or passage."""
         path = self.path(split)
-        every = list(self.rows(path))
-        found = [one for one in every if one.question.strip() and one.passage.strip()]
-        if not found:
+        rows = list(self.rows(path))
+        questions = [one for one in rows if one.question.strip() and one.passage.strip()]
+        if not questions:
             raise UserError("there are no questions", where=str(path), expected="questions about passages")
-        return Questions(found, len(every) - len(found))
+        return Questions(questions, len(rows) - len(questions))
 
 
 class Squad(QuestionFiles):
@@ -111,7 +111,7 @@ def _question(row: Mapping[str, Any], passage: str, where: str) -> Question:
         raise UserError(
             "this question has no answer", where=where, found='"is_impossible": true, as in SQuAD 2.0',
             expected="an answer that occurs in the passage, as in SQuAD 1.1",
-            todo="take the files of SQuAD 1.1, or leave such questions out",
+            todo="use SQuAD 1.1, or remove such questions",
         )  # fmt: skip
     answers = tuple(
         _answer(string_field(answer, "text", where), answer.get("answer_start"), passage, where)
@@ -126,8 +126,8 @@ def _answer(text: str, start: object, passage: str, where: str) -> Answer:
     """An answer, checked to occur at that position of the passage."""
     if type(start) is not int or start < 0:
         raise UserError(
-            "the start of the answer is not a number", where=where, found=shown(start),
-            expected="a character, from 0 on",
+            "the start of the answer is not a position", where=where, found=shown(start),
+            expected="the index of a character, from 0",
         )  # fmt: skip
     if not text.strip() or passage[start : start + len(text)] != text:
         other = passage.find(text) if text.strip() else -1
@@ -140,15 +140,15 @@ def _answer(text: str, start: object, passage: str, where: str) -> Answer:
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
-    """The JSON object that a file holds."""
-    text = "\n".join(lines(path, LONGEST))
+    """Parse a file as a JSON object."""
+    text = "\n".join(lines(path, MAX_FILE))
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(
             f"this is not JSON: {error.msg}", where=f"{path}:{error.lineno}:{error.colno}",
             found=shown(text[max(0, error.pos - AROUND // 2) : error.pos + AROUND // 2]),
-            expected='SQuAD\'s JSON, {"data": [...]}; of JSON lines write data.kind: jsonl',
+            expected='SQuAD\'s JSON, {"data": [...]}; for JSON lines, write data.kind: jsonl',
         ) from None  # fmt: skip
     except (ValueError, RecursionError) as error:
         raise UserError(f"this JSON cannot be read: {error}", where=str(path)) from None

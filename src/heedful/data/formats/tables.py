@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, with a label each: tables with a tab or a comma between columns, and JSON lines."""
+"""Labelled texts and pairs of texts: TSV, CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from heedful.data.formats.sources import (
 )
 from heedful.errors import UserError, shown
 
-MOST_NAMED = 20  # labels or columns that a message lists
-WIDEST = 100_000_000  # characters of a field between quotes
+MAX_NAMES = 20  # labels or columns that an error lists
+MAX_FIELD = 100_000_000  # characters of a quoted field
 
 
 class Item(NamedTuple):
@@ -42,7 +42,7 @@ class Item(NamedTuple):
 
 
 class Items(NamedTuple):
-    """The items of one split, and how many were left out because a text was blank."""
+    """The items of one split, and the number of those skipped because a text was blank."""
 
     items: list[Item]
     skipped: int
@@ -56,35 +56,35 @@ class Cell(NamedTuple):
 
 
 class Labelled(FilePerSplit):
-    """What all kinds of files with labels share."""
+    """Base of files of labelled texts."""
 
-    longest: int = Field(1_000_000, ge=1, le=WIDEST, description="maximum characters per line")
+    longest: int = Field(1_000_000, ge=1, le=MAX_FIELD, description="maximum characters per line")
 
     @abstractmethod
     def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
         """The text, the second text if there are pairs, and the label of every row."""
 
     def read(self, split: Split) -> Items:
-        """The items of a split, with a count of those that were blank."""
+        """The items of a split, and the number of blank ones."""
         path = self.path(split)
-        found = [
+        rows = [
             Item(text.text, pair.text if pair else None, label.text.strip(), label.where)
             for text, pair, label in self.rows(path)
         ]
-        items = [item for item in found if not item.blank]
+        items = [item for item in rows if not item.blank]
         if not items:
             raise UserError(
-                "there is no text to read", where=str(path), found=f"{len(found)} rows, each with a blank text",
+                "there are no texts", where=str(path), found=f"{len(rows)} rows, each with a blank text",
                 expected="at least one text with a label",
             )  # fmt: skip
-        return Items(items, len(found) - len(items))
+        return Items(items, len(rows) - len(items))
 
 
 ByName = Column | Name
 
 
 class Columns(Labelled):
-    """What tables of lines and columns share."""
+    """Base of tables with columns."""
 
     advice: ClassVar[str]  # about column separators
 
@@ -94,11 +94,11 @@ class Columns(Labelled):
     label: ByName = Field(description="column of the label, or of the number")
 
     @model_validator(mode="after")
-    def _names_have_a_header(self) -> Columns:
-        named = [column for column in (self.text, self.pair, self.label) if isinstance(column, str)]
-        if named and not self.header:
+    def _require_header_for_names(self) -> Columns:
+        names = [column for column in (self.text, self.pair, self.label) if isinstance(column, str)]
+        if names and not self.header:
             raise ValueError(
-                f"without a header, columns have no names; write a number from 0 in place of {shown(named[0])}"
+                f"without a header, columns have no names; write an index from 0 instead of {shown(names[0])}"
             )
         return self
 
@@ -107,7 +107,7 @@ class Columns(Labelled):
         """Every non-empty line, as its number and its cells."""
 
     def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
-        """The chosen columns of each line."""
+        """The text, pair and label columns of each line."""
         columns = [column for column in (self.text, self.pair, self.label) if column is not None]
         for cells in select_columns(self.split(path), columns, self.header, self.advice, path):
             yield cells[0], cells[1] if len(cells) > 2 else None, cells[-1]
@@ -116,40 +116,40 @@ class Columns(Labelled):
 def select_columns(
     split: Iterable[tuple[int, list[Cell]]], columns: Sequence[int | str], header: bool, advice: str, path: Path
 ) -> Iterator[list[Cell]]:
-    """Some columns of each line of a table, where all lines have as many as the first."""
-    places: list[int] = []
+    """Select columns of each line of a table; all lines must have the same number of columns."""
+    indices: list[int] = []
     width = 0
     for number, cells in split:
         if not width:
             width = len(cells)
-            places = [_place(column, cells, header, advice) for column in columns]
+            indices = [_column_index(column, cells, header, advice) for column in columns]
             if header:
                 continue
         if len(cells) != width:
             found = f"{len(cells)} columns in {shown(' | '.join(cell.text for cell in cells))}"
             raise uneven_columns(f"{path}:{number}", found, width, advice)
-        yield [cells[place] for place in places]
+        yield [cells[index] for index in indices]
     if not width:
-        raise UserError("there is no line with text", where=str(path), expected="one text and its label a line")
+        raise UserError("there are no texts", where=str(path), expected="a text and its label per line")
 
 
-def _place(column: int | str, first: list[Cell], header: bool, advice: str) -> int:
-    """Which column is meant, seen from the first line."""
+def _column_index(column: int | str, first: list[Cell], header: bool, advice: str) -> int:
+    """The index of a column, which is given by its name in the header or by its index."""
     names = [cell.text.strip() for cell in first]
     if isinstance(column, str) and column in names:
         return names.index(column)
     if isinstance(column, int) and column < len(names):
         return column
-    listed = ", ".join(map(shown, names[:MOST_NAMED])) if header else f"{len(names)} columns"
+    listed = ", ".join(map(shown, names[:MAX_NAMES])) if header else f"{len(names)} columns"
     raise UserError(
         f"there is no column {shown(column)}", where=first[0].where, found=listed,
-        expected="a name from the first line, or a number below their count, the first being 0",
+        expected="a name in the header, or an index from 0",
         todo=f"{advice}; or set data.header=false if the first line is not a header",
     )  # fmt: skip
 
 
 class TsvTable(Columns):
-    """Columns with one tab between, as GLUE's: nothing is quoted, so that a text holds no tab."""
+    """Tab-separated columns, as in GLUE; there is no quoting, so a text cannot contain a tab."""
 
     advice: ClassVar = TABS
 
@@ -159,10 +159,10 @@ class TsvTable(Columns):
         """The cells of each line."""
         for number, line in enumerate(lines(path, self.longest), start=1):
             if line:
-                cells, place = [], 1
+                cells, column = [], 1
                 for text in line.split("\t"):
-                    cells.append(Cell(text, f"{path}:{number}:{place}"))
-                    place += len(text) + 1
+                    cells.append(Cell(text, f"{path}:{number}:{column}"))
+                    column += len(text) + 1
                 yield number, cells
 
 
@@ -180,8 +180,8 @@ class CsvTable(Columns):
 
 
 def csv_cells(path: Path, separator: str, longest: int) -> Iterator[tuple[int, list[Cell]]]:
-    """Every non-empty record of a CSV file, which may span several lines: its first line, and its cells."""
-    former = csv.field_size_limit(WIDEST)
+    """Every non-empty record of a CSV file: its first line, and its cells."""
+    former = csv.field_size_limit(MAX_FIELD)
     try:
         reader = csv.reader((f"{line}\n" for line in lines(path, longest)), delimiter=separator, strict=True)
         begin = 1
@@ -193,7 +193,7 @@ def csv_cells(path: Path, separator: str, longest: int) -> Iterator[tuple[int, l
         raise UserError(
             f"this is not CSV: {error}", where=f"{path}:{begin}",
             expected='fields with a comma between; "a text, in quotes", and "a ""quote"" in it"',
-            todo="look for a quote that is opened here and never closed; data.kind=tsv reads quotes literally",
+            todo="look for an unclosed quote; data.kind=tsv reads quotes literally",
         ) from None  # fmt: skip
     finally:
         csv.field_size_limit(former)
@@ -226,23 +226,23 @@ def scalar_field(row: dict[str, object], key: str, where: str) -> str:
 
 def collect_labels(items: Sequence[Item], where: str) -> tuple[str, ...]:
     """The distinct labels of some items: integers by value, others alphabetically."""
-    found = {item.label for item in items}
+    labels = {item.label for item in items}
     if blank := next((item for item in items if not item.label), None):
         raise UserError("a label is missing", where=blank.where, found="nothing", expected="a label for each text")
-    if len(found) < 2:
+    if len(labels) < 2:
         raise UserError(
-            "there is only one class", where=where, found=f"the label {shown(found.pop())} alone",
-            expected="texts of at least two different labels", todo="check whether data.label names the right column",
+            "there is only one class", where=where, found=f"only the label {shown(labels.pop())}",
+            expected="texts of at least two different labels", todo="check data.label",
         )  # fmt: skip
-    if len(found) > max(100, len(items) // 2):
+    if len(labels) > max(100, len(items) // 2):
         raise UserError(
             "nearly every text has a different label", where=where,
-            found=f"{len(found):,} different labels of {len(items):,} texts, such as {shown(min(found))}",
+            found=f"{len(labels):,} different labels of {len(items):,} texts, such as {shown(min(labels))}",
             expected="few classes with many texts each",
             todo="check data.label; for numeric labels use task.kind: regression",
         )  # fmt: skip
-    whole = all(label.removeprefix("-").isdecimal() and len(label) < 20 for label in found)
-    return tuple(sorted(found, key=lambda label: (int(label) if whole else 0, label)))
+    integers = all(label.removeprefix("-").isdecimal() and len(label) < 20 for label in labels)
+    return tuple(sorted(labels, key=lambda label: (int(label) if integers else 0, label)))
 
 
 def class_numbers(items: Sequence[Item], labels: Sequence[str]) -> list[int]:
@@ -250,11 +250,11 @@ def class_numbers(items: Sequence[Item], labels: Sequence[str]) -> list[int]:
     known = {label: number for number, label in enumerate(labels)}
     for item in items:
         if item.label not in known:
-            more = f" and {len(labels) - MOST_NAMED:,} more" if len(labels) > MOST_NAMED else ""
+            more = f" and {len(labels) - MAX_NAMES:,} more" if len(labels) > MAX_NAMES else ""
             raise UserError(
                 "unknown label", where=item.where, found=shown(item.label) if item.label else "no label",
-                expected="one of " + ", ".join(map(shown, labels[:MOST_NAMED])) + more,
-                todo="correct it, or name all labels under model.labels",
+                expected="one of " + ", ".join(map(shown, labels[:MAX_NAMES])) + more,
+                todo="correct it, or list all labels under model.labels",
             )  # fmt: skip
     return [known[item.label] for item in items]
 

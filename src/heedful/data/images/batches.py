@@ -1,4 +1,4 @@
-"""Images as batches: which come at a position depends on the seed alone.
+"""Batches of images; the order depends on the seed alone.
 
 B images of a batch, N of all, C channels, Y rows, X columns.
 """
@@ -19,26 +19,26 @@ from heedful.data.batch import EpochCache, FixedEpochs, TensorBatch
 from heedful.data.images.sources import Images
 from heedful.data.order import permutation
 
-CHUNK = 2**24  # bytes that are hashed at a time
+CHUNK = 2**24  # bytes hashed at a time
 
 
 @dataclass(frozen=True, slots=True)
 class ImageBatch(TensorBatch):
-    """A batch of images, and what seeds the noise for each: the epoch, and the image's index."""
+    """A batch of images, with the epoch and the index of each, which seed its noise."""
 
     pixels: Tensor  # (B, C, Y, X) uint8 or float, as they are stored
     epoch: Tensor  # () long, -1 outside training
-    indices: Tensor  # (B,) long, which image each is
+    indices: Tensor  # (B,) long
 
     @property
     def tokens(self) -> int:
-        """How many images there are."""
+        """The number of images."""
         return len(self.indices)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedImages:
-    """Images as they are trained on, in one tensor."""
+    """All images of a split in one tensor."""
 
     pixels: Tensor  # (N, C, Y, X) uint8 or float
     labels: NDArray[np.int64] | None = None  # (N,)
@@ -49,7 +49,7 @@ class EncodedImages:
 
     @property
     def sha256(self) -> str:
-        """A name for exactly these images in this order."""
+        """A hash of these images, in order."""
         digest = hashlib.sha256(f"{self.pixels.dtype} {tuple(self.pixels.shape)} ".encode())
         content = self.pixels.numpy().reshape(-1).view(np.uint8)
         for start in range(0, len(content), CHUNK):
@@ -57,7 +57,7 @@ class EncodedImages:
         return digest.hexdigest()
 
     def batch(self, rows: Tensor, epoch: int) -> ImageBatch:
-        """Some images as one batch, possibly empty."""
+        """A batch of these images, possibly empty."""
         return ImageBatch(torch.index_select(self.pixels, 0, rows), torch.full((), epoch), rows)
 
     def in_order(self, size: int) -> Iterator[ImageBatch]:
@@ -68,15 +68,15 @@ class EncodedImages:
 
 
 class ImageBatches(FixedEpochs):
-    """The endless sequence of training batches; the last of an epoch is what is left."""
+    """The endless sequence of training batches; the last of an epoch may be smaller."""
 
     kind = ImageBatch
-    few_shapes: ClassVar = True  # all batches have one shape, but for the last of an epoch
+    few_shapes: ClassVar = True  # all batches but the last of an epoch have one shape
 
     def __init__(self, encoded: EncodedImages, seed: int, size: int) -> None:
         self.encoded = encoded
         self.size = min(size, len(encoded))
-        self.count = -(-len(encoded) // self.size)  # batches of an epoch
+        self.count = -(-len(encoded) // self.size)  # batches per epoch
         self.one_shape = len(encoded) % self.size == 0
         self._order = EpochCache(lambda epoch: torch.from_numpy(permutation(seed, epoch, len(encoded))))  # (N,)
 
@@ -87,7 +87,7 @@ class ImageBatches(FixedEpochs):
         return self.encoded.batch(rows if parts == 1 else rows[part::parts], epoch)
 
     def tokens(self, position: int) -> int:
-        """How many images the whole batch at a position has."""
+        """The number of images in the whole batch at a position."""
         return min(self.size, len(self.encoded) - position % self.count * self.size)
 
 

@@ -41,7 +41,7 @@ def read_image_file(path: Path, channels: Literal[1, 3], size: tuple[int, int] |
     """One image (C, Y, X) in greyscale or RGB, upright; of an animation, the first frame."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about what surrounds the pixels
+            warnings.simplefilter("ignore")  # about metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with open_file(path) as plain, Image.open(plain) as file:
                 _require_bytes(file, path)
@@ -51,7 +51,7 @@ def read_image_file(path: Path, channels: Literal[1, 3], size: tuple[int, int] |
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(
             "this image is suspiciously large", where=str(path), found=str(error).split(",")[0],
-            expected=f"at most {Image.MAX_IMAGE_PIXELS:,} pixels", todo="make it smaller if you trust it",
+            expected=f"at most {Image.MAX_IMAGE_PIXELS:,} pixels", todo="resize it if you trust it",
         ) from None  # fmt: skip
     except DAMAGED as error:
         raise UserError(
@@ -67,8 +67,8 @@ def _require_bytes(file: Image.Image, path: Path) -> None:
     if file.mode[0] in "IF":
         raise UserError(
             "this image has more than 8 bits per channel", where=str(path), found=f"Pillow's mode {file.mode}",
-            expected="8 bits for each colour",
-            todo="convert it to 8 bits, or keep the numbers as an array: data.kind=array",
+            expected="8 bits per channel",
+            todo="convert it to 8 bits, or store the values as an array: data.kind=array",
         )  # fmt: skip
 
 

@@ -32,8 +32,8 @@ class ImageSpec:
     names: tuple[str, ...] = ()
 
     @classmethod
-    def opened(cls, text: str, where: str) -> Self:
-        """Parse the text of a file."""
+    def parse(cls, text: str, where: str) -> Self:
+        """Parse the JSON text of a file."""
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -45,27 +45,27 @@ class ImageSpec:
     def load(cls, path: Path) -> Self:
         """Read a file."""
         try:
-            return cls.opened(read_file(path).decode(), str(path))
+            return cls.parse(read_file(path).decode(), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"this file cannot be read: {error}", where=str(path)) from None
 
     @property
     def json(self) -> str:
-        """What is written to a file."""
+        """The text of the file."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @property
     def vocab(self) -> int:
-        """How many values an image has."""
+        """The number of values in an image."""
         return int(np.prod(self.image))
 
     @property
     def sha256(self) -> str:
-        """A name for exactly this."""
+        """A hash that identifies this shape and these names."""
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     def require(self, images: NDArray[Any], where: str = "the images") -> NDArray[Any]:
-        """The images, if they have the shape that the model was trained on."""
+        """The images, if they have the shape of the training images."""
         if images.shape[1:] != self.image:
             raise UserError(
                 "these images do not have the size that the model was trained on", where=where,

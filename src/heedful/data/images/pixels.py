@@ -1,4 +1,4 @@
-"""Arrays as images and as labels: data from any kind of file is checked here.
+"""Check arrays from any kind of file, and convert them to images and labels.
 
 N images, C channels, Y rows, X columns, D = C * Y * X values of an image.
 """
@@ -16,7 +16,7 @@ from heedful.errors import UserError, shown
 
 Array = NDArray[Any]
 
-AT_ONCE = 2**22  # values that are checked together, so that a file on disk is never loaded as a whole
+CHUNK = 2**22  # values checked at a time, so that a memory-mapped file is never loaded as a whole
 MOST_CLASSES = 100_000
 
 
@@ -28,12 +28,12 @@ def to_images(array: Array, shape: tuple[int, int, int] | None, where: str) -> A
     """
     if not array.size:
         raise UserError(
-            "there is no image to read", where=where, found=f"an array {array.shape}", expected="at least one pixel"
+            "there are no images", where=where, found=f"an array {array.shape}", expected="at least one pixel"
         )
-    return np.ascontiguousarray(_numbers(_shaped(array, shape, where), where))
+    return np.ascontiguousarray(_convert_dtype(_reshape(array, shape, where), where))
 
 
-def _shaped(array: Array, shape: tuple[int, int, int] | None, where: str) -> Array:
+def _reshape(array: Array, shape: tuple[int, int, int] | None, where: str) -> Array:
     """The array as (N, C, Y, X), a view of it."""
     one = array.shape[1:]
     if shape is not None:
@@ -52,7 +52,7 @@ def _shaped(array: Array, shape: tuple[int, int, int] | None, where: str) -> Arr
         raise UserError(
             "which of these dimensions are the channels?", where=where, found=f"an array {array.shape}",
             expected="(images, rows, columns, channels)",
-            todo=f"set the image shape: data.shape={list(one)} where the channels come first",
+            todo=f"set the image shape, channels first: data.shape={list(one)}",
         )  # fmt: skip
     if array.ndim == 4:
         return np.moveaxis(array, -1, 1)
@@ -64,8 +64,8 @@ def _shaped(array: Array, shape: tuple[int, int, int] | None, where: str) -> Arr
     )  # fmt: skip
 
 
-def _numbers(pixels: Array, where: str) -> Array:
-    """Pixels (N, C, Y, X) of any type as bytes or 32-bit floats; those that are so already are not copied."""
+def _convert_dtype(pixels: Array, where: str) -> Array:
+    """Convert pixels (N, C, Y, X) of any numeric dtype to uint8 or float32; those that already are, are not copied."""
     kind = pixels.dtype.kind
     if pixels.dtype == np.uint8:
         return pixels
@@ -76,11 +76,11 @@ def _numbers(pixels: Array, where: str) -> Array:
             _require((some >= 0) & (some <= 255), some, start, "whole numbers from 0 to 255", where)
         return pixels.astype(np.uint8)
     if kind == "f":
-        return _floats(pixels, where)
+        return _to_float32(pixels, where)
     raise UserError("pixels must be numbers", where=where, found=f"an array of {pixels.dtype}", expected="numbers")
 
 
-def _floats(pixels: Array, where: str) -> NDArray[np.float32]:
+def _to_float32(pixels: Array, where: str) -> NDArray[np.float32]:
     ready = pixels.dtype == np.float32 and pixels.dtype.isnative
     found = pixels if ready else np.empty(pixels.shape, np.float32)
     for start, some in _slices(pixels):
@@ -93,13 +93,13 @@ def _floats(pixels: Array, where: str) -> NDArray[np.float32]:
 
 def _slices(pixels: Array) -> Iterator[tuple[int, Array]]:
     """Slices of images, with the index of the first."""
-    step = max(1, AT_ONCE // math.prod(pixels.shape[1:]))
+    step = max(1, CHUNK // math.prod(pixels.shape[1:]))
     for start in range(0, len(pixels), step):
         yield start, pixels[start : start + step]
 
 
 def _require(good: Array, pixels: Array, start: int, expected: str, where: str) -> None:
-    """Refuse pixels that are not good, naming the first."""
+    """Refuse invalid pixels; the error names the first."""
     if not good.all():
         place = np.unravel_index(int(np.argmin(good)), good.shape)
         image, channel, row, column = map(int, place)
@@ -113,7 +113,7 @@ def _require(good: Array, pixels: Array, start: int, expected: str, where: str) 
 
 
 def is_byte_valued(pixels: NDArray[np.float32]) -> bool:
-    """Whether values are bytes: integers from 0 to 255, some of them above 1."""
+    """Whether floats are byte values: integers from 0 to 255, some of them above 1."""
     return bool(
         pixels.max() > 1 and pixels.min() >= 0 and pixels.max() <= 255 and not np.any(pixels != np.floor(pixels))
     )
@@ -126,12 +126,12 @@ def to_labels(array: Array, count: int, where: str) -> NDArray[np.int64]:
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         raise UserError(
             "these are not labels", where=where, found=f"an array {array.shape} of {array.dtype}",
-            expected="one whole number for each image",
+            expected="one integer per image",
         )  # fmt: skip
     if len(array) != count:
         raise UserError(
             "the number of labels differs from the number of images", where=where, found=f"{len(array):,} labels",
-            expected=f"{count:,}, one for each image",
+            expected=f"{count:,}, one per image",
         )  # fmt: skip
     good = (array >= 0) & (array < MOST_CLASSES) & (array == np.floor(array))
     if not good.all():
@@ -145,5 +145,5 @@ def to_labels(array: Array, count: int, where: str) -> NDArray[np.int64]:
 
 
 def class_names(labels: Sequence[int] | NDArray[np.int64]) -> tuple[str, ...]:
-    """Names of classes that only have an index."""
+    """Default names of classes: their indices."""
     return tuple(map(str, range(int(max(labels)) + 1)))

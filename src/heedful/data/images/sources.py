@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # settings are checked without numpy
     import numpy as np
     from numpy.typing import NDArray
 
-PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm", ".pnm"}
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm", ".pnm"}
 
 Side = Annotated[int, Field(ge=1, le=100_000)]
 Shape = tuple[Side, Side, Side]  # channels, rows, columns
@@ -32,19 +32,19 @@ Shape = tuple[Side, Side, Side]  # channels, rows, columns
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """The images of one split, with their classes where these are known."""
+    """The images of one split, with their labels if these are known."""
 
-    pixels: NDArray[Any]  # (N, C, Y, X) uint8, or float32 as they were found
+    pixels: NDArray[Any]  # (N, C, Y, X) uint8 or float32
     labels: NDArray[np.int64] | None = None  # (N,)
     names: tuple[str, ...] = ()  # of the classes
-    skipped: int = 0  # other files beside the images
+    skipped: int = 0  # files that are not images
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     @property
     def vectors(self) -> NDArray[Any]:
-        """Each image as one row, in the same memory."""
+        """Each image as one row; a view of the same memory."""
         return self.pixels.reshape(len(self.pixels), -1)  # (N, C * Y * X)
 
 
@@ -68,13 +68,13 @@ class ImageData(Config):
         return named.test if split == "valid" and named.valid is None else getattr(named, split)
 
     def files(self, split: Split) -> list[Path]:
-        """The files of a split; empty where it is not given."""
+        """The files of a split; empty if the split is not given."""
         name = self.given(split)
         return [] if name is None else [Path(self.root, name)]
 
     @abstractmethod
     def images(self, split: Split) -> Images:
-        """The images of a split whose files are there."""
+        """Read the images of a split, whose files exist."""
 
     def read(self, split: Split) -> Images:
         """The images of a split."""
@@ -85,7 +85,7 @@ class ImageData(Config):
         return self.images(split)
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Problems that can be seen without reading the files of some splits."""
+        """Problems with the files of these splits that can be seen without reading them."""
         if problems := missing_files(self.root, ()):
             return problems
         files = dict.fromkeys(path for split in splits for path in self.files(split))
@@ -93,11 +93,11 @@ class ImageData(Config):
         return unnamed + [found for path in files if (found := self.unreadable(path)) is not None]
 
     def unreadable(self, path: Path) -> UserError | None:
-        """Why one of its files cannot be read, without opening it."""
+        """The error for a file that cannot be read, without opening it."""
         problem = file_problem(path)
         if problem is not None and problem.expected is not None:
             problem.expected = "a file of images, or of their labels"
-        if problem is not None and (near := _nearest(path)):
+        if problem is not None and (near := _closest_name(path)):
             problem.todo = f"did you mean {near}?"
         return problem
 
@@ -131,18 +131,18 @@ class IdxImages(ImageData):
         path, *others = self.files(split)
         array = read_idx(path)
         if array.ndim not in {3, 4}:
-            raise _mixed_up(path, "images", array.shape, "(images, rows, columns), or with channels (..., channels)")
+            raise _shape_error(path, "images", array.shape, "(images, rows, columns), or with channels (..., channels)")
         pixels = to_images(array, None, str(path))
         for other in others:
             labels = read_idx(other)
             if labels.ndim != 1:
-                raise _mixed_up(other, "labels", labels.shape, "one number for each image")
-            return _labelled(pixels, labels, str(other))
+                raise _shape_error(other, "labels", labels.shape, "one number for each image")
+            return _with_labels(pixels, labels, str(other))
         return Images(pixels)
 
 
 class ImageFolders(ImageData):
-    """A folder of image files for each split, sorted by name, with a subfolder for each class or none.
+    """A folder of image files per split, sorted by name, optionally with a subfolder per class.
 
     The classes are those of the training images. Of animations, the first frame is read; transparent pixels have
     the colour beneath.
@@ -158,27 +158,27 @@ class ImageFolders(ImageData):
     )
 
     def images(self, split: Split) -> Images:
-        """The images, labelled by their folder."""
+        """The images, labelled by their subfolder."""
         import numpy as np
 
         from heedful.data.images.image_files import read_image_files
 
         (folder,) = self.files(split)
-        classes = _folders(folder)
+        classes = _subfolders(folder)
         if not classes:
-            paths, others = _pictures(folder)
+            paths, others = _image_files(folder)
             return Images(read_image_files(paths, self.channels, self.size), skipped=others)
         for problem in self.problems(["train"]):
             raise problem
-        names = tuple(entry.name for entry in _folders(self.files("train")[0]) or classes)
+        names = tuple(entry.name for entry in _subfolders(self.files("train")[0]) or classes)
         for entry in classes:
             if entry.name not in names:
                 raise UserError(
                     "there are no training images of this class", where=str(entry),
                     expected="a class of the training images: " + ", ".join(map(shown, names[:20])),
                 )  # fmt: skip
-        _require_one_way(folder, classes)
-        listed = [_pictures(entry) for entry in classes]
+        _require_consistent_folders(folder, classes)
+        listed = [_image_files(entry) for entry in classes]
         paths = [path for found, _ in listed for path in found]
         counts = [len(found) for found, _ in listed]
         labels = np.repeat(np.array([names.index(entry.name) for entry in classes], np.int64), counts)
@@ -186,25 +186,25 @@ class ImageFolders(ImageData):
         return Images(read_image_files(paths, self.channels, self.size), labels, names, skipped)
 
     def unreadable(self, path: Path) -> UserError | None:
-        """Why a folder has no images."""
+        """The error for a folder without images."""
         try:
             if not is_folder(path):
                 found = "a file" if exists(path) else "nothing"
                 return UserError(
                     "there is no such folder", where=str(path), found=found,
-                    expected="images, in a subfolder for each class or none",
+                    expected="images, optionally in a subfolder per class",
                     todo="data.train, data.valid and data.test name the folders in data.root",
                 )  # fmt: skip
-            if not any(_is_picture(entry) for entry in path.rglob("*")):
-                return _no_picture(path)
-            _folders(path)
+            if not any(_is_image(entry) for entry in path.rglob("*")):
+                return _no_images_error(path)
+            _subfolders(path)
         except UserError as error:
             return error
         return None
 
 
 class ArrayFile(Config):
-    """An array of images in a file, and that of their labels."""
+    """A file with an array of images, and optionally one with their labels."""
 
     file: Name = Field(description="`.npy` or `.npz` file of images")
     key: Name | None = Field(None, description="name of the array in a `.npz` file; null: the only one")
@@ -213,7 +213,7 @@ class ArrayFile(Config):
     )
 
     @model_validator(mode="after")
-    def _names_need_an_archive(self) -> Self:
+    def _require_archive_for_keys(self) -> Self:
         named = self.key is not None or (self.labels is not None and not self.labels.endswith(".npy"))
         if named and not self.file.endswith(".npz"):
             raise ValueError(f"only a .npz file has named arrays, and {shown(self.file)} is none")
@@ -221,7 +221,7 @@ class ArrayFile(Config):
 
 
 class ArrayImages(ImageData):
-    """Arrays of numpy: (N, Y, X), (N, Y, X, C) with the channels last, or (N, D) with an image a row.
+    """Numpy arrays: (N, Y, X), (N, Y, X, C) with the channels last, or (N, D) with an image per row.
 
     Booleans are black and white, integers are bytes from 0 to 255, and floats are left unchanged. A
     .npy file is memory-mapped if its values are bytes or native 32-bit floats in that order.
@@ -236,7 +236,7 @@ class ArrayImages(ImageData):
     )
 
     def files(self, split: Split) -> list[Path]:
-        """The file of images, and that of labels if it is another."""
+        """The file of images, and the file of labels if it is a different one."""
         given = self.given(split)
         names = [] if given is None else [given.file, given.labels if _is_npy(given.labels) else None]
         return [Path(self.root, name) for name in names if name is not None]
@@ -252,14 +252,14 @@ class ArrayImages(ImageData):
         packed = path.suffix == ".npz"
         pixels = to_images(read_npz(path, given.key, given.labels) if packed else read_npy(path), self.shape, str(path))
         for other in others:
-            return _labelled(pixels, read_npy(other), str(other))
+            return _with_labels(pixels, read_npy(other), str(other))
         if given.labels is not None:
-            return _labelled(pixels, read_npz(path, given.labels), f"{path}:{given.labels}")
+            return _with_labels(pixels, read_npz(path, given.labels), f"{path}:{given.labels}")
         return Images(pixels)
 
 
 class CsvImages(ImageData):
-    """A line of numbers for each image, plain or gzip.
+    """A line of numbers per image, plain or gzip.
 
     Integers from 0 to 255, some of them above 1, are bytes; all others are left unchanged.
     """
@@ -293,7 +293,7 @@ class CsvImages(ImageData):
         side = math.isqrt(numbers.shape[1])
         shape = (1, side, side) if self.shape is None and side * side == numbers.shape[1] else self.shape
         pixels = to_images(numbers, shape, str(path))
-        return Images(pixels) if place is None else _labelled(pixels, rows[:, place], f"{path}, column {place + 1}")
+        return Images(pixels) if place is None else _with_labels(pixels, rows[:, place], f"{path}, column {place + 1}")
 
     def _place(self, label: int | str, header: Sequence[str], width: int, path: Path) -> int:
         if isinstance(label, int) and label < width:
@@ -304,8 +304,8 @@ class CsvImages(ImageData):
         raise UserError(
             f"there is no column {shown(label)}", where=f"{path}:1",
             found=f"{width:,} columns" + (f": {names}" if header else " without names"),
-            expected="a name from the first line, or a number below their count, the first being 0",
-            todo="correct data.label; data.header=true takes the first line for names",
+            expected="a name in the header, or an index from 0",
+            todo="correct data.label; data.header=true reads the first line as a header",
         )  # fmt: skip
 
 
@@ -313,7 +313,7 @@ def _is_npy(name: str | None) -> bool:
     return name is not None and name.endswith(".npy")
 
 
-def _labelled(pixels: NDArray[Any], labels: NDArray[Any], where: str) -> Images:
+def _with_labels(pixels: NDArray[Any], labels: NDArray[Any], where: str) -> Images:
     """Images with integer labels."""
     from heedful.data.images.pixels import class_names, to_labels
 
@@ -321,14 +321,14 @@ def _labelled(pixels: NDArray[Any], labels: NDArray[Any], where: str) -> Images:
     return Images(pixels, found, class_names(found))
 
 
-def _mixed_up(path: Path, wanted: str, shape: Sequence[int], expected: str) -> UserError:
+def _shape_error(path: Path, wanted: str, shape: Sequence[int], expected: str) -> UserError:
     return UserError(
         f"this file holds no {wanted}", where=str(path), found=f"an array of {' x '.join(map(str, shape))} numbers",
         expected=expected, todo="check whether the image and label files are swapped",
     )  # fmt: skip
 
 
-def _nearest(path: Path) -> str | None:
+def _closest_name(path: Path) -> str | None:
     """The file in the same folder with the most similar name."""
     try:
         names = [] if exists(path) else [entry.name for entry in entries(path.parent)]
@@ -337,36 +337,36 @@ def _nearest(path: Path) -> str | None:
     return next(iter(difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)), None)
 
 
-def _folders(folder: Path) -> list[Path]:
-    """The folders in a folder, by their names."""
+def _subfolders(folder: Path) -> list[Path]:
+    """The subfolders of a folder, sorted by name."""
     return [entry for entry in entries(folder) if is_folder(entry) and not entry.name.startswith(".")]
 
 
-def _pictures(folder: Path) -> tuple[list[Path], int]:
+def _image_files(folder: Path) -> tuple[list[Path], int]:
     """All images in a folder and its subfolders, sorted by name, and the number of other files."""
     hidden = (any(part.startswith(".") for part in entry.relative_to(folder).parts) for entry in folder.rglob("*"))
     files = [entry for entry, skip in zip(folder.rglob("*"), hidden, strict=True) if not skip and not is_folder(entry)]
-    found = sorted((entry for entry in files if _is_picture(entry)), key=Path.as_posix)
+    found = sorted((entry for entry in files if _is_image(entry)), key=Path.as_posix)
     if not found:
-        raise _no_picture(folder)
+        raise _no_images_error(folder)
     return found, len(files) - len(found)
 
 
-def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in PICTURES and not path.name.startswith(".")
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
 
 
-def _no_picture(folder: Path) -> UserError:
+def _no_images_error(folder: Path) -> UserError:
     return UserError(
         "there is no image in this folder", where=str(folder),
-        expected="files that end in " + ", ".join(sorted(PICTURES)),
+        expected="files that end in " + ", ".join(sorted(IMAGE_SUFFIXES)),
     )  # fmt: skip
 
 
-def _require_one_way(folder: Path, classes: Sequence[Path]) -> None:
-    loose = [entry.name for entry in entries(folder) if _is_picture(entry)]
+def _require_consistent_folders(folder: Path, classes: Sequence[Path]) -> None:
+    loose = [entry.name for entry in entries(folder) if _is_image(entry)]
     if loose:
         raise UserError(
             "some images are in a class folder, others are not", where=str(folder),
-            found=f"{loose[0]} beside the folder {classes[0].name}", expected="all images in class folders, or none",
+            found=f"{loose[0]} beside the folder {classes[0].name}", expected="all images in subfolders, or none",
         )  # fmt: skip

@@ -26,7 +26,7 @@ from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens
 
 @dataclass(frozen=True, slots=True)
 class AnswerBatch(SequenceBatch):
-    """Windows, one per row or packed into one row, and where in their passages the answers start and end."""
+    """Windows, one per row or packed into one row, and the start and end of each answer in its passage."""
 
     ids: Tensor  # (B, T) long
     segments: Tensor  # (B, T) long
@@ -40,13 +40,13 @@ class AnswerBatch(SequenceBatch):
 
     @property
     def tokens(self) -> int:
-        """How many answers are to be found; on a GPU this waits for it, so ask before moving there."""
+        """The number of answers to find; on a GPU this synchronizes, so call it before moving there."""
         return int((self.starts != IGNORE_INDEX).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedQuestions(Windows):
-    """All questions of a split in windows, and the characters of every token of their passages."""
+    """All questions of a split in windows, and the character offsets of the passages' tokens."""
 
     ids: Ragged  # of N windows
     begins: Ints  # (N,) position in the window of the passage's first token
@@ -58,7 +58,7 @@ class EncodedQuestions(Windows):
     offsets: list[NDArray[np.int32]]  # of each question, (tokens of its passage, 2): from and to before a character
     pad: int
     context: int
-    dropped: int  # questions of which no window has the whole answer: nothing is learned from them
+    dropped: int  # questions whose answer is in no window; they are not trained on
     cut: int  # questions that are truncated
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class EncodedQuestions(Windows):
 
     @property
     def sha256(self) -> str:
-        """A name for exactly these ids and answers in this order."""
+        """A hash of these ids and answers, in order."""
         ids = self.ids
         return fingerprint(ids.flat, ids.starts, self.begins, self.firsts, self.starts, self.ends, self.windows)
 
@@ -76,20 +76,20 @@ class EncodedQuestions(Windows):
         return np.flatnonzero(self.starts != IGNORE_INDEX)
 
     def batch(self, rows: Ints) -> AnswerBatch:
-        """Some windows, one per row; for none, one token without an answer."""
+        """A batch of these windows, one per row; for none, one token without an answer."""
         width = self.widest(rows)
         some = self._padded(rows, width)
         most = int(self.sizes[rows].max(initial=1))
         return self._with_answers(some, rows, np.arange(len(rows)) * width, max(1, most))
 
     def pack(self, rows: Ints, room: int, most: int) -> AnswerBatch:
-        """Some windows packed into one row of `room` positions, with space for `most` windows."""
+        """A batch of these windows packed into one row of `room` positions, with space for `most` windows."""
         some = self._packed(rows, room, most)
         lengths = self.lengths[rows]
         return self._with_answers(some, rows, np.cumsum(lengths) - lengths, max(1, int(self.sizes.max())))
 
     def in_order(self, rows: Ints, batch_tokens: int) -> Iterator[tuple[AnswerBatch, Ints]]:
-        """Some windows, each once, for evaluation, with their indices."""
+        """These windows, each once, for evaluation, with their indices."""
         for some in in_order(self.lengths[rows], batch_tokens):
             yield self.batch(rows[some]), rows[some]
 
@@ -123,7 +123,7 @@ def passage_windows(length: int, room: int, stride: int) -> list[tuple[int, int]
 
 
 def best_windows(windows: Sequence[tuple[int, int]], length: int) -> Ints:
-    """For each token of a passage the window in which the fewer of its neighbours on either side are the most."""
+    """For each token of a passage, the window with the most context: the maximum of min(left, right)."""
     place = np.arange(length)
     firsts, sizes = np.array(windows, np.int64).T[:, :, None]  # (windows, 1) each
     before, after = place - firsts, firsts + sizes - 1 - place
@@ -133,7 +133,7 @@ def best_windows(windows: Sequence[tuple[int, int]], length: int) -> Ints:
 def encode_questions(
     questions: Sequence[Question], tokenizer: MaskTokenizer, context: int, config: WindowsConfig
 ) -> EncodedQuestions:
-    """Encode questions and passages, with the first of the correct answers; a question may have none."""
+    """Encode questions and passages with the first correct answer, if there is one."""
     special = count_special_tokens(tokenizer, 2)
     asked = tokenizer.ids([question.question for question in questions])
     most = min(config.question, (context - special) // 2)
@@ -173,7 +173,7 @@ def encode_questions(
 
 
 def answer_tokens(question: Question, offsets: dict[str, NDArray[np.int32]]) -> tuple[int, int] | None:
-    """The first and the last token of the passage that share a character with the first answer."""
+    """The first and the last token of the passage that overlap with the first answer."""
     if not question.answers:
         return None
     text, start = question.answers[0]

@@ -23,7 +23,7 @@ from heedful.data.tokenizers.base import PairTokenizer, count_special_tokens, tr
 
 @dataclass(frozen=True, slots=True)
 class LabelledBatch(SequenceBatch):
-    """Texts as ids, and what is to be learned of each."""
+    """Texts as ids, with their targets."""
 
     ids: Tensor  # (B, T) long
     segments: Tensor  # (B, T) long
@@ -39,7 +39,7 @@ class LabelledBatch(SequenceBatch):
 
     @property
     def tokens(self) -> int:
-        """How many texts there are."""
+        """The number of texts."""
         return int((self.indices >= 0).sum())
 
 
@@ -53,24 +53,24 @@ class EncodedTexts(Windows):
     lost: Ints  # (N,) tokens truncated because they exceed the model's context
     context: int  # of the model, so that no text is longer
     pad: int
-    nothing: tuple[int, ...]  # the ids of a text without words
+    nothing: tuple[int, ...]  # the ids of an empty text
 
     def __len__(self) -> int:
         return len(self.firsts)
 
     @property
     def dropped(self) -> int:
-        """How many texts were dropped: none, since long ones are truncated."""
+        """The number of dropped texts: none, since long ones are truncated."""
         return 0
 
     @property
     def with_targets(self) -> Ints:
-        """The texts to learn from: all."""
+        """All texts have a target."""
         return np.arange(len(self))
 
     @property
     def sha256(self) -> str:
-        """A name for exactly these texts and targets in this order."""
+        """A hash of these texts and targets, in order."""
         return fingerprint(self.ids.flat, self.ids.starts, self.firsts, self.targets)
 
     def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
@@ -78,13 +78,13 @@ class EncodedTexts(Windows):
         return ids, (np.arange(len(ids)) >= self.firsts[row]).astype(np.int64)
 
     def batch(self, rows: Ints) -> LabelledBatch:
-        """Some texts, one per row; for no texts, one row without a target."""
+        """A batch of these texts, one per row; for no texts, one row without a target."""
         if not len(rows):
             return self._batch(pad_sequences([(self.nothing, [0] * len(self.nothing))], self.pad), rows)
         return self._batch(self._padded(rows, self.widest(rows)), rows)
 
     def pack(self, rows: Ints, room: int, most: int) -> LabelledBatch:
-        """Some texts packed into one row of `room` positions, with space for `most` texts."""
+        """A batch of these texts packed into one row of `room` positions, with space for `most` texts."""
         return self._batch(self._packed(rows, room, most), rows)
 
     def _batch(self, found: Sequences, rows: Ints) -> LabelledBatch:

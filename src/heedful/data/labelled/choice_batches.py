@@ -33,12 +33,12 @@ class EncodedChoices:
 
     @property
     def dropped(self) -> int:
-        """How many questions were dropped: none, since long ones are truncated."""
+        """The number of dropped questions: none, since long ones are truncated."""
         return 0
 
     @property
     def sha256(self) -> str:
-        """A name for exactly these questions in this order."""
+        """A hash of these questions, in order."""
         return hashlib.sha256(self.texts.sha256.encode() + self.targets.tobytes()).hexdigest()
 
     @property
@@ -49,23 +49,23 @@ class EncodedChoices:
 
     @property
     def with_targets(self) -> Ints:
-        """The questions to learn from: all."""
+        """All questions have a target."""
         return np.arange(len(self))
 
     def batch(self, rows: Ints) -> LabelledBatch:
-        """Some questions, a row for each choice; for none, one row without a target."""
+        """A batch of these questions, one row per choice; for none, one row without a target."""
         found = self.texts.batch((rows[:, None] * self.choices + np.arange(self.choices)).ravel())
         if not len(rows):
             return found
         return replace(found, targets=torch.from_numpy(self.targets[rows]), indices=torch.from_numpy(rows))
 
     def pack(self, rows: Ints, room: int, most: int) -> LabelledBatch:
-        """Choices are compared row by row."""
+        """Not supported, since choices are compared row by row."""
         raise NotImplementedError
 
 
 def encode_choices(questions: Sequence[Question], tokenizer: PairTokenizer, context: int) -> EncodedChoices:
-    """The ids of `[CLS] text [SEP] choice [SEP]` for each choice; all questions have as many."""
+    """The ids of `[CLS] text [SEP] choice [SEP]` for each choice; all questions have the same number of choices."""
     pairs = [(one.text, choice) for one in questions for choice in one.choices]
     texts = encode_texts(pairs, np.full(len(pairs), IGNORE_INDEX), tokenizer, context)
     return EncodedChoices(texts, np.array([one.right for one in questions], np.int64), len(questions[0].choices))

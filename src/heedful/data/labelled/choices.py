@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from heedful.data.formats.sources import FilePerSplit, Name, Split
-from heedful.data.formats.tables import WIDEST, Cell, csv_cells, select_columns
+from heedful.data.formats.tables import MAX_FIELD, Cell, csv_cells, select_columns
 from heedful.errors import UserError, shown
 
 
@@ -39,7 +39,7 @@ class ChoicesTable(FilePerSplit):
         ("ending0", "ending1", "ending2", "ending3"), description="column of each choice"
     )
     label: Name = Field("label", description="column of the index of the correct choice, from 0")
-    longest: int = Field(1_000_000, ge=1, le=WIDEST, description="maximum characters per line")
+    longest: int = Field(1_000_000, ge=1, le=MAX_FIELD, description="maximum characters per line")
 
     def read(self, split: Split) -> Questions:
         """The questions of a split."""

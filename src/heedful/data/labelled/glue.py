@@ -1,4 +1,4 @@
-"""The tasks that BERT was measured on when it was published, and the table of its results (Devlin et al., 2019).
+"""The tasks that BERT was evaluated on, and its published results (Devlin et al., 2019).
 
 A column of the table is a task, MNLI's two test sets being two columns; its last one is the mean of all others.
 """
@@ -15,7 +15,7 @@ class GlueTask(NamedTuple):
     kind: Literal["classification", "regression", "multiple_choice", "tagging", "answering"]
     reads: Literal["text", "pair"]
     metric: str
-    examples: int  # to learn from
+    examples: int  # for training
 
 
 TASKS: dict[str, GlueTask] = {

@@ -32,12 +32,12 @@ class Sequences(TensorBatch):
 
     @property
     def packed(self) -> bool:
-        """Whether all lie in one row."""
+        """Whether all sequences are in one row."""
         return len(self.ids) != len(self.lengths)
 
     @property
     def real(self) -> Tensor:
-        """Which positions hold a token, if each sequence has its own row."""
+        """The positions that are not padding, if each sequence has its own row."""
         return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]  # (B, T)
 
     @property
@@ -49,7 +49,7 @@ class Sequences(TensorBatch):
 
 
 class SequenceBatch(TensorBatch):
-    """A batch of sequences, and what is to be learned of them."""
+    """Base of batches of sequences with targets."""
 
     __slots__ = ()
 
@@ -75,11 +75,11 @@ class Windows:
 
     @property
     def lengths(self) -> Ints:
-        """The tokens of each window."""
+        """The number of tokens of each window."""
         return self.ids.lengths
 
     def widest(self, rows: Ints | slice = slice(None)) -> int:
-        """The padded length of the longest of some windows, at most the context."""
+        """The padded length of the longest of these windows, at most the context."""
         return min(round_up(int(self.lengths[rows].max(initial=1))), self.context)
 
     def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
@@ -87,11 +87,11 @@ class Windows:
         raise NotImplementedError
 
     def _padded(self, rows: Ints, width: int) -> Sequences:
-        """Some windows, one per row; for none, one padding token."""
+        """A batch of these windows, one per row; for none, one padding token."""
         return pad_sequences([self.row(row) for row in rows.tolist()] or [([self.pad], [0])], self.pad, width)
 
     def _packed(self, rows: Ints, room: int, most: int) -> Sequences:
-        """Some windows packed into one row of `room` positions, with space for `most` windows."""
+        """A batch of these windows packed into one row of `room` positions, with space for `most` windows."""
         return pack_sequences([self.row(row) for row in rows.tolist()], self.pad, room, most, self.widest())
 
 

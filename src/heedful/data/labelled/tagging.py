@@ -25,7 +25,7 @@ from heedful.data.row_schedule import SequenceBatches, in_order
 from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens
 from heedful.errors import UserError, shown
 
-OVERLAP = 4  # a window shares up to a fourth of its room with the next one
+OVERLAP = 4  # a window shares up to a fourth of its tokens with the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +41,21 @@ class TagBatch(SequenceBatch):
 
     @property
     def tokens(self) -> int:
-        """How many words have a tag; on a GPU this waits for it, so ask before moving there."""
+        """The number of tagged words; on a GPU this synchronizes, so call it before moving there."""
         return int((self.labels != IGNORE_INDEX).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedTags(Windows):
-    """All sentences of a split in windows; the words that are tagged in one window after the other are all words."""
+    """All sentences of a split in windows; each word is tagged in exactly one window, in order."""
 
     ids: Ragged  # of N windows
-    words: Ragged  # of N windows, the positions of the first tokens of words that are tagged there
+    words: Ragged  # of N windows, the position of each tagged word's first token
     labels: Ints  # (M,)
     counts: Ints  # words of each sentence
     pad: int
     context: int
-    cut: int  # words of more pieces than a window holds, of which the last pieces were left out
+    cut: int  # words with more pieces than fit into a window, which are truncated
     dropped: int = 0  # long sentences are split, not dropped
 
     def __len__(self) -> int:
@@ -63,29 +63,29 @@ class EncodedTags(Windows):
 
     @property
     def with_targets(self) -> Ints:
-        """The windows to learn from: all."""
+        """All windows have a target."""
         return np.arange(len(self.lengths))
 
     @property
     def sha256(self) -> str:
-        """A name for exactly these ids and tags in this order."""
+        """A hash of these ids and tags, in order."""
         words = self.words
         return fingerprint(self.ids.flat, self.ids.starts, words.flat, words.starts, self.labels, self.counts)
 
     def batch(self, rows: Ints) -> TagBatch:
-        """Some windows, one per row; for none, one token without a tag."""
+        """A batch of these windows, one per row; for none, one token without a tag."""
         width = self.widest(rows)
         some = self._padded(rows, width)
         return self._with_words(some, rows, np.arange(len(rows)) * width, int(self.words.lengths[rows].sum()))
 
     def pack(self, rows: Ints, room: int, most: int) -> TagBatch:
-        """Some windows packed into one row of `room` positions, with space for `most` windows."""
+        """A batch of these windows packed into one row of `room` positions, with space for `most` windows."""
         some = self._packed(rows, room, most)
         lengths = self.lengths[rows]
         return self._with_words(some, rows, np.cumsum(lengths) - lengths, room)
 
     def of_words(self, rows: Ints) -> Ints:
-        """The indices of some windows' words among all words."""
+        """The indices of the words of these windows among all words."""
         places = [np.arange(self.words.starts[row], self.words.starts[row + 1]) for row in rows]
         return np.concatenate([np.zeros(0, np.int64), *places])
 
@@ -116,13 +116,13 @@ class TagBatches(SequenceBatches[TagBatch]):
     encoded: EncodedTags
 
     def tokens(self, position: int) -> int:
-        """How many words have a tag in the whole batch at a position."""
+        """The number of tagged words in the whole batch at a position."""
         at = self.encoded.of_words(self._at(position))
         return int(np.count_nonzero(self.encoded.labels[at] != IGNORE_INDEX))
 
 
 class Window(NamedTuple):
-    """Words from `start` to before `end`, of which those from `first` to before `last` are tagged here."""
+    """The words [start, end) of a sentence, of which [first, last) are tagged in this window."""
 
     start: int
     end: int
@@ -133,7 +133,7 @@ class Window(NamedTuple):
 def word_windows(sizes: Sequence[int], room: int) -> list[Window]:
     """Windows over words of these token counts, none with more than `room` tokens.
 
-    A window shares words with the next one, up to a fourth of its room, and each tags its half of them.
+    Adjacent windows overlap by up to a fourth of their tokens, and each tags its half of the overlap.
     """
     ends = np.cumsum([0, *sizes])
     bounds: list[tuple[int, int]] = []
@@ -194,7 +194,7 @@ def encode_words(
 def _number(tag: str, numbers: Mapping[str, int], sentence: Sentence) -> int:
     if tag not in numbers:
         raise UserError(
-            "unknown tag", where=f"{sentence.where}, the sentence that begins there", found=shown(tag),
+            "unknown tag", where=f"{sentence.where}, the sentence that starts there", found=shown(tag),
             expected="one of " + ", ".join(numbers),
             todo="tags are those of the training data, unless model.labels lists them",
         )  # fmt: skip

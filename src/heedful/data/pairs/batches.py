@@ -1,4 +1,4 @@
-"""Pairs of texts to padded batches of ids, grouped by length under a budget of tokens.
+"""Batches of text pairs as ids: padded and grouped by length under a token budget, or packed.
 
 B batch, S source positions, T target positions, N samples.
 """
@@ -21,9 +21,9 @@ from heedful.data.tokenizers.base import replace_surrogates
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError
 
-TILE = 128  # and matrix products like long sides that are multiples of this
-POOL = 64  # batches' worth of samples that are sorted together: more waste less padding, fewer are more random
-CHUNK = 1024  # pairs that are tokenized at a time
+TILE = 128  # the token count of a batch is a multiple of this, which suits matrix products
+POOL = 64  # batches per pool that is sorted by length: more waste less padding, fewer are more random
+CHUNK = 1024  # pairs tokenized at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class PairBatch(TensorBatch):
 
     @property
     def source_real(self) -> Tensor:
-        """Where the source is not padding."""
+        """The source positions that are not padding."""
         places = torch.arange(self.source.shape[1], device=self.source.device)  # (S,)
         return places < self.source_lengths[:, None]  # (B, S)
 
     @property
     def tokens(self) -> int:
-        """How many target tokens are to be predicted; on a GPU this waits for it, so ask before moving there."""
+        """The number of target tokens; on a GPU this synchronizes, so call it before moving there."""
         return int(self.target_lengths.sum()) - len(self.target_lengths)
 
 
@@ -65,7 +65,7 @@ class PackedBatch(TensorBatch):
 
     @property
     def tokens(self) -> int:
-        """How many target tokens are to be predicted."""
+        """The number of target tokens."""
         return int(self.target_lengths.sum())
 
 
@@ -74,7 +74,7 @@ Batch = PairBatch | PackedBatch
 
 @dataclass(frozen=True, slots=True)
 class EncodedPairs:
-    """All pairs of a split as ids, and how many could not be taken as they were."""
+    """All pairs of a split as ids, and the numbers of dropped pairs and of replaced characters."""
 
     source: Ragged
     target: Ragged
@@ -93,11 +93,11 @@ class EncodedPairs:
 
     @property
     def sha256(self) -> str:
-        """A name for exactly these ids in this order."""
+        """A hash of these ids, in order."""
         return fingerprint(self.source.flat, self.source.starts, self.target.flat, self.target.starts, self.kept)
 
     def batch(self, rows: NDArray[np.int64]) -> PairBatch:
-        """Some pairs as one batch; of no pairs, one row from which there is nothing to learn."""
+        """A batch of these pairs; for no pairs, one row without targets."""
         if not len(rows):
             nothing = torch.full((1, MULTIPLE), TrainedTokenizer.pad)
             one = torch.ones(1, dtype=torch.long)
@@ -107,7 +107,7 @@ class EncodedPairs:
         return PairBatch(source, source_lengths, target, target_lengths, torch.from_numpy(self.kept[rows]))
 
     def even(self, rows: NDArray[np.int64], batch_tokens: int) -> PairBatch:
-        """Some pairs as a batch of one of few shapes: both sides equally wide, and as many rows as the budget holds."""
+        """A batch of these pairs with one of few shapes: equal widths, and as many rows as fit the budget."""
         batch = self.batch(rows)
         width = max(batch.source.shape[1], batch.target.shape[1])
         spare = max(0, batch_tokens // width - len(batch.source))
@@ -175,16 +175,16 @@ class PairBatches:
 
     @property
     def few_shapes(self) -> bool:
-        """Whether batches have so few shapes that a device can keep what to do with each."""
+        """Whether batches have few shapes, so that recorded steps can be reused."""
         return self.packed or self.even
 
     @property
     def one_shape(self) -> bool:
-        """Whether all of them have one shape."""
+        """Whether all batches have one shape."""
         return self.packed
 
     def tokens(self, position: int) -> int:
-        """How many target tokens are to be predicted in the whole batch at a position."""
+        """The number of target tokens in the whole batch at a position."""
         rows = self._rows.at(position)
         return int(self._lengths[rows, 1].sum()) - len(rows)
 
@@ -260,7 +260,7 @@ def plan_pooled(
 
 
 def plan_packed(lengths: NDArray[np.int64], seed: int, epoch: int, room: int) -> list[NDArray[np.int64]]:
-    """The batches of an epoch as row numbers: shuffle, then fill one batch after another, whatever the lengths."""
+    """The batches of an epoch as row numbers: shuffle, then fill one batch after another, regardless of length."""
     order, rooms = permutation(seed, epoch, len(lengths)), packed_widths(lengths, room)  # (N,)
     ends = np.cumsum(lengths[order] - (0, 1), axis=0)  # (N, 2)
     batches = []
@@ -295,18 +295,18 @@ def max_packed(room: int) -> int:
 
 
 def by_length(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows by their longest side, then by each side; equal ones stay in the order they came in."""
+    """Sort rows by their longest side, then by each side; the sort is stable."""
     sides = lengths[rows]
     return rows[np.lexsort((*sides.T[::-1], sides.max(axis=1)))]
 
 
 def split_by_budget(rows: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:
-    """Split rows of rising length so that rows x longest padded side fits the budget; a row too long is alone."""
+    """Split sorted rows so that rows x padded length fits the budget; a row over the budget is a batch of its own."""
     widths = round_up(lengths[rows].max(axis=1))  # (N,)
     batches = []
     start = 0
     while start < len(rows):
-        # Widths rise, so that no batch from here on has more rows than the budget holds of the first.
+        # Widths increase, so no batch from here on has more rows than fit the budget at the first width.
         window = widths[start : start + batch_tokens // widths[start]]
         count = int(np.count_nonzero(window * np.arange(1, len(window) + 1) <= batch_tokens))
         batches.append(rows[start : start + max(1, count)])

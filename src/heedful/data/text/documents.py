@@ -147,11 +147,11 @@ class Documents(Config):
         return self._held(split, found)
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Problems that can be seen without reading the files of some splits."""
+        """Problems with the files of these splits that can be seen without reading them."""
         return check_files(self.root, (name for split in splits for name in self._names(split)))
 
     def paths(self, split: Split) -> list[Path]:
-        """The files of a split; empty where it is not given."""
+        """The files of a split; empty if the split is not given."""
         return list(expand_files(self.root, self._names(split)))
 
     def _names(self, split: Split) -> list[str]:

@@ -70,7 +70,7 @@ class TextFiles(Config):
         return [names] if isinstance(names, str) else names or []
 
     def paths(self, split: Split) -> list[Path]:
-        """The files of a split; empty where it is not given."""
+        """The files of a split; empty if the split is not given."""
         return list(expand_files(self.root, self.names(split)))
 
     def stream(self, split: Split) -> DocumentStream:
@@ -92,7 +92,7 @@ class TextFiles(Config):
         return text
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Problems that can be seen without reading the files of some splits."""
+        """Problems with the files of these splits that can be seen without reading them."""
         return check_files(self.root, (name for split in splits for name in self.names(split)))
 
     def _kept(self, paths: Sequence[Path], split: Split) -> Iterator[tuple[int, str]]:

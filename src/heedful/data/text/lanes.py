@@ -27,7 +27,7 @@ from heedful.errors import UserError
 class LaneBatch(TextBatch):
     """The next window of each lane.
 
-    A lane that is `fresh`, and tokens of others whose document is not 0, must not use what came before.
+    A lane that is `fresh`, and tokens whose document is not 0, must not use the carried state.
     """
 
     fresh: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,) bool, the lane or a document starts here
@@ -51,14 +51,14 @@ class Lanes(FixedEpochs):
             raise UserError(
                 "the training text is too short for its lanes", where="train.batch_tokens",
                 found=f"{len(encoded):,} tokens in {self.lanes:,} lanes",
-                todo="give more text, or make train.batch_tokens smaller",
+                todo="use more text, or lower train.batch_tokens",
             )  # fmt: skip
         self.edges = np.arange(self.lanes + 1) * len(encoded) // self.lanes  # lane boundaries
         self.longest = -(-len(encoded) // self.lanes)
-        self.count = -(-self.longest // encoded.context)  # batches of an epoch
+        self.count = -(-self.longest // encoded.context)  # batches per epoch
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> LaneBatch:
-        """The batch at a position, counted from 0 over all epochs, or one part of it: every so manyth lane."""
+        """The batch at a position, counted from 0 over all epochs, or one shard of it: every `parts`-th lane."""
         lanes = np.arange(part, self.lanes, parts)
         begins, ends = (edges[lanes] for edges in self._windows(position))
         number = position % self.count
@@ -67,7 +67,7 @@ class Lanes(FixedEpochs):
         return LaneBatch(batch.ids, batch.lengths, batch.indices, batch.documents, torch.from_numpy(fresh))
 
     def tokens(self, position: int) -> int:
-        """How many tokens are to be predicted in the whole batch at a position."""
+        """The number of predicted tokens in the whole batch at a position."""
         begins, ends = self._windows(position)
         return int((ends - begins).sum())
 

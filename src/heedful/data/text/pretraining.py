@@ -68,7 +68,7 @@ class PretrainingBatch(SequenceBatch):
 
     @property
     def tokens(self) -> int:
-        """How many tokens are read; on a GPU this synchronizes, so call it before moving there."""
+        """The number of input tokens; on a GPU this synchronizes, so call it before moving there."""
         return int((self.lengths * (self.indices >= 0)).sum())
 
 
@@ -107,7 +107,7 @@ class EncodedDocuments:
     marks: MaskingVocab
     context: int
     rules: PairRules
-    sha256: str  # a name for exactly these ids and boundaries
+    sha256: str  # hash of the ids and boundaries
     unknown: int = 0  # tokens that the tokenizer does not know
     dropped: int = 0  # long sentences are truncated, not dropped
 
@@ -327,7 +327,7 @@ class PretrainingBatches(FixedEpochs):
         return padded_batch(built, cells, rows, marks, self.shape if self.even else None)
 
     def tokens(self, position: int) -> int:
-        """How many tokens are read in the whole batch at a position."""
+        """The number of input tokens in the whole batch at a position."""
         cells = self._cells(position)
         return int(self._lengths(self.epoch_of(position))[cells].sum())
 

@@ -44,7 +44,7 @@ class TextBatch(TensorBatch):
 
     @property
     def tokens(self) -> int:
-        """How many tokens are to be predicted; on a GPU this waits for it, so ask before moving there."""
+        """The number of predicted tokens; on a GPU this synchronizes, so call it before moving there."""
         return int(self.lengths.sum()) - len(self.lengths)
 
 
@@ -64,7 +64,7 @@ class EncodedText:
 
     @property
     def windows(self) -> int:
-        """How many windows there are."""
+        """The number of windows."""
         return -(-len(self) // self.context)
 
     @property
@@ -74,7 +74,7 @@ class EncodedText:
 
     @property
     def sha256(self) -> str:
-        """A name for exactly these ids in this order, and these documents."""
+        """A hash of the ids and of the document starts."""
         if self.file is not None:
             return self.file
         found = hashlib.sha256(self.ids.tobytes())
@@ -86,7 +86,7 @@ class EncodedText:
         return np.minimum(self.context, len(self) - rows * self.context) + 1
 
     def batch(self, rows: NDArray[np.int64]) -> TextBatch:
-        """Some windows as one batch; of no windows, one row from which there is nothing to learn."""
+        """A batch of these windows; for no windows, one row without targets."""
         if not len(rows):
             one = torch.ones(1, dtype=torch.long)
             same = None if len(self.starts) == 1 else torch.zeros(1, self.context, dtype=torch.long)
@@ -150,7 +150,7 @@ class TextBatches(FixedEpochs):
         return self.encoded.window(begins, lengths, rows) if len(rows) else self.encoded.batch(rows)
 
     def tokens(self, position: int) -> int:
-        """How many tokens are to be predicted in the whole batch at a position."""
+        """The number of predicted tokens in the whole batch at a position."""
         _, lengths, rows = self._windows(position)
         return int(lengths.sum()) - len(rows)
 

@@ -176,7 +176,7 @@ class EngineTokenizer(ABC):
 
     @abstractmethod
     def __init__(self, text: str, where: str) -> None:
-        """Build it from the text of a tokenizer file; `where` is what errors name."""
+        """Parse a tokenizer.json; `where` is the file's name in errors."""
 
     @staticmethod
     @abstractmethod

@@ -86,12 +86,12 @@ class Gpt2BpeFiles(Config):
     merges: str | None = Field(None, description="the merges file, if it is elsewhere")
 
     def read(self) -> Gpt2Tokenizer:
-        """The byte pairs of the files."""
+        """Read the files."""
         return Gpt2Tokenizer.read(self.file, self.merges)
 
     @property
     def vocab(self) -> int:
-        """How many pieces there are."""
+        """The number of pieces."""
         return self.read().vocab
 
 
@@ -139,19 +139,19 @@ class BpeTokenizer(ByteTokenizer):
     mark: ClassVar[str]  # the special token that it cannot be without
 
     def __init__(self, text: str, where: str) -> None:
-        """Build it from the text of a tokenizer file; `where` is what errors name."""
+        """Parse a tokenizer.json; `where` is the file's name in errors."""
         self._begin(*self._read(text, where), where)
 
     @classmethod
     def from_vocab(cls, vocab: dict[str, int], merges: Sequence[Merge], where: str) -> Self:
-        """A tokenizer of pieces by their ids, and of the pairs that are merged, the first ones first."""
+        """Build it from the id of each piece, and the merges in order."""
         made = cls.__new__(cls)
         made._begin(vocab, merges, {cls.mark}, where)
         return made
 
     @classmethod
     def from_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
-        """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
+        """Build it from the texts of vocab.json and merges.txt; the other two are their names in errors."""
         pieces = cls._checked(parse_json(vocab, where, invalid), {cls.mark}, where)
         pairs, first = parse_merges(merges, merges_where)
         if wrong := invalid_merge(pieces.keys() - {cls.mark}, pairs):
@@ -196,7 +196,7 @@ class BpeTokenizer(ByteTokenizer):
         if kept := [name for name in names if name != self.mark]:  # added tokens, which may occur in texts
             self._engine = self._built(vocab, merges, [self.mark])
             self._engine.add_tokens(kept)
-        self._engine.encode_special_tokens = True  # the package means: encode their text as any other
+        self._engine.encode_special_tokens = True  # the text of a special token is encoded as ordinary text
 
     def with_special(self, tokens: dict[str, int], where: str) -> Self:
         """A copy with more special tokens, which are matched in texts."""
@@ -248,7 +248,7 @@ class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
 
     @classmethod
     def train(cls, config: Gpt2Bpe, texts: Iterable[str]) -> Gpt2Tokenizer:
-        """Train on some texts; deterministic."""
+        """Train a tokenizer on texts; the same texts always give the same tokenizer."""
         from tokenizers import Tokenizer as Engine
         from tokenizers import models, pre_tokenizers, trainers
 
@@ -310,7 +310,7 @@ def start_token_template(end: int) -> dict[str, Any]:
 
 
 def gpt2_tokenizer(config: Gpt2Bpe | Gpt2BpeFiles, texts: Iterable[str]) -> Gpt2Tokenizer:
-    """The tokenizer that a recipe asks for: trained on the texts, or read."""
+    """The tokenizer of a recipe: trained on the texts, or read from its files."""
     return config.read() if isinstance(config, Gpt2BpeFiles) else Gpt2Tokenizer.train(config, texts)
 
 

@@ -54,7 +54,7 @@ def tokenizer_class(usual: str) -> Any:
 
 
 def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
-    """The tokenizer of a file's text; `where` is what errors name."""
+    """Parse a tokenizer file; `where` is its name in errors."""
     try:
         kind = json.loads(text)["model"]["type"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -64,12 +64,12 @@ def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
 
 
 def load_encoder_tokenizer(path: Path) -> MaskTokenizer:
-    """The tokenizer of a file."""
+    """Read a tokenizer file."""
     return open_encoder_tokenizer(read_tokenizer_file(path, BertTokenizer.invalid_file), str(path))
 
 
 def encoder_tokenizer(config: Any, texts: Iterable[str]) -> MaskTokenizer:
-    """The tokenizer that a recipe asks for: trained on the texts, or read."""
+    """The tokenizer of a recipe: trained on the texts, or read from its files."""
     kind = next(kind for kind in KINDS.values() if isinstance(config, kind.trained | kind.files))
     found: MaskTokenizer = config.read() if isinstance(config, kind.files) else kind.tokenizer.train(config, texts)
     return found

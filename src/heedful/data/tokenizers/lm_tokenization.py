@@ -111,12 +111,12 @@ class ByteCodec:
 
 
 def load_tokenizer(path: Path) -> LanguageTokenizer:
-    """The tokenizer of a file."""
+    """Read a tokenizer file."""
     return open_tokenizer(read_tokenizer_file(path, invalid), str(path))
 
 
 def open_tokenizer(text: str, where: str) -> LanguageTokenizer:
-    """The tokenizer of a file's text, of either kind; `where` is what errors name."""
+    """Parse a tokenizer file, of either kind; `where` is its name in errors."""
     try:
         special = {token["content"] for token in json.loads(text)["added_tokens"]}
     except (ValueError, KeyError, TypeError, RecursionError):

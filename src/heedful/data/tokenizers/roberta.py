@@ -63,7 +63,7 @@ class RobertaBpeFiles(Config):
     )
 
     def read(self) -> RobertaTokenizer:
-        """The byte pairs of the files."""
+        """Read the files."""
         path, other = byte_pairs.locate_files(self.file, None)
         if other is None:
             return RobertaTokenizer.load(path)
@@ -72,7 +72,7 @@ class RobertaBpeFiles(Config):
 
     @property
     def vocab(self) -> int:
-        """How many there are."""
+        """The vocabulary size."""
         return self.read().vocab
 
 
@@ -86,7 +86,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
     cls, pad, sep, unk = range(4)
 
     def __init__(self, text: str, where: str) -> None:
-        """Build it from the text of a tokenizer file; `where` is what errors name."""
+        """Parse a tokenizer.json; `where` is the file's name in errors."""
         usual = byte_pairs.USUAL | {PREFIX: (False, True)}
         vocab, merges, _ = byte_pairs.parse_bpe(text, byte_pairs.FRAME, usual, {*NAMES, MASK}, where)
         data = json.loads(text)
@@ -97,7 +97,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
 
     @classmethod
     def from_vocab(cls, vocab: dict[str, int], merges: Sequence[Merge], prefix: bool, where: str) -> RobertaTokenizer:
-        """A tokenizer of pieces by their ids, and of the pairs that are merged, the first ones first."""
+        """Build it from the id of each piece, and the merges in order."""
         made = cls.__new__(cls)
         made._begin(vocab, merges, prefix, where)
         return made
@@ -106,13 +106,13 @@ class RobertaTokenizer(ByteLevelTokenizer):
     def from_texts(
         cls, vocab: str, merges: str, where: str, merges_where: str, prefix: bool = False
     ) -> RobertaTokenizer:
-        """A tokenizer of the texts of vocab.json and merges.txt, each with what errors name."""
+        """Build it from the texts of vocab.json and merges.txt; the other two are their names in errors."""
         pieces = parse_json(vocab, where, invalid)
         return cls.from_vocab(pieces, byte_pairs.parse_merges(merges, merges_where)[0], prefix, where)
 
     @classmethod
     def train(cls, config: RobertaBpe, texts: Iterable[str]) -> RobertaTokenizer:
-        """Train on some texts; deterministic."""
+        """Train a tokenizer on texts; the same texts always give the same tokenizer."""
         model = json.loads(Gpt2Tokenizer.train(Gpt2Bpe(vocab=config.vocab - len(NAMES)), texts).json)["model"]
         pieces = [piece for piece in model["vocab"] if piece != byte_pairs.END]
         vocab = {piece: number for number, piece in enumerate([*NAMES, *pieces, MASK])}
@@ -140,7 +140,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
         self.vocab: int = len(vocab)
         self.mask: int = vocab[MASK]
         self.special = frozenset((*range(len(NAMES)), self.mask))
-        engine.encode_special_tokens = True  # the package means: encode their text as any other
+        engine.encode_special_tokens = True  # the text of a special token is encoded as ordinary text
 
     def pair(
         self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True

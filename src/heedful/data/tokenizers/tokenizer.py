@@ -93,14 +93,14 @@ class TrainedTokenizer(EngineTokenizer):
     special = frozenset(range(4))
 
     def __init__(self, text: str, where: str) -> None:
-        """Build it from the text of a tokenizer file; `where` is what errors name."""
+        """Parse a tokenizer.json; `where` is the file's name in errors."""
         self._engine = open_engine(text, where)
         self.json: str = self._engine.to_str()
         self.vocab: int = self._engine.get_vocab_size()
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> TrainedTokenizer:
-        """Train on some texts; deterministic."""
+        """Train a tokenizer on texts; the same texts always give the same tokenizer."""
         corpus = require_corpus(texts)
         if isinstance(config, Characters | WholeWords):
             return cls(build_from_counts(config, corpus).to_str(), "tokenizer")
@@ -279,7 +279,7 @@ def open_engine(text: str, where: str) -> tokenizers.Tokenizer:
         raise invalid(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
     if data["model"]["type"] == "BPE" and data["pre_tokenizer"] and not vocab.keys() >= set(byte_letters()):
         raise invalid(where, "no piece for some bytes")
-    engine.encode_special_tokens = True  # the package means: encode their text as any other
+    engine.encode_special_tokens = True  # the text of a special token is encoded as ordinary text
     return engine
 
 

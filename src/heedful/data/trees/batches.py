@@ -1,4 +1,4 @@
-"""Trees to batches that are computed level by level, all trees of a batch at once.
+"""Batches of trees, which are computed level by level for all trees at once.
 
 A node's level is its distance from the root of its tree. All trees of a batch have their roots on the same level, so
 that the children of a level are the whole level below it, and a batch takes as many steps as its deepest tree is deep.
@@ -22,7 +22,7 @@ from heedful.data.tokenizers.vocabulary import WordVocab
 from heedful.data.trees.treebank import IGNORE_INDEX, Tree
 from heedful.errors import UserError
 
-POOL = 32  # batches' worth of trees that are sorted together: more waste fewer steps, fewer are more random
+POOL = 32  # batches per pool that is sorted by depth: more waste fewer steps, fewer are more random
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class TreeBatch(TensorBatch):
     """
 
     words: Tensor  # (W,) long, of all leaves, then of the inner nodes that have a word
-    inner: Tensor  # (W - L,) long, which of the inner nodes these are
+    inner: Tensor  # (W - L,) long, the indices of these inner nodes
     labels: Tensor  # (N,) long, IGNORE_INDEX where there is none
     parents: Tensor  # (N - B,) long, the parent's index in the level above, level by level
-    places: Tensor  # (N - B,) long, which child of its parent, the first being 0
+    places: Tensor  # (N - B,) long, index among the children of its parent
     roots: Tensor  # (B,) long, the index of each tree's root among all nodes
     nodes: Tensor  # (N,) long, the index of each node when the trees are concatenated, children first
     indices: Tensor  # (B,) long, the index of each tree in the encoded list, -1 for padding
@@ -53,8 +53,8 @@ class EncodedTrees:
     words: Ints  # (N,) ids, -1 where there is no word
     labels: Ints  # (N,)
     parents: Ints  # (N,) index of the parent, -1 for a root
-    places: Ints  # (N,) which child of its parent a node is
-    levels: Ints  # (N,) how far below the root
+    places: Ints  # (N,) index among the children of the parent
+    levels: Ints  # (N,) depth below the root
     counts: Ints  # (N,) children
     starts: Ints  # (B + 1,)
 
@@ -63,26 +63,26 @@ class EncodedTrees:
 
     @property
     def dropped(self) -> int:
-        """How many trees were dropped: none, since a tree may have any size."""
+        """The number of dropped trees: none, since a tree may have any size."""
         return 0
 
     @property
     def sizes(self) -> Ints:
-        """The nodes of each tree."""
+        """The number of nodes of each tree."""
         return np.diff(self.starts)
 
     @property
     def depths(self) -> Ints:
-        """The levels of each tree."""
+        """The depth of each tree."""
         return np.maximum.reduceat(self.levels, self.starts[:-1]) + 1
 
     @property
     def sha256(self) -> str:
-        """A name for exactly these trees in this order."""
+        """A hash of these trees, in order."""
         return fingerprint(self.words, self.labels, self.parents, self.places, self.starts)
 
     def batch(self, rows: Ints) -> TreeBatch:
-        """Some trees as one batch; of no trees, one leaf without a label, from which there is nothing to learn."""
+        """A batch of these trees; for no trees, one leaf without a label."""
         if not len(rows):
             nothing = encode_trees([Tree((IGNORE_INDEX,), ("",), ((),))], None)
             empty = nothing.batch(np.zeros(1, np.int64))
@@ -147,7 +147,7 @@ class TreeBatches:
         return self.encoded.batch(self._rows.at(position)[part::parts])
 
     def tokens(self, position: int) -> int:
-        """How many labelled nodes the whole batch at a position has."""
+        """The number of labelled nodes in the whole batch at a position."""
         return int(self._labelled[self._rows.at(position)].sum())
 
     def epoch_of(self, position: int) -> int:
@@ -156,7 +156,7 @@ class TreeBatches:
 
 
 def encode_trees(trees: Sequence[Tree], words: WordVocab | None) -> EncodedTrees:
-    """The trees with words as ids; without a list of words, every word is unknown."""
+    """Encode trees with words as ids; without a vocabulary, every word is unknown."""
     starts = np.cumsum([0, *map(len, trees)], dtype=np.int64)
     total = int(starts[-1])
     parents, places, levels = [-1] * total, [0] * total, [0] * total
@@ -200,12 +200,12 @@ def plan_trees(sizes: Ints, depths: Ints, seed: int, epoch: int, batch_nodes: in
 
 
 def by_size(rows: Ints, sizes: Ints, depths: Ints) -> Ints:
-    """Rows by their depth, then by their size; equal ones stay in the order they came in."""
+    """Sort rows by depth, then by size; the sort is stable."""
     return rows[np.lexsort((sizes[rows], depths[rows]))]
 
 
 def split_by_nodes(rows: Ints, sizes: Ints, batch_nodes: int) -> list[Ints]:
-    """Split rows so that the nodes of each part fit the budget; a tree too large is alone."""
+    """Split rows so that the nodes of each part fit the budget; a tree over the budget is a batch of its own."""
     ends = np.cumsum(sizes[rows])
     batches = []
     start = 0

@@ -1,4 +1,4 @@
-"""Trees of words from files in the format of the Penn Treebank, one a line: `(3 (2 It) (4 (2 's) (4 great)))`."""
+"""Trees of words from files in the format of the Penn Treebank, one per line: `(3 (2 It) (4 (2 's) (4 great)))`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from heedful.errors import UserError, shown
 
 PIECES = re.compile(r"[()]|[^ \t()]+")  # a word may contain other whitespace, such as the "2 1/2" of some reviews
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
-DEEPEST = 1000  # levels; the cost of a batch is that of its deepest tree
+MAX_DEPTH = 1000  # the cost of a batch is that of its deepest tree
 IGNORE_INDEX = -100  # the label of a node without one
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Nodes with their children before them, the root last; node n is labels[n], words[n], children[n]."""
+    """A tree as lists of nodes, children before parents, the root last: labels[n], words[n], children[n]."""
 
     labels: tuple[int, ...]  # IGNORE_INDEX: no label
     words: tuple[str | None, ...]  # None: no word
@@ -33,7 +33,7 @@ class Tree:
 
     @property
     def text(self) -> str:
-        """Its words with a space between, in the order of the nodes."""
+        """The words, joined by spaces."""
         return " ".join(word for word in self.words if word is not None)
 
 
@@ -72,14 +72,14 @@ class SentimentTrees(Config):
         return None if self.vectors is None else Path(self.root, self.vectors)
 
     def read(self, split: Split) -> Trees:
-        """The trees of a split, with a count of blank lines."""
+        """The trees of a split, and the number of blank lines."""
         path = self.file(split)
         if path is None:
             raise no_data(split)
         return read_trees(path, self.longest, self.classes)
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """Problems that can be seen without reading the files of some splits.
+        """Problems with the files of these splits that can be seen without reading them.
 
         The word vectors belong to the training set: only it is initialized from them.
         """
@@ -87,7 +87,7 @@ class SentimentTrees(Config):
 
 
 class WordsConfig(Config):
-    """Which words are in the vocabulary; all others are the unknown word."""
+    """The vocabulary; all other words are unknown."""
 
     kind: Literal["words"] = "words"
     lowercase: bool = Field(True, description="lowercase words")
@@ -101,7 +101,7 @@ class WordsConfig(Config):
 
 
 def read_trees(path: Path, longest: int, classes: int | None) -> Trees:
-    """Every tree of a file, blank lines left out."""
+    """Read the trees of a file, and count its blank lines."""
     trees = []
     skipped = 0
     for number, line in enumerate(lines(path, longest), start=1):
@@ -111,7 +111,7 @@ def read_trees(path: Path, longest: int, classes: int | None) -> Trees:
             skipped += 1
     if not trees:
         raise UserError(
-            "there is no tree to read", where=str(path), found=f"{skipped} blank lines", expected="one tree a line"
+            "there are no trees", where=str(path), found=f"{skipped} blank lines", expected="one tree per line"
         )
     return Trees(trees, skipped)
 
@@ -131,7 +131,7 @@ class _Open:
 
 
 def parse_tree(line: str, where: str, classes: int | None) -> Tree:
-    """Parse a tree; without a number of classes, labels may be any words and are dropped."""
+    """Parse a tree; without `classes`, labels may be any words and are ignored."""
     labels: list[int] = []
     words: list[str | None] = []
     children: list[tuple[int, ...]] = []
@@ -152,8 +152,8 @@ def parse_tree(line: str, where: str, classes: int | None) -> Tree:
         elif piece == "(":
             if node is not None and node.word is not None:
                 raise wrong("a node holds a word or nodes, not both", place, f"a node after {shown(node.word)}", ")")
-            if len(path) == DEEPEST:
-                raise wrong("this tree is too deep", place, f"level {DEEPEST + 1:,}", f"at most {DEEPEST:,} levels")
+            if len(path) == MAX_DEPTH:
+                raise wrong("this tree is too deep", place, f"level {MAX_DEPTH + 1:,}", f"at most {MAX_DEPTH:,} levels")
             path.append(_Open(place))
         elif piece == ")":
             assert node is not None and node.label is not None

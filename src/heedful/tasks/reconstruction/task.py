@@ -47,7 +47,7 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
         loss="mean squared error",
     )
     decoding: ClassVar = ReconstructionTaskConfig
-    artifacts: ClassVar = {"images.json": Codec(ImageSpec.opened, ImageSpec.load)}
+    artifacts: ClassVar = {"images.json": Codec(ImageSpec.parse, ImageSpec.load)}
     searches: ClassVar = False
 
     def __init__(self, recipe: ReconstructionRecipe) -> None:
