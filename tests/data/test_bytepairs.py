@@ -363,7 +363,7 @@ def test_binary_or_too_large_files_are_refused(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UserError, match=r"tokenizer.json:byte 1: ") as error:
         Gpt2Tokenizer.load(file)
     assert "not UTF-8" in str(error.value)
-    monkeypatch.setattr(base, "LARGEST", 100)
+    monkeypatch.setattr(base, "MAX_FILE", 100)
     file.write_text(TRAINED.json)
     with pytest.raises(UserError) as error:
         Gpt2Tokenizer.load(file)

@@ -113,7 +113,7 @@ def test_token_folders_are_written_atomically(tmp_path: Path) -> None:
         write_tokens(tmp_path / "tokens", TOKENIZER, {"train": []})
     assert os.listdir(tmp_path) == []
     (tmp_path / "tokens").mkdir()
-    with pytest.raises(UserError, match="already taken"):
+    with pytest.raises(UserError, match="already exists"):
         write_tokens(tmp_path / "tokens", TOKENIZER, {"train": [[[5]]]})
     with pytest.raises(UserError, match="there is no such folder"):
         TokenFiles(folder=str(tmp_path / "nothing")).read("train")

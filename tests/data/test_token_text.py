@@ -132,7 +132,7 @@ def test_an_interrupted_tokenization_resumes_to_the_same_files(tmp_path: Path, s
             file.write(b"half a shard")
     said = built(tmp_path / "tokens")
     assert contents(tmp_path / "tokens") == contents(tmp_path / "whole")
-    assert [line.startswith("goes on after") for line in said] == ([True] if after > 1 else [])
+    assert [line.startswith("resuming after") for line in said] == ([True] if after > 1 else [])
     assert not work.exists()
 
 
@@ -145,7 +145,7 @@ def test_a_changed_text_or_recipe_restarts_tokenization(tmp_path: Path) -> None:
         with pytest.raises(StopError):
             built(tmp_path / name, train=lambda changed=changed: changing(changed))
         said = built(tmp_path / name)
-        assert said[1].startswith("starts over: the text has")
+        assert said[1].startswith("starting over: the text has")
         assert contents(tmp_path / name) == contents(tmp_path / "whole")
     stopped(tmp_path / "c", 40)
     (tmp_path / "c.unfinished" / "tokens" / "train.ids").write_bytes(b"")
@@ -174,7 +174,7 @@ def test_a_killed_tokenize_command_resumes(tmp_path: Path) -> None:
     assert not (tmp_path / "tokens").exists()
     done = subprocess.run([*command[:-1], "1"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "goes on after" in done.stderr
+    assert "resuming after" in done.stderr
     assert "training the tokenizer" not in done.stderr
     read = TokenizedText(folder=str(tmp_path / "tokens")).read("train")
     kept = TextFiles(root=str(tmp_path), train="text.txt").read("train")
@@ -184,7 +184,7 @@ def test_a_killed_tokenize_command_resumes(tmp_path: Path) -> None:
 
 def test_existing_folders_and_concurrent_writers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    with pytest.raises(UserError, match="already taken"):
+    with pytest.raises(UserError, match="already exists"):
         built(tmp_path / "there")
     (tmp_path / "mine.unfinished").mkdir()
     (tmp_path / "mine.unfinished" / "diary.txt").write_text("dear diary")

@@ -208,7 +208,7 @@ def test_an_invalid_vocabulary_is_reported_by_its_line(tmp_path: Path) -> None:
 
 
 def test_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "LARGEST", 100)
+    monkeypatch.setattr(base, "MAX_FILE", 100)
     (tmp_path / "tokenizer.json").write_text(TRAINED[True].json)
     with pytest.raises(UserError, match="over 100 bytes"):
         BertTokenizer.load(tmp_path / "tokenizer.json")

@@ -195,8 +195,8 @@ def test_a_layout_other_than_berts_is_refused_unless_overridden(layout: Any, tmp
 def test_overridden_tokenizer_settings_are_noted(tmp_path: Path) -> None:
     found = find_tokenizer(made(tmp_path / "a", {}, {}, {"lowercase": False}, []), 1000)
     assert found.notes == (
-        "tokenizer.json has lowercase false, but tokenizer_config.json does not say do_lower_case: true is taken, "
-        "as `transformers` does",
+        "tokenizer.json has lowercase false, but tokenizer_config.json does not set do_lower_case: true is used, "
+        "as in `transformers`",
     )
     assert find_tokenizer(made(tmp_path / "b", {"do_lower_case": True}, {}, {"lowercase": False}, []), 1000).notes == ()
     assert "vocab.txt has capital letters" in find_tokenizer(made(tmp_path / "c", {}, {}, None, []), 1000).notes[0]

@@ -155,5 +155,5 @@ def test_a_list_of_words_that_was_tampered_with_is_refused() -> None:
     for change in ({"words": ["a"]}, {"labels": ["x"]}, {"kind": "bpe"}, {"lowercase": 1}, {"vectors": 3}, {"more": 1}):
         with pytest.raises(UserError, match="damaged or was not written by Heedful"):
             TextVocab(json.dumps({**good, **change}), "w")
-    with pytest.raises(UserError, match="no word to learn"):
+    with pytest.raises(UserError, match="no word to build a vocabulary from"):
         TextVocab.learn([" "], ("x", "y"), "words", True, 1)

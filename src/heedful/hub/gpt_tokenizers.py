@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from heedful.data.tokenizers.base import LARGEST, require_fit
+from heedful.data.tokenizers.base import MAX_FILE, require_fit
 from heedful.data.tokenizers.byte_pairs import END, MERGES, VOCABS, Gpt2Tokenizer, is_plain_special
 from heedful.data.tokenizers.gpt1_bpe import Gpt1Tokenizer
 from heedful.data.tokenizers.wordpiece_files import (
@@ -35,7 +35,7 @@ def find_tokenizer(folder: Path, vocab: int, published: str) -> tuple[Gpt2Tokeni
     name = next((name for name in ("tokenizer.json", *VOCABS) if has_file(folder, name)), None)
     if name is None:
         return None, False
-    text = read_text(folder, name, LARGEST)
+    text = read_text(folder, name, MAX_FILE)
     settings, where = read_tokenizer_settings(folder), folder / CONFIG
     require_class(settings.get("tokenizer_class"), KINDS, where, PUBLISHED)
     require_settings(settings, where, {}, {"add_prefix_space": False, "split_special_tokens": False}, PUBLISHED)
@@ -53,7 +53,7 @@ def find_tokenizer(folder: Path, vocab: int, published: str) -> tuple[Gpt2Tokeni
                 "the tokenizer has no merges", where=str(folder), found=f"{name} alone",
                 expected=" or ".join(MERGES) + " beside it", todo=AGAIN,
             )  # fmt: skip
-        found = kind.from_texts(text, read_text(folder, merges, LARGEST), str(folder / name), str(folder / merges))
+        found = kind.from_texts(text, read_text(folder, merges, MAX_FILE), str(folder / name), str(folder / merges))
     found = found.with_special(_special_tokens(found, folder, settings, data), str(where))
     require_fit(found, vocab, folder / name)
     return found, isinstance(found, Gpt2Tokenizer) and _adds_start_token(settings, data, where)

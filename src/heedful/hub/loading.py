@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.config import parse
-from heedful.data.tokenizers.base import LARGEST, Tokenizer
+from heedful.data.tokenizers.base import MAX_FILE, Tokenizer
 from heedful.data.tokenizers.encoders import open_encoder_tokenizer, tokenizer_class
 from heedful.data.tokenizers.gpt1_bpe import Gpt1Tokenizer
 from heedful.data.tokenizers.lm_tokenization import open_tokenizer
@@ -238,7 +238,7 @@ def read_own_files(folder: Path) -> OwnFiles:
         settings, _ = load_yaml(run / "recipe.yaml")
         train = parse(TrainConfig, settings.get("train") or {}, file=run / "recipe.yaml")
         weights = chosen(run, which, settings, train)
-        text = read_text(run, "tokenizer.json", LARGEST)
+        text = read_text(run, "tokenizer.json", MAX_FILE)
         return OwnFiles(run, settings, weights.tensors, weights.file, text, weights)
     if text is None:
         raise UserError(

@@ -1,6 +1,6 @@
-"""Text as documents: as sentences, for models that learn which of them follow each other, or as running text.
+"""Documents from text files: as sentences, for next-sentence prediction, or as running text.
 
-Files hold a paragraph a line, or a sentence a line.
+Files have one paragraph or one sentence per line.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ TITLE = re.compile(r"\s*= [^=].*[^=] =\s*|\s*= [^=\s] =\s*")
 CODE = re.compile(r"^\s*(>>>|\.\.\.|\$ )", re.MULTILINE)
 
 # A sentence ends with . ! ? or an ellipsis, and closing quotes or brackets, if a capital, a digit or an opening
-# mark comes next; in Chinese and Japanese, with a full stop of their own.
+# mark follows; in Chinese and Japanese, with their own full stop.
 END = re.compile(
     r"""(?P<stop>[.!?…]+)(?P<close>\s?[”’"')\]»]+(?=\s))?\s+"""
     r"""(?=[“‘"'(\[«¿¡—-]*\s?(?P<next>[^\W_a-zß-öø-ÿ]\w*|<unk>))|[。！？]+[」』”]*"""
 )
-LOOK = 200  # characters before a full stop that decide whether it ends a sentence
-NEVER = re.compile(  # the end of a sentence, before a capital
+LOOKBEHIND = 200  # characters before a full stop that decide whether it ends a sentence
+ABBREVIATION = re.compile(  # never ends a sentence, even before a capital
     r"mrs?|ms|messrs|mme|mlle|dr|prof|rev|hon|st|capt|col|gen|lt|sgt|maj|cpl|pvt|adm|sen|rep|gov|pres|vs?|cf|viz|nos?|"
     r"vol|figs?|eq|pp|eds?|approx|dept|mt|ft|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|e\.g|i\.e",
     re.IGNORECASE,
 )
-LETTERS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")  # as in U.S. or p.m., which may or may not end a sentence
+INITIALS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")  # as in U.S. or p.m., which may or may not end a sentence
 OPENERS = re.compile(  # words that start a sentence far more often than they follow such an abbreviation
     r"A|After|Although|An|And|As|At|But|By|For|From|He|Her|His|How|However|I|If|In|It|Its|No|Not|On|One|Our|She|Since|"
     r"So|Some|That|The|Their|Then|There|These|They|This|Those|Though|Thus|To|Under|We|What|When|Where|While|Who|With|"
@@ -44,7 +44,7 @@ OPENERS = re.compile(  # words that start a sentence far more often than they fo
 
 
 class TextDocuments(Config):
-    """Text files: what separates documents, and what a sentence is."""
+    """Text files; the settings say what separates documents and sentences."""
 
     kind: Literal["text"] = "text"
     files: list[Name] = Field(min_length=1, description="files and folders, plain or gzip")
@@ -61,7 +61,7 @@ class TextDocuments(Config):
     def documents(self, root: str, longest: int) -> Iterator[list[str]]:
         """Each document's sentences; empty documents are skipped."""
         for path in expand_files(root, self.files):
-            for document in _cut(lines(path, longest), self.between):
+            for document in _split_documents(lines(path, longest), self.between):
                 if found := [one for line in document for one in self._sentences(line)]:
                     yield found
 
@@ -110,7 +110,7 @@ class Prose(NamedTuple):
 
     @property
     def texts(self) -> Iterator[str]:
-        """All sentences, one after the other."""
+        """All sentences, in order."""
         return (text for document in self.documents for text in document)
 
 
@@ -131,7 +131,7 @@ class Documents(Config):
 
     @field_validator("valid", "test")
     @classmethod
-    def _named(cls, parts: list[DocumentsConfig] | None) -> list[DocumentsConfig] | None:
+    def _require_files(cls, parts: list[DocumentsConfig] | None) -> list[DocumentsConfig] | None:
         if parts == []:
             raise ValueError("an empty list; name files, or leave it out")
         return parts
@@ -139,12 +139,12 @@ class Documents(Config):
     def documents(self, split: Split) -> Iterator[list[str]]:
         """Stream the sentences of each document of a split."""
         found = (one for part in self._parts(split) for one in part.documents(self.root, self.longest))
-        return self._held(split, found)
+        return self._select(split, found)
 
     def stream(self, split: Split) -> DocumentStream:
         """Stream the lines of each document of a split."""
         found = (one for part in self._parts(split) for one in part.stream(self.root, self.longest))
-        return self._held(split, found)
+        return self._select(split, found)
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Problems with the files of these splits that can be seen without reading them."""
@@ -166,8 +166,8 @@ class Documents(Config):
     def _given(self, split: Split) -> list[DocumentsConfig] | None:
         return {"train": self.train, "valid": self.valid or self.train, "test": self.test}[split]
 
-    def _held(self, split: Split, found: Iterator[Document]) -> Iterator[Document]:
-        """The documents that belong to a split."""
+    def _select(self, split: Split, found: Iterator[Document]) -> Iterator[Document]:
+        """Select the documents of a split."""
         if split == "test" or self.valid is not None:
             return found
         every = round(1 / self.held_out)
@@ -175,7 +175,7 @@ class Documents(Config):
 
 
 def read_documents(data: Documents | LibraryProse, split: Split) -> Prose:
-    """The documents of a split, held in memory, if there are any."""
+    """Load the documents of a split into memory; an error if there are none."""
     found = list(iter_documents(data, split))
     if not found:
         raise UserError(
@@ -186,20 +186,20 @@ def read_documents(data: Documents | LibraryProse, split: Split) -> Prose:
 
 
 def iter_documents(data: Documents | LibraryProse, split: Split) -> Iterator[list[str]]:
-    """The documents of a split, one after the other."""
+    """Iterate over the documents of a split."""
     return library_documents(data, split) if isinstance(data, LibraryProse) else data.documents(split)
 
 
 def library_documents(config: LibraryProse, split: Split) -> Iterator[list[str]]:
-    """A module of Python's standard library is a document; examples of code are left out."""
+    """The modules of Python's standard library as documents, without code examples."""
     for module in config.modules(split):
         paragraphs = (part for text in module for part in re.split(r"\n\s*\n", text) if not CODE.search(part))
         if told := [one for part in paragraphs for one in sentences(part)]:
             yield told
 
 
-def _cut(file: Iterable[str], between: str) -> Iterator[list[str]]:
-    """The lines of each document of a file, headings left out."""
+def _split_documents(file: Iterable[str], between: str) -> Iterator[list[str]]:
+    """Split a file into documents, as lines without headings."""
     if between == "files":
         yield list(file)
     elif between == "blank_lines":
@@ -216,7 +216,7 @@ def _cut(file: Iterable[str], between: str) -> Iterator[list[str]]:
 
 
 def _parts(file: Iterable[str], between: str) -> DocumentStream:
-    """The lines of each document of a file, nothing left out but the blank lines that lie between two."""
+    """Split a file into documents, as lines with headings, without the blank lines between documents."""
     if between == "files":
         yield file
     elif between == "blank_lines":
@@ -226,7 +226,7 @@ def _parts(file: Iterable[str], between: str) -> DocumentStream:
 
 
 class _Titles:
-    """Numbers the document that a line belongs to: each starts with its title, the first with any text before it."""
+    """Counts documents: each starts with a title, the first may start without one."""
 
     def __init__(self) -> None:
         self.number, self.told = 0, False
@@ -242,7 +242,7 @@ def sentences(paragraph: str) -> list[str]:
     text = " ".join(paragraph.split())
     found, begin = [], 0
     for match in END.finditer(text):
-        before = text[max(begin, match.start() - LOOK) : match.start()]
+        before = text[max(begin, match.start() - LOOKBEHIND) : match.start()]
         if match["stop"] is None or _ends(before, match["stop"], match["close"], match["next"]):
             found.append(text[begin : match.end()].strip())
             begin = match.end()
@@ -256,11 +256,11 @@ def _ends(before: str, stop: str, close: str | None, following: str) -> bool:
         return True
     words = before.rsplit(None, 1)
     if not words or before[-1].isspace():
-        return bool(words)  # a full stop by itself, as in tokenized text
+        return bool(words)  # a separate full stop, as in tokenized text
     word = words[-1].lstrip("“‘\"'([«—-")
     if len(word) == 1 and word.isupper():
-        # An initial; but `I` may be a word, where no name comes before it.
+        # An initial; but `I` may be a word, if no name comes before it.
         return word == "I" and len(words) == 2 and words[0].rsplit(None, 1)[-1][:1].islower()
-    if NEVER.fullmatch(word):
+    if ABBREVIATION.fullmatch(word):
         return False
-    return not LETTERS.fullmatch(word) or OPENERS.fullmatch(following) is not None
+    return not INITIALS.fullmatch(word) or OPENERS.fullmatch(following) is not None

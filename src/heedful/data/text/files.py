@@ -1,6 +1,6 @@
-"""Running text from files and folders, plain or gzip, a paragraph a line.
+"""Running text from files and folders, plain or gzip, one paragraph per line.
 
-A document is an iterable of lines, which need not be in memory.
+A document is an iterable of lines, which is not loaded into memory.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from heedful.data.formats.sources import SPLITS, Name, Split, lines, missing_fil
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
 
-SUFFIXES = (".txt", ".tokens", ".raw", ".md", ".rst", ".json", ".jsonl")  # of the files that are read from a folder
+SUFFIXES = (".txt", ".tokens", ".raw", ".md", ".rst", ".json", ".jsonl")  # of the files read from a folder
 
 DocumentStream: TypeAlias = Iterator[Iterable[str]]  # documents, each as its lines without their ends
 
 
 class Text(NamedTuple):
-    """A text as its lines, without their ends; blank ones are a part of it."""
+    """A text as lines without line ends, blank lines included."""
 
     lines: list[str]
     skipped: int = 0
@@ -32,7 +32,7 @@ class Text(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """How many characters it has, each line's end counted as one."""
+        """The number of characters, each line end counted as one."""
         return sum(map(len, self.lines)) + len(self.lines)
 
     @property
@@ -59,13 +59,13 @@ class TextFiles(Config):
 
     @field_validator("train", "valid", "test")
     @classmethod
-    def _named(cls, names: str | list[str] | None) -> str | list[str] | None:
+    def _require_files(cls, names: str | list[str] | None) -> str | list[str] | None:
         if names == []:
             raise ValueError("an empty list; name files, or leave it out")
         return names
 
     def names(self, split: Split) -> list[str]:
-        """What is named for a split, nothing where it is not given."""
+        """The files and folders of a split; empty if the split is not given."""
         names = {"train": self.train, "valid": self.valid or self.train, "test": self.test}[split]
         return [names] if isinstance(names, str) else names or []
 
@@ -80,7 +80,7 @@ class TextFiles(Config):
             raise no_data(split)
         if self.valid is not None or split == "test":
             return skip_blank(lines(path, self.longest) for path in paths)
-        kept = self._kept(paths, split)
+        kept = self._split_lines(paths, split)
         return skip_blank((line for _, line in some) for _, some in groupby(kept, itemgetter(0)))
 
     def read(self, split: Split) -> Text:
@@ -88,14 +88,14 @@ class TextFiles(Config):
         text = collect(self.stream(split))
         if not text.lines:
             where = " and ".join(map(str, self.paths(split)))
-            raise UserError("there is no text to read", where=where, found="blank lines alone")
+            raise UserError("there is no text to read", where=where, found="only blank lines")
         return text
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
         """Problems with the files of these splits that can be seen without reading them."""
         return check_files(self.root, (name for split in splits for name in self.names(split)))
 
-    def _kept(self, paths: Sequence[Path], split: Split) -> Iterator[tuple[int, str]]:
+    def _split_lines(self, paths: Sequence[Path], split: Split) -> Iterator[tuple[int, str]]:
         """The lines of a split with their file numbers: the first share of the characters, or all after it.
 
         A line belongs to the share if its end does; there is one line at least on either side.
@@ -130,7 +130,7 @@ def collect(documents: DocumentStream) -> Text:
 
 
 def skip_blank(documents: Iterable[Iterable[str]]) -> DocumentStream:
-    """The documents that are not blank."""
+    """Skip blank documents."""
     for document in documents:
         rest, seen = iter(document), []
         for line in rest:
@@ -160,7 +160,7 @@ def check_files(root: str, names: Iterable[str]) -> list[UserError]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """The files of text in a folder and those below it."""
+    """The text files in a folder and its subfolders."""
     found = (path for path in sorted(folder.rglob("*")) if path.name.removesuffix(".gz").endswith(SUFFIXES))
     return [path for path in found if not is_folder(path)]
 

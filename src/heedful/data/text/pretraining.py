@@ -30,8 +30,8 @@ from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError
 
 FOLLOWS, UNRELATED = 0, 1
-CHUNK = 1024  # sentences that are tokenized at a time
-CELLS = 2**16  # cells that are sampled at a time
+CHUNK = 1024  # sentences tokenized at a time
+CELLS = 2**16  # cells sampled at a time
 BEGIN, SHORT, TARGET, SPLIT, RELATED, OTHER, PLACE, FRONT_A, FRONT_B, HIDE, LUCK, SWAP = range(1, 13)  # streams
 
 
@@ -73,7 +73,7 @@ class PretrainingBatch(SequenceBatch):
 
 
 class PairSpans(NamedTuple):
-    """Where the two segments of each pair lie in the row of ids, and whether the second follows the first."""
+    """The spans of the two segments of each pair in the ids, and whether the second follows the first."""
 
     a: tuple[Ints, Ints]  # (N,) first token, and the one after the last
     b: tuple[Ints, Ints]
@@ -82,7 +82,7 @@ class PairSpans(NamedTuple):
 
     @property
     def lengths(self) -> Ints:
-        """The tokens of each pair, special ones counted."""
+        """The number of tokens of each pair, special tokens included."""
         return self.a[1] - self.a[0] + self.b[1] - self.b[0] + self.special
 
 
@@ -99,7 +99,7 @@ class MaskedPairs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocuments:
-    """Documents as concatenated ids, sentence and document boundaries, and how examples are made of them."""
+    """Documents as concatenated ids with sentence and document boundaries, and the rules for examples."""
 
     ids: NDArray[np.int32]  # tokens of all documents
     sentences: Ints  # (S + 1,) first token of each, then the end
@@ -116,12 +116,12 @@ class EncodedDocuments:
 
     @property
     def room(self) -> int:
-        """Tokens of text in a pair."""
+        """The maximum number of text tokens in a pair."""
         return self.context - self.rules.special
 
     @property
     def cells(self) -> int:
-        """How many examples an epoch has."""
+        """The number of examples per epoch."""
         return -(-len(self) // self.room)
 
     def spans(self, seed: int, epoch: int, cells: Ints) -> PairSpans:
@@ -149,7 +149,7 @@ class EncodedDocuments:
         unrelated = share(RELATED, self.rules.unrelated) | (last - first == 1)
         a, b = (self.sentences[first], self.sentences[split]), (self.sentences[split], self.sentences[last])
         if self.rules.pairs and unrelated.any():
-            # Of all documents but this one each is as likely; in it, each sentence as the first.
+            # Each of the other documents is equally likely, and in it each first sentence.
             others = len(self.documents) - 2
             other = (document + 1 + below(OTHER, others)) % (others + 1)
             begin = self.documents[other] + below(PLACE, self.documents[other + 1] - self.documents[other])
@@ -174,12 +174,12 @@ class EncodedDocuments:
         return np.minimum(found, len(self.sentences) - 1)
 
     def lengths(self, seed: int, epoch: int) -> Ints:
-        """The tokens of every example of an epoch."""
+        """The number of tokens of every example of an epoch."""
         parts = (np.arange(at, min(at + CELLS, self.cells)) for at in range(0, self.cells, CELLS))
         return np.concatenate([self.spans(seed, epoch, cells).lengths for cells in parts])  # (C,)
 
     def build(self, seed: int, epoch: int, cells: Ints) -> MaskedPairs:
-        """The examples of some cells, tokens masked."""
+        """The masked examples of these cells."""
         spans, marks = self.spans(seed, epoch, cells), self.marks
         lengths, size = spans.lengths[:, None], (spans.a[1] - spans.a[0])[:, None]  # (B, 1)
         at = np.arange(int(lengths.max()))  # (T,)
@@ -192,13 +192,13 @@ class EncodedDocuments:
         if self.rules.last_sep:
             ids[at == lengths - 1] = marks.sep
         text, where = ~marks.special[ids], cells[:, None] * self.context + at  # (B, T)
-        counts, luck = count_masked(spans.lengths, self.rules.hidden), random_bits_at(seed, epoch, HIDE, where)
+        counts, random = count_masked(spans.lengths, self.rules.hidden), random_bits_at(seed, epoch, HIDE, where)
         if self.rules.whole_words:
-            hidden = choose_whole_words(text, marks.continues_word[ids], counts, luck)  # (B, T)
+            hidden = choose_whole_words(text, marks.continues_word[ids], counts, random)  # (B, T)
         else:
-            hidden = choose_tokens(text, counts, luck)  # (B, T)
-        luck, other = (random_bits_at(seed, epoch, stream, where[hidden]) for stream in (LUCK, SWAP))
-        shown = apply_masking(ids, hidden, luck, other, marks)  # (B, T)
+            hidden = choose_tokens(text, counts, random)  # (B, T)
+        random, other = (random_bits_at(seed, epoch, stream, where[hidden]) for stream in (LUCK, SWAP))
+        shown = apply_masking(ids, hidden, random, other, marks)  # (B, T)
         return MaskedPairs(
             ids, shown, (second & (at < lengths)).astype(np.int64), spans.lengths, hidden, spans.unrelated
         )
@@ -212,7 +212,7 @@ class EncodedDocuments:
 
 
 def count_truncated(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
-    """How many tokens two segments lose each, always the longer one, so that they have room together."""
+    """The numbers of tokens to remove from two segments, always from the longer one, so that both fit into `room`."""
     over = np.maximum(first + second - room, 0)
     longer = np.minimum(over, np.abs(first - second))
     rest = over - longer
@@ -220,7 +220,7 @@ def count_truncated(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
 
 
 class BatchShape(NamedTuple):
-    """The fixed shape of batches, padded where there is less: rows of positions, or one packed row."""
+    """The fixed shape of padded or packed batches."""
 
     width: int  # positions in a row
     most: int  # sequences
@@ -230,7 +230,7 @@ class BatchShape(NamedTuple):
 def padded_batch(
     built: MaskedPairs, cells: Ints, rows: Ints, marks: MaskingVocab, shape: BatchShape | None = None
 ) -> PretrainingBatch:
-    """Some of the pairs, one per row; for no pairs, one row without targets."""
+    """A batch of these pairs, one per row; for no pairs, one row without targets."""
     shape = shape or BatchShape(round_up(int(built.lengths[rows].max(initial=1))), max(1, len(rows)), 0)
     spare = shape.most - len(rows)
     ids = np.full((shape.most, shape.width), marks.pad, dtype=np.int64)  # (B, T)
@@ -247,7 +247,7 @@ def padded_batch(
 def packed_batch(
     built: MaskedPairs, cells: Ints, rows: Ints, marks: MaskingVocab, shape: BatchShape, longest: int
 ) -> PretrainingBatch:
-    """Some of the pairs, packed into one row."""
+    """A batch of these pairs packed into one row."""
     lengths = built.lengths[rows]  # (N,)
     real = np.arange(built.ids.shape[1]) < lengths[:, None]  # (N, T)
     ids, segments = np.full((1, shape.width), marks.pad, dtype=np.int64), np.zeros((1, shape.width), dtype=np.int64)
@@ -268,7 +268,7 @@ def _batch(
     hidden: int,
     longest: int,
 ) -> PretrainingBatch:
-    """The tensors of a batch whose sequences lie as they should."""
+    """Build a batch from padded or packed arrays."""
     more, spare = (0, max(hidden, 1, len(places)) - len(places)), (0, len(lengths) - len(rows))
     targets = built.ids[rows][built.hidden[rows]].astype(np.int64)
     follows = np.pad(built.unrelated[rows].astype(np.int64), spare, constant_values=IGNORE_INDEX)
@@ -310,7 +310,7 @@ class PretrainingBatches(FixedEpochs):
 
     @property
     def few_shapes(self) -> bool:
-        """Whether batches have so few shapes that a device can keep what to do with each."""
+        """Whether batches have few shapes, so that recorded steps can be reused."""
         return self.packed or self.even
 
     @property
@@ -390,17 +390,17 @@ def encode_documents(
 
 
 def tokenize_documents(documents: Iterable[list[str]], tokenizer: MaskTokenizer) -> Iterator[list[list[int]]]:
-    """The ids of the sentences of each document, many documents at a time."""
+    """Tokenize the sentences of each document, many documents at a time."""
     waiting: list[list[str]] = []
     for document in documents:
         waiting.append(document)
         if sum(map(len, waiting)) >= CHUNK:
-            yield from _tokenized(waiting, tokenizer)
+            yield from _tokenize_chunk(waiting, tokenizer)
             waiting = []
-    yield from _tokenized(waiting, tokenizer)
+    yield from _tokenize_chunk(waiting, tokenizer)
 
 
-def _tokenized(documents: list[list[str]], tokenizer: MaskTokenizer) -> Iterator[list[list[int]]]:
+def _tokenize_chunk(documents: list[list[str]], tokenizer: MaskTokenizer) -> Iterator[list[list[int]]]:
     rows = iter(tokenizer.ids([text for document in documents for text in document]))
     for document in documents:
         if found := [row for row in islice(rows, len(document)) if row]:
@@ -408,7 +408,7 @@ def _tokenized(documents: list[list[str]], tokenizer: MaskTokenizer) -> Iterator
 
 
 def require_pairs(encoded: EncodedDocuments) -> EncodedDocuments:
-    """The documents, if pairs can be made of them."""
+    """Refuse documents from which no pairs can be made."""
     count, several = len(encoded.documents) - 1, len(encoded.sentences) > 2
     if not several or (count < 2 and encoded.rules.unrelated > 0):
         raise UserError(

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PASSAGE = 1 << 19  # characters above which a document is split
-SHARD = 1 << 21  # characters that are turned into ids at a time
+SHARD = 1 << 21  # characters encoded at a time
 
 
-Cut: TypeAlias = Callable[[str], int]  # see `TextCodec.split_point`
+SplitPoint: TypeAlias = Callable[[str], int]  # see `TextCodec.split_point`
 
 
 class Passage(NamedTuple):
-    """A part of a document, together with what is before it."""
+    """A part of a document."""
 
     text: str
     begins: bool  # whether it starts the document
 
 
 class TextCounts(Config):
-    """How much text there is; the end of a document counts as the end of a line."""
+    """Counts of a text; the end of a document counts as a line end."""
 
     tokens: int = Field(0, ge=0)
     documents: int = Field(0, ge=0)
@@ -58,7 +58,7 @@ class Shard(NamedTuple):
     amounts: TextCounts
 
 
-def passages(documents: Iterable[Iterable[str]], cut: Cut, most: int = PASSAGE) -> Iterator[Passage]:
+def passages(documents: Iterable[Iterable[str]], split_point: SplitPoint, most: int = PASSAGE) -> Iterator[Passage]:
     """Split documents into passages whose ids concatenate to those of the whole document."""
     for document in documents:
         begins, parts, size, limit = True, list[str](), 0, most
@@ -67,43 +67,43 @@ def passages(documents: Iterable[Iterable[str]], cut: Cut, most: int = PASSAGE) 
             size += len(line) + 1
             if size >= limit:
                 text = "\n".join(parts)
-                place = cut(text)
-                if place > 0:
-                    yield Passage(text[:place], begins)
+                end = split_point(text)
+                if end > 0:
+                    yield Passage(text[:end], begins)
                     begins = False
-                parts, limit = [text[max(0, place) :]], most if place > 0 else 2 * limit
+                parts, limit = [text[max(0, end) :]], most if end > 0 else 2 * limit
                 size = len(parts[0])
         if parts:
             yield Passage("\n".join(parts), begins)
 
 
-def shards(found: Iterable[Passage], most: int = SHARD) -> Iterator[list[Passage]]:
+def shards(passages: Iterable[Passage], most: int = SHARD) -> Iterator[list[Passage]]:
     """Group passages into lists of about `most` characters."""
-    some: list[Passage] = []
+    shard: list[Passage] = []
     size = 0
-    for passage in found:
-        some.append(passage)
+    for passage in passages:
+        shard.append(passage)
         size += len(passage.text)
         if size >= most:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+            yield shard
+            shard, size = [], 0
+    if shard:
+        yield shard
 
 
-def encode_passages(found: Sequence[Passage], codec: TextCodec) -> Shard:
-    """Passages as ids."""
+def encode_passages(passages: Sequence[Passage], codec: TextCodec) -> Shard:
+    """Encode passages, and count their text."""
     import numpy as np
 
-    parts, starts, told, at = [], [], [], 0
-    unknown = TrainedTokenizer.unk if codec.end_id is None else -1  # byte pairs know everything
-    for passage, ids in zip(found, codec.encode_batch([passage.text for passage in found]), strict=True):
+    parts, starts, counts, at = [], [], [], 0
+    unknown = TrainedTokenizer.unk if codec.end_id is None else -1  # byte-level BPE has no unknown tokens
+    for passage, ids in zip(passages, codec.encode_batch([passage.text for passage in passages]), strict=True):
         if passage.begins:
             starts.append(at)
         parts.append(np.array([codec.start_id, *ids] if passage.begins else ids, dtype=np.int32))
         at += len(parts[-1])
         (text, replaced), ends = replace_surrogates(passage.text), int(passage.begins)
         size = (len(text) + ends, len(text.encode()) + ends, len(text.split()), text.count("\n") + ends)
-        told.append((len(parts[-1]), ends, *size, ids.count(unknown), replaced))
-    amounts = TextCounts(**dict(zip(TextCounts.model_fields, map(sum, zip(*told, strict=True)), strict=True)))
+        counts.append((len(parts[-1]), ends, *size, ids.count(unknown), replaced))
+    amounts = TextCounts(**dict(zip(TextCounts.model_fields, map(sum, zip(*counts, strict=True)), strict=True)))
     return Shard(np.concatenate(parts), np.array(starts, dtype=np.int64), amounts)

@@ -1,4 +1,4 @@
-"""Writing token files of text with several processes, resumable after an interruption.
+"""Write token files of text with several processes; an interrupted command can be resumed.
 
 Until it is complete, everything is in a folder of its own, whose journal records after each shard how much of the files
 is valid. Resuming reads the text from its beginning, checks that it is the same, and continues from there.
@@ -38,7 +38,7 @@ from heedful.data.text.token_documents import (
     write_manifest,
     writing_errors,
 )
-from heedful.data.text.token_text import PARTS, PLACES, TextManifest
+from heedful.data.text.token_text import PARTS, STARTS, TextManifest
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, TextCodec, codec_of, open_tokenizer
 from heedful.errors import EXIT_GONE, UserError
 from heedful.files.reading import entries, is_file, is_folder, read_file
@@ -47,7 +47,7 @@ from heedful.files.writing import sync_folder, write_new
 SMALL = 1 << 16  # token ids that fit into two bytes
 OWN = frozenset(("plan.json", "journal.jsonl", "lock", "tokens"))  # the entries of an unfinished folder
 
-Tell = Callable[[Split, int], None]  # called with the tokens of a split so far
+Progress = Callable[[Split, int], None]  # called with the number of tokens of a split so far
 Say = Callable[[str], None]
 
 
@@ -69,7 +69,7 @@ class SplitWriter:
     def __init__(self, folder: Path, split: Split, numbers: str, done: TextCounts) -> None:
         self.numbers = numbers
         self.paths = {part: folder / f"{split}.{part}" for part in PARTS}
-        sizes = {"ids": done.tokens * int(numbers[-1]), "documents": done.documents * int(PLACES[-1])}
+        sizes = {"ids": done.tokens * int(numbers[-1]), "documents": done.documents * int(STARTS[-1])}
         for part, path in self.paths.items():
             path.touch()
             if path.stat().st_size < sizes[part]:
@@ -81,7 +81,7 @@ class SplitWriter:
     def add(self, shard: Shard) -> None:
         """Write a shard and sync it to disk."""
         self._write("ids", shard.ids.astype(self.numbers).tobytes())
-        self._write("documents", (shard.starts + self.tokens).astype(PLACES).tobytes())
+        self._write("documents", (shard.starts + self.tokens).astype(STARTS).tobytes())
         self.tokens += len(shard.ids)
 
     def end(self, begins: int) -> dict[str, FileEntry]:
@@ -93,7 +93,7 @@ class SplitWriter:
         return {path.name: hash_file(path) for path in self.paths.values()}
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for file in self.files.values():
             file.close()
 
@@ -107,29 +107,29 @@ class SplitWriter:
 def build_tokens(
     folder: Path,
     plan: Mapping[str, Any],
-    learn: Callable[[], LanguageTokenizer],
+    train: Callable[[], LanguageTokenizer],
     splits: Mapping[Split, Callable[[], DocumentStream]],
     jobs: int,
-    tell: Tell = lambda split, tokens: None,
+    progress: Progress = lambda split, tokens: None,
     say: Say = lambda text: None,
 ) -> TextManifest:
-    """Write the documents of each split into a new folder, which appears whole or not at all.
+    """Write the token files of each split into a new folder atomically; the tokenizer is trained by `train` if needed.
 
-    The plan determines everything that is written, besides the text itself: work from another plan is dropped.
+    The plan is everything besides the text that determines the files: unfinished work of another plan is deleted.
     """
     require_new(folder)
     todo = "free some space and run the same command again to continue, or name another folder"
     work = folder.with_name(folder.name + ".unfinished")
     try:
-        with writing_errors(folder, todo), _held(work):
-            _begin(work, json.dumps(plan, indent=2, sort_keys=True) + "\n", say)
+        with writing_errors(folder, todo), _lock(work):
+            _prepare(work, json.dumps(plan, indent=2, sort_keys=True) + "\n", say)
             try:
-                manifest = _build(work, learn, splits, jobs, tell, say)
+                manifest = _build(work, train, splits, jobs, progress, say)
             except ChangedTextError as changed:
-                say(f"starts over: {changed}")
+                say(f"starting over: {changed}")
                 _clear(work)
-                _begin(work, json.dumps(plan, indent=2, sort_keys=True) + "\n", say)
-                manifest = _build(work, learn, splits, jobs, tell, say)
+                _prepare(work, json.dumps(plan, indent=2, sort_keys=True) + "\n", say)
+                manifest = _build(work, train, splits, jobs, progress, say)
             os.rename(work / "tokens", folder)
             sync_folder(folder.parent)
             shutil.rmtree(work, ignore_errors=True)
@@ -142,15 +142,15 @@ def build_tokens(
 
 
 @contextmanager
-def _held(work: Path) -> Iterator[None]:
+def _lock(work: Path) -> Iterator[None]:
     """Lock the unfinished folder for this process."""
     work.mkdir(parents=True, exist_ok=True)
     inside = [*entries(work), *(entries(work / "tokens") if is_folder(work / "tokens") else [])]
-    links = [path.name for path in inside if path.is_symlink()]  # nothing is written through one
+    links = [path.name for path in inside if path.is_symlink()]  # nothing is written through links
     if strange := [*links, *sorted(set(os.listdir(work)) - OWN)]:
         raise UserError(
-            "this folder holds something other than unfinished token files", where=str(work), found=strange[0],
-            todo="move it away, or name another folder",
+            "this folder contains other files than unfinished token files", where=str(work), found=strange[0],
+            todo="move them away, or name another folder",
         )  # fmt: skip
     with open(work / "lock", "a", encoding="utf-8") as lock:
         try:
@@ -162,13 +162,13 @@ def _held(work: Path) -> Iterator[None]:
         yield
 
 
-def _begin(work: Path, plan: str, say: Say) -> None:
-    """Make sure that existing work was started with this plan."""
+def _prepare(work: Path, plan: str, say: Say) -> None:
+    """Create the unfinished folder; work of another plan is deleted."""
     path = work / "plan.json"
     if is_file(path):
         if read_file(path).decode(errors="replace") == plan:
             return
-        say("starts over: the recipe or the text files have changed since the last run")
+        say("starting over: the recipe or the text files have changed since the last run")
     _clear(work)
     (work / "tokens").mkdir()
     write_new(path, plan.encode())
@@ -183,39 +183,39 @@ def _clear(work: Path) -> None:
 
 def _build(
     work: Path,
-    learn: Callable[[], LanguageTokenizer],
+    train: Callable[[], LanguageTokenizer],
     splits: Mapping[Split, Callable[[], DocumentStream]],
     jobs: int,
-    tell: Tell,
+    progress: Progress,
     say: Say,
 ) -> TextManifest:
     tokens = work / "tokens"
-    tokenizer = _tokenizer(tokens / "tokenizer.json", learn)
+    tokenizer = _tokenizer(tokens / "tokenizer.json", train)
     numbers: Literal["<u2", "<u4"] = "<u2" if tokenizer.vocab <= SMALL else "<u4"
     codec = codec_of(tokenizer)
     entries = _journal(work / "journal.jsonl")
     if entries:
-        say(f"goes on after {sum(entry.amounts.tokens for entry in entries):,} tokens that are there")
+        say(f"resuming after {sum(entry.amounts.tokens for entry in entries):,} tokens")
     files, amounts = {"tokenizer.json": hash_file(tokens / "tokenizer.json")}, {}
     with open(work / "journal.jsonl", "a", encoding="utf-8") as journal:
         for split, documents in splits.items():
             done = [entry for entry in entries if entry.split == split]
             total = sum((entry.amounts for entry in done), TextCounts())
-            growing = SplitWriter(tokens, split, numbers, total)
+            writer = SplitWriter(tokens, split, numbers, total)
             try:
-                todo = _undone(shards(passages(documents(), codec.split_point)), done)
-                for text, shard in _encoded(todo, tokenizer, codec, jobs):
-                    growing.add(shard)
+                remaining = _remaining(shards(passages(documents(), codec.split_point)), done)
+                for text, shard in _encode_shards(remaining, tokenizer, codec, jobs):
+                    writer.add(shard)
                     entry = Entry(split=split, text=text, amounts=shard.amounts)
                     journal.write(json.dumps(entry.model_dump()) + "\n")
                     journal.flush()
                     os.fsync(journal.fileno())
                     total += shard.amounts
-                    tell(split, total.tokens)
+                    progress(split, total.tokens)
                 require_text(split, total.tokens)
-                files |= growing.end(codec.start_id)
+                files |= writer.end(codec.start_id)
             finally:
-                growing.close()
+                writer.close()
             amounts[split] = total
     manifest = TextManifest(
         format=1, kind="text", vocab=tokenizer.vocab, numbers=numbers, splits=amounts, files=files
@@ -226,10 +226,10 @@ def _build(
     return manifest
 
 
-def _tokenizer(path: Path, learn: Callable[[], LanguageTokenizer]) -> LanguageTokenizer:
+def _tokenizer(path: Path, train: Callable[[], LanguageTokenizer]) -> LanguageTokenizer:
     """The tokenizer, trained once and stored."""
     if not is_file(path):
-        learned = learn()
+        learned = train()
         part = path.with_name("tokenizer.json.part")
         part.unlink(missing_ok=True)
         write_new(part, learned.json.encode())
@@ -238,7 +238,7 @@ def _tokenizer(path: Path, learn: Callable[[], LanguageTokenizer]) -> LanguageTo
 
 
 def _journal(path: Path) -> list[Entry]:
-    """The shards that are there, and a journal that ends with the last of them."""
+    """The completed shards; an incomplete last line of the journal is removed."""
     found: list[Entry] = []
     good = 0
     if not is_file(path):
@@ -256,8 +256,8 @@ def _journal(path: Path) -> list[Entry]:
     return found
 
 
-def _undone(found: Iterable[list[Passage]], done: Sequence[Entry]) -> Iterator[tuple[str, list[Passage]]]:
-    """The shards that are not done yet, each with the hash of its text; the others must be unchanged."""
+def _remaining(found: Iterable[list[Passage]], done: Sequence[Entry]) -> Iterator[tuple[str, list[Passage]]]:
+    """The remaining shards, each with the hash of its text; the text of completed ones must be unchanged."""
     number = -1
     for number, some in enumerate(found):
         name = text_hash(some)
@@ -278,15 +278,15 @@ def text_hash(some: Sequence[Passage]) -> str:
     return digest.hexdigest()
 
 
-def _encoded(
+def _encode_shards(
     todo: Iterable[tuple[str, list[Passage]]], tokenizer: LanguageTokenizer, codec: TextCodec, jobs: int
 ) -> Iterator[tuple[str, Shard]]:
-    """Shards as ids, in their order; few of them are in memory at a time."""
+    """Encode shards in order; few of them are in memory at a time."""
     if jobs == 1:
         yield from ((name, encode_passages(some, codec)) for name, some in todo)
         return
     waiting: deque[tuple[str, Future[Shard]]] = deque()
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _hired, (tokenizer.json,)) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _initialize_worker, (tokenizer.json,)) as pool:
         try:
             for name, some in todo:
                 waiting.append((name, pool.submit(_work, some)))
@@ -300,18 +300,18 @@ def _encoded(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_own: list[TextCodec] = []  # how this process writes texts as ids, if it is one of several
+_codec: list[TextCodec] = []  # of a worker process
 
 
-def _hired(tokenizer: str) -> None:
+def _initialize_worker(tokenizer: str) -> None:
     """Initialize a worker process: one thread, and exit when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _own.append(codec_of(open_tokenizer(tokenizer, "tokenizer.json")))
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    _codec.append(codec_of(open_tokenizer(tokenizer, "tokenizer.json")))
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -319,9 +319,9 @@ def _leave_with_parent() -> None:
 
 
 def _work(some: list[Passage]) -> Shard:
-    return encode_passages(some, _own[0])
+    return encode_passages(some, _codec[0])
 
 
 def cpu_cores() -> int:
-    """How many CPU cores there are."""
+    """The number of CPU cores."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LARGEST_MANIFEST = 1_000_000  # bytes
+MAX_MANIFEST = 1_000_000  # bytes
 PARTS = {"ids": "<i4", "sentences": "<i8", "documents": "<i8"}  # the arrays of each split, and their dtypes
 NAMES = frozenset(("tokenizer.json", *(f"{split}.{part}" for split in SPLITS for part in PARTS)))
-PIECE = 1 << 24  # bytes that are hashed at a time
+CHUNK = 1 << 24  # bytes hashed at a time
 
 
 class FileEntry(Config):
@@ -44,7 +44,7 @@ class FileEntry(Config):
 
 
 class Counts(Config):
-    """How much there is in a split."""
+    """The counts of a split."""
 
     tokens: int = Field(ge=1)
     sentences: int = Field(ge=1)
@@ -63,7 +63,7 @@ class Manifest(Config):
 
 
 class AnyManifest(Protocol):
-    """What every manifest has."""
+    """The interface of all manifests."""
 
     @property
     def vocab(self) -> int: ...
@@ -79,7 +79,7 @@ ManifestT = TypeVar("ManifestT", bound=Config)
 
 
 class TokenFolder(Config):
-    """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
+    """A folder written by `heedful tokenize`, with its own tokenizer."""
 
     kind: Literal["tokens"] = "tokens"
     folder: Name = Field(description="the folder written by `heedful tokenize`, relative to the working directory")
@@ -90,12 +90,12 @@ class TokenFolder(Config):
 
     @property
     def test(self) -> Any:
-        """How much there is for the final figure, if there is anything."""
+        """The counts of the test split, if there is one."""
         return self.manifest().splits.get("test")
 
     @property
     def vocab(self) -> int:
-        """How many tokens its tokenizer has."""
+        """The vocabulary size of the tokenizer."""
         return self.manifest().vocab
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
@@ -109,7 +109,7 @@ class TokenFolder(Config):
 
 
 class TokenFiles(TokenFolder):
-    """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
+    """A folder written by `heedful tokenize`, with its own tokenizer."""
 
     def manifest(self) -> Manifest:
         return read_manifest(Path(self.folder), Manifest, NAMES)
@@ -118,12 +118,12 @@ class TokenFiles(TokenFolder):
         """Memory-map the tokens of a split, after checking them."""
         manifest = self.manifest()
         require_split(Path(self.folder), manifest, split, PARTS)
-        return TokenizedDocuments.opened(Path(self.folder), split, manifest)
+        return TokenizedDocuments.open(Path(self.folder), split, manifest)
 
 
 @dataclass(frozen=True)
 class TokenizedDocuments:
-    """The tokens of a split, as they lie on the disk."""
+    """The memory-mapped tokens of a split."""
 
     tokenizer: MaskTokenizer
     ids: NDArray[np.int32]
@@ -134,8 +134,8 @@ class TokenizedDocuments:
     skipped: int = 0
 
     @classmethod
-    def opened(cls, folder: Path, split: Split, manifest: Manifest) -> TokenizedDocuments:
-        """The files of a split, if they fit together."""
+    def open(cls, folder: Path, split: Split, manifest: Manifest) -> TokenizedDocuments:
+        """Memory-map the files of a split, and check that they are consistent."""
         import numpy as np
 
         counts = manifest.splits[split]
@@ -151,7 +151,7 @@ class TokenizedDocuments:
 
 
 class DocumentWriter:
-    """The files of a split while they grow."""
+    """Writes the files of a split."""
 
     def __init__(self, folder: Path, split: Split, unknown: int) -> None:
         self.paths = {part: folder / f"{split}.{part}" for part in PARTS}
@@ -222,24 +222,24 @@ def write_tokens(
                 )
             manifest = Manifest(format=1, kind="tokens", vocab=tokenizer.vocab, splits=counts, files=files)
             write_manifest(fresh, manifest)
-            require_new(folder)  # nothing that has appeared since is replaced
+            require_new(folder)  # again, since the folder may have been created meanwhile
     return manifest
 
 
 def require_new(folder: Path) -> None:
-    """Refuse a name that is taken."""
+    """Refuse a path that exists."""
     if os.path.lexists(folder):
-        raise UserError("this name is already taken", where=str(folder), todo="name another folder")
+        raise UserError("this path already exists", where=str(folder), todo="name another folder")
 
 
 def require_text(split: Split, tokens: int) -> None:
-    """Refuse a split without a token."""
+    """Refuse a split without tokens."""
     if not tokens:
         raise UserError(f"there is no text for {split}", where=f"data.{split}", todo="name other files")
 
 
 def write_manifest(folder: Path, manifest: Config) -> None:
-    """Write the manifest, as the last file."""
+    """Write the manifest, which must be the last file."""
     write_new(folder / "manifest.json", (json.dumps(manifest.model_dump(), indent=2) + "\n").encode())
 
 
@@ -264,8 +264,8 @@ def read_manifest(folder: Path, kind: type[ManifestT], names: Set[str]) -> Manif
         )  # fmt: skip
     try:
         with open_file(path) as file:
-            text = file.read(LARGEST_MANIFEST + 1)
-        data: Any = json.loads(text.decode()) if len(text) <= LARGEST_MANIFEST else None
+            text = file.read(MAX_MANIFEST + 1)
+        data: Any = json.loads(text.decode()) if len(text) <= MAX_MANIFEST else None
     except FileNotFoundError:
         raise invalid_files(folder, "no manifest.json") from None
     except OSError as error:
@@ -274,7 +274,7 @@ def read_manifest(folder: Path, kind: type[ManifestT], names: Set[str]) -> Manif
         raise invalid_files(path, f"text that is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise invalid_files(path, "no JSON object")
-    # A manifest comes with an external folder: it may name the folder's own files and no others.
+    # The folder may come from others: its manifest may list only files of the folder.
     listed = data.get("files")
     if strange := next((name for name in listed if name not in names), None) if isinstance(listed, dict) else None:
         raise invalid_files(path, f"a file named {shown(strange)}")
@@ -305,7 +305,7 @@ def hash_file(path: Path) -> FileEntry:
     """The size and SHA-256 of a file."""
     digest, size = hashlib.sha256(), 0
     with open_file(path) as file:
-        while piece := file.read(PIECE):
+        while piece := file.read(CHUNK):
             digest.update(piece)
             size += len(piece)
     return FileEntry(size=size, sha256=digest.hexdigest())

@@ -1,6 +1,6 @@
 """Token files of text: a large text is tokenized once, and then memory-mapped.
 
-A folder holds the tokenizer and, for each split, two arrays: all ids, and where documents start.
+A folder has the tokenizer and two arrays per split: all ids, and the positions where documents start.
 The manifest has the size and SHA-256 of each file.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PARTS = ("ids", "documents")  # of each split
-PLACES = "<i8"  # dtype of document starts
+STARTS = "<i8"  # dtype of document starts
 NAMES = frozenset(("tokenizer.json", *(f"{split}.{part}" for split in SPLITS for part in PARTS)))
 
 
@@ -47,7 +47,7 @@ class TextManifest(Config):
 
 
 class TokenizedText(TokenFolder):
-    """A folder that `heedful tokenize` wrote; it brings its tokenizer with it."""
+    """A folder written by `heedful tokenize`, with its own tokenizer."""
 
     def manifest(self) -> TextManifest:
         return read_manifest(Path(self.folder), TextManifest, NAMES)
@@ -56,12 +56,12 @@ class TokenizedText(TokenFolder):
         """Memory-map the tokens of a split, after checking them."""
         manifest = self.manifest()
         require_split(Path(self.folder), manifest, split, PARTS)
-        return TextTokens.opened(Path(self.folder), split, manifest)
+        return TextTokens.open(Path(self.folder), split, manifest)
 
 
 @dataclass(frozen=True)
 class TextTokens:
-    """The tokens of a split, as they lie on the disk."""
+    """The memory-mapped tokens of a split."""
 
     tokenizer: LanguageTokenizer
     ids: NDArray[Any]
@@ -71,8 +71,8 @@ class TextTokens:
     skipped: int = 0
 
     @classmethod
-    def opened(cls, folder: Path, split: Split, manifest: TextManifest) -> TextTokens:
-        """The files of a split, if they fit together."""
+    def open(cls, folder: Path, split: Split, manifest: TextManifest) -> TextTokens:
+        """Memory-map the files of a split, and check that they are consistent."""
         import numpy as np
 
         amounts = manifest.splits[split]
@@ -80,7 +80,7 @@ class TextTokens:
         tokenizer = open_tokenizer(read_file(where).decode(), str(where))
         begins = codec_of(tokenizer).start_id
         ids = np.memmap(folder / f"{split}.ids", dtype=manifest.numbers, mode="r")
-        starts = np.memmap(folder / f"{split}.documents", dtype=PLACES, mode="r")
+        starts = np.memmap(folder / f"{split}.documents", dtype=STARTS, mode="r")
         fits = (
             (len(ids), len(starts), tokenizer.vocab) == (amounts.tokens + 1, amounts.documents, manifest.vocab)
             and starts[0] == 0

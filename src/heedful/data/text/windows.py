@@ -30,10 +30,10 @@ FILL = 0  # padding id
 
 @dataclass(frozen=True, slots=True)
 class TextBatch(TensorBatch):
-    """Windows side by side, padded on the right: the first token of each is given, the others are predicted."""
+    """Windows of a text, padded on the right: the first token of each is input only, the others are predicted."""
 
     ids: Tensor  # (B, T + 1) long
-    lengths: Tensor  # (B,) long, the token that is given counted
+    lengths: Tensor  # (B,) long, the first token included
     indices: Tensor  # (B,) long, the index of each window, -1 for padding
     documents: Tensor | None = None  # (B, T) long, the document of each token within its row; None: there is only one
 
@@ -52,7 +52,7 @@ class TextBatch(TensorBatch):
 class EncodedText:
     """A text as ids, in windows of `context` tokens."""
 
-    ids: NDArray[Any]  # (N + 1,) in memory, or as they lie on the disk
+    ids: NDArray[Any]  # (N + 1,), in memory or memory-mapped
     starts: NDArray[np.int64]  # the start of each document, the first at 0
     context: int
     amounts: TextCounts
@@ -69,7 +69,7 @@ class EncodedText:
 
     @property
     def unknown(self) -> int:
-        """How many tokens the tokenizer does not know."""
+        """The number of unknown tokens."""
         return self.amounts.unknown
 
     @property
@@ -82,7 +82,7 @@ class EncodedText:
         return found.hexdigest()
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many tokens some windows have, the one that is given counted."""
+        """The number of tokens of these windows, the first one included."""
         return np.minimum(self.context, len(self) - rows * self.context) + 1
 
     def batch(self, rows: NDArray[np.int64]) -> TextBatch:
@@ -112,11 +112,11 @@ class EncodedText:
             yield self.batch(np.arange(start, min(start + size, self.windows)))
 
     def sliding(self, stride: int, batch_tokens: int) -> Iterator[tuple[TextBatch, Tensor]]:
-        """Windows that overlap, and which tokens (B, T) of each are predicted there: every token once.
+        """Overlapping windows, and the tokens (B, T) predicted in each: every token once.
 
         Each has at least `context - stride` tokens before it, as far as its document has them.
         """
-        behind = self.context - stride  # of a window, that an earlier one has predicted
+        behind = self.context - stride  # tokens of a window that an earlier one has predicted
         begins = np.arange(max(1, -(-(len(self) - behind) // stride))) * stride
         size = rows_per_batch(batch_tokens, self.context)
         for first in range(0, len(begins), size):
@@ -134,14 +134,14 @@ class TextBatches(FixedEpochs):
     """
 
     kind = TextBatch
-    few_shapes: ClassVar = True  # all batches have one shape, but for those at the end of an epoch
+    few_shapes: ClassVar = True  # all batches but the last of an epoch have one shape
     one_shape: ClassVar = False
 
     def __init__(self, encoded: EncodedText, seed: int, batch_tokens: int) -> None:
         self.encoded = encoded
         self.seed = seed
         self.size = rows_per_batch(batch_tokens, encoded.context)
-        self.count = -(-encoded.windows // self.size)  # batches of an epoch
+        self.count = -(-encoded.windows // self.size)  # batches per epoch
         self._epochs = EpochCache(self._epoch)
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> TextBatch:
@@ -163,7 +163,7 @@ class TextBatches(FixedEpochs):
         return begins, np.minimum(first + rows * context, len(self.encoded)) - begins + 1, rows
 
     def _epoch(self, epoch: int) -> tuple[int, NDArray[np.int64]]:
-        """How many tokens the first window of an epoch has, and the order of the windows."""
+        """The number of tokens in the first window of an epoch, and the order of the windows."""
         whole, context = len(self.encoded), self.encoded.context
         left = whole - (self.encoded.windows - 1) * context  # with a first window that is shorter there is one more
         least = 1 if self.encoded.windows % self.size else left
@@ -173,12 +173,12 @@ class TextBatches(FixedEpochs):
 
 
 def rows_per_batch(batch_tokens: int, context: int) -> int:
-    """How many windows a batch has."""
+    """The number of windows in a batch."""
     return max(1, batch_tokens // context)
 
 
 def encode_text(text: Text, tokenizer: LanguageTokenizer, context: int) -> EncodedText:
-    """The ids of a text, the ends of its lines and documents included."""
+    """Encode a text, with line ends and document ends."""
     codec = codec_of(tokenizer)
     found = [encode_passages(some, codec) for some in shards(passages(text.documents, codec.split_point))]
     return join_shards(found, codec.start_id, context)

@@ -18,7 +18,7 @@ from heedful.files.writing import write_text_atomic
 if TYPE_CHECKING:
     import tokenizers
 
-LARGEST = 100 * 2**20  # bytes of a tokenizer file
+MAX_FILE = 100 * 2**20  # bytes of a tokenizer file
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 InvalidFile = Callable[
     [str, str], UserError
@@ -47,7 +47,7 @@ class Tokenizer(Protocol):
 
     @property
     def json(self) -> str:
-        """The text of its file."""
+        """The text of the tokenizer file."""
 
     @property
     def sha256(self) -> str:
@@ -55,20 +55,20 @@ class Tokenizer(Protocol):
 
     @property
     def vocab(self) -> int:
-        """How many different tokens there are."""
+        """The vocabulary size."""
 
     @property
     def special(self) -> frozenset[int]:
         """The ids of special tokens."""
 
     def encode(self, text: str) -> Encoding:
-        """The pieces of a text, without special tokens."""
+        """Encode a text, without special tokens."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """The pieces of each text."""
+        """Encode each text."""
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text alone, which is quicker."""
+        """The ids of each text; faster than `encode_batch`."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids to text, without special tokens."""
@@ -82,7 +82,7 @@ class PairTokenizer(Tokenizer, Protocol):
 
     @property
     def pad(self) -> int:
-        """What fills a row."""
+        """The padding token."""
 
     @property
     def unk(self) -> int:
@@ -91,7 +91,7 @@ class PairTokenizer(Tokenizer, Protocol):
     def pair(
         self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
     ) -> tuple[list[int], list[int]]:
-        """One text or two with special tokens around them, and the segment of each token: 0, from the second on 1."""
+        """Add special tokens to one text or a pair; returns ids and segments (0 and 1)."""
 
 
 class MaskTokenizer(PairTokenizer, Protocol):
@@ -99,11 +99,11 @@ class MaskTokenizer(PairTokenizer, Protocol):
 
     @property
     def cls(self) -> int:
-        """The token before a text."""
+        """The classification token, before a text."""
 
     @property
     def sep(self) -> int:
-        """What ends each text."""
+        """The separator, after each text."""
 
     @property
     def mask(self) -> int:
@@ -111,23 +111,23 @@ class MaskTokenizer(PairTokenizer, Protocol):
 
     @property
     def mask_name(self) -> str:
-        """How that is written."""
+        """The text of the mask token, such as `[MASK]`."""
 
     @property
     def continues_word(self) -> list[bool]:
         """For each token, whether it continues a word."""
 
     def encode_with_masks(self, text: str) -> list[int]:
-        """The ids of a text in which the mask's name is the special token."""
+        """Encode a text in which `mask_name` is the special token."""
 
     def decode_with_special(self, ids: Iterable[int]) -> str:
-        """Ids as a text in which special tokens can be seen."""
+        """Decode ids to text, special tokens included."""
 
     def files(self, longest: int) -> dict[str, str]:
         """The equivalent Hugging Face tokenizer files, by name, with this maximum length."""
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word; of a word that nothing is left of, the unknown one."""
+        """The ids of each word; the unknown token for a word that normalization deletes."""
 
 
 class ClsSepLayout:
@@ -139,9 +139,9 @@ class ClsSepLayout:
     def pair(
         self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
     ) -> tuple[list[int], list[int]]:
-        """One text or two between special tokens, and the segment of each token: 0, from B on 1.
+        """Add special tokens to one text or a pair; returns ids and segments, 0 for A and 1 for B.
 
-        Without the last one, a pair is `[CLS] A [SEP] B`.
+        Without `last_sep`, a pair is `[CLS] A [SEP] B`.
         """
         first = [self.cls, *a, self.sep]
         second = [] if b is None else [*b, *[self.sep] * last_sep]
@@ -149,7 +149,7 @@ class ClsSepLayout:
 
 
 def count_special_tokens(tokenizer: PairTokenizer, texts: int) -> int:
-    """How many special tokens are added to one text, or to a pair."""
+    """The number of special tokens added to one text, or to a pair."""
     return len(tokenizer.pair((), () if texts == 2 else None)[0])
 
 
@@ -162,12 +162,12 @@ def truncate_pair(a: Sequence[int], b: Sequence[int], room: int) -> tuple[Sequen
     if len(a) + len(b) <= room:
         return a, b
     shorter = min(len(a), len(b), room // 2)
-    kept = room - shorter
-    return (a[:kept], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:kept])
+    longer = room - shorter
+    return (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])
 
 
 class EngineTokenizer(ABC):
-    """What tokenizers share whose work the `tokenizers` package does."""
+    """Base of tokenizers that use the `tokenizers` package."""
 
     json: str
     vocab: int
@@ -181,7 +181,7 @@ class EngineTokenizer(ABC):
     @staticmethod
     @abstractmethod
     def invalid_file(where: str, found: str) -> UserError:
-        """The error for a file of another kind."""
+        """The error for a file that is not such a tokenizer."""
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -189,7 +189,7 @@ class EngineTokenizer(ABC):
         return cls(read_tokenizer_file(path, cls.invalid_file), str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json whole or not at all."""
+        """Write tokenizer.json atomically."""
         write_text_atomic(Path(path), self.json)
 
     @cached_property
@@ -198,11 +198,11 @@ class EngineTokenizer(ABC):
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     def encode(self, text: str) -> Encoding:
-        """The pieces of a text, without special tokens."""
+        """Encode a text, without special tokens."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """The pieces of each text."""
+        """Encode each text."""
         cleaned = [replace_surrogates(text) for text in require_list(texts)]
         found = self._engine.encode_batch([text for text, _ in cleaned], add_special_tokens=False)
         return [
@@ -212,13 +212,13 @@ class EngineTokenizer(ABC):
         ]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text alone, which is quicker than `encode_batch`."""
+        """The ids of each text; faster than `encode_batch`."""
         cleaned = [replace_surrogates(text)[0] for text in require_list(texts)]
         found = self._engine.encode_batch_fast(cleaned, add_special_tokens=False)
         return [self._ordinary(one.ids) for one in found]
 
     def _ordinary(self, ids: list[int]) -> list[int]:
-        """Ids of a text, none of which is special."""
+        """Replace special tokens in the ids of a text, where the engine may produce them."""
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -235,7 +235,7 @@ class EngineTokenizer(ABC):
 
 
 def require_corpus(texts: Iterable[str]) -> list[str]:
-    """Texts to learn a tokenizer from, if there are any."""
+    """The texts as a list; an error if all are blank."""
     corpus = [replace_surrogates(text)[0] for text in texts]
     if not any(map(str.strip, corpus)):
         raise UserError("there is no text to train a tokenizer on", where="tokenizer", found=f"{len(corpus)} texts")
@@ -243,23 +243,23 @@ def require_corpus(texts: Iterable[str]) -> list[str]:
 
 
 def train_engine(engine: tokenizers.Tokenizer, corpus: Iterable[str], trainer: Any, vocab: int) -> None:
-    """Let the package learn the pieces of some texts."""
+    """Train the engine on a corpus."""
     try:
         engine.train_from_iterator(corpus, trainer)
-    except Exception as error:  # the package raises nothing more special
+    except Exception as error:  # the package raises plain Exceptions
         raise UserError(
             f"the tokenizer cannot be trained: {error}", where="tokenizer.vocab", found=str(vocab),
-            todo="raise tokenizer.vocab, or give more text",
+            todo="raise tokenizer.vocab, or use more text",
         ) from None  # fmt: skip
 
 
 def read_tokenizer_file(path: str | Path, invalid: InvalidFile) -> str:
-    """The text of a file of a tokenizer."""
+    """Read the text of a tokenizer file."""
     try:
         with open_file(path) as file:
-            data = file.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise invalid(str(path), f"over {LARGEST:,} bytes")
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            raise invalid(str(path), f"over {MAX_FILE:,} bytes")
         return data.decode()
     except UnicodeDecodeError as error:
         raise invalid(f"{path}:byte {error.start}", "bytes that are not UTF-8") from None
@@ -268,7 +268,7 @@ def read_tokenizer_file(path: str | Path, invalid: InvalidFile) -> str:
 
 
 def parse_json(text: str, where: str, invalid: InvalidFile) -> Any:
-    """Parse JSON."""
+    """Parse JSON; errors are built by `invalid`."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -294,5 +294,5 @@ def require_list(texts: Sequence[str]) -> list[str]:
 
 
 def replace_surrogates(text: str) -> tuple[str, int]:
-    """The text with U+FFFD for each lone surrogate, and how many there were."""
+    """Replace lone surrogates by U+FFFD, and count them."""
     return LONE_SURROGATE.subn("\ufffd", text)

@@ -27,7 +27,7 @@ from heedful.data.tokenizers.base import (
     require_corpus,
     require_list,
 )
-from heedful.data.tokenizers.tokenizer import MOST, byte_letters
+from heedful.data.tokenizers.tokenizer import MAX_VOCAB, byte_letters
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_file, is_folder
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     import tokenizers
 
 END = "<|endoftext|>"  # ends a document and starts the next
-VOCABS = ("vocab.json", "encoder.json")  # what Hugging Face and OpenAI call the file of the pieces
-MERGES = ("merges.txt", "vocab.bpe")  # and that of the merges
-HEADER = "#version"  # usual start of the first line of merges.txt
-PART = 1 << 15  # characters of a long text that go to one core
-GROUP = 1 << 21  # characters that are encoded at once, which bounds the memory
+VOCABS = ("vocab.json", "encoder.json")  # the vocabulary file of Hugging Face and of OpenAI
+MERGES = ("merges.txt", "vocab.bpe")  # their files of merges
+HEADER = "#version"  # start of an optional first line of merges.txt
+PART = 1 << 15  # characters of a long text that one core encodes
+GROUP = 1 << 21  # characters encoded at once, which bounds the memory
 # A long text is split between a visible character and a space or line end. No token of GPT-2 spans that point, and
 # none before it depends on what follows: only a run of spaces depends on what comes after it.
 CUT = re.compile(r"(?<=\S)[ \n]")
@@ -66,11 +66,11 @@ Merge: TypeAlias = tuple[str, str]
 
 
 class Gpt2Bpe(Config):
-    """Byte pairs that are learned from the text: 256 bytes, the commonest pairs of pieces, and `<|endoftext|>`."""
+    """Byte-level BPE trained on the text: 256 bytes, the most frequent merges, and `<|endoftext|>`."""
 
     kind: Literal["byte_pairs"] = "byte_pairs"
     vocab: int = Field(
-        8192, ge=257, le=MOST, description="vocabulary size: 256 bytes, `<|endoftext|>`, the rest learned"
+        8192, ge=257, le=MAX_VOCAB, description="vocabulary size: 256 bytes, `<|endoftext|>`, the rest learned"
     )
 
 
@@ -136,23 +136,23 @@ class ByteLevelTokenizer(ByteTokenizer):
 class BpeTokenizer(ByteTokenizer):
     """Base of byte-pair-encoding tokenizers: pieces are merged pair by pair, in the order of the merges."""
 
-    mark: ClassVar[str]  # the special token that it cannot be without
+    mark: ClassVar[str]  # the required special token
 
     def __init__(self, text: str, where: str) -> None:
         """Parse a tokenizer.json; `where` is the file's name in errors."""
-        self._begin(*self._read(text, where), where)
+        self._initialize(*self._read(text, where), where)
 
     @classmethod
     def from_vocab(cls, vocab: dict[str, int], merges: Sequence[Merge], where: str) -> Self:
         """Build it from the id of each piece, and the merges in order."""
         made = cls.__new__(cls)
-        made._begin(vocab, merges, {cls.mark}, where)
+        made._initialize(vocab, merges, {cls.mark}, where)
         return made
 
     @classmethod
     def from_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
         """Build it from the texts of vocab.json and merges.txt; the other two are their names in errors."""
-        pieces = cls._checked(parse_json(vocab, where, invalid), {cls.mark}, where)
+        pieces = cls._check_vocab(parse_json(vocab, where, invalid), {cls.mark}, where)
         pairs, first = parse_merges(merges, merges_where)
         if wrong := invalid_merge(pieces.keys() - {cls.mark}, pairs):
             raise invalid(f"{merges_where}:{wrong[0] + first}", wrong[1])
@@ -175,44 +175,44 @@ class BpeTokenizer(ByteTokenizer):
 
     @staticmethod
     @abstractmethod
-    def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
-        """The pieces in the order of their ids, if they are whole."""
+    def _check_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+        """The pieces in id order; an incomplete vocabulary is refused."""
 
     @staticmethod
     @abstractmethod
-    def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
-        """The package's tokenizer of some pieces and merges."""
+    def _build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+        """A `tokenizers.Tokenizer` with these pieces and merges."""
 
-    def _begin(self, vocab: dict[str, int], merges: Sequence[Merge], special: set[str], where: str) -> None:
-        vocab = self._checked(vocab, special, where)
+    def _initialize(self, vocab: dict[str, int], merges: Sequence[Merge], special: set[str], where: str) -> None:
+        vocab = self._check_vocab(vocab, special, where)
         if wrong := invalid_merge(vocab.keys() - special, merges):
             raise invalid(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
         names = sorted(special, key=vocab.__getitem__)
-        self._engine = self._built(vocab, merges, names)
+        self._engine = self._build_engine(vocab, merges, names)
         self._vocab, self._merges = vocab, merges
         self.json: str = self._engine.to_str()
         self.vocab: int = len(vocab)
         self.special = frozenset(vocab[name] for name in names)
-        if kept := [name for name in names if name != self.mark]:  # added tokens, which may occur in texts
-            self._engine = self._built(vocab, merges, [self.mark])
-            self._engine.add_tokens(kept)
+        if added := [name for name in names if name != self.mark]:  # these are matched in texts
+            self._engine = self._build_engine(vocab, merges, [self.mark])
+            self._engine.add_tokens(added)
         self._engine.encode_special_tokens = True  # the text of a special token is encoded as ordinary text
 
     def with_special(self, tokens: dict[str, int], where: str) -> Self:
         """A copy with more special tokens, which are matched in texts."""
         made = type(self).__new__(type(self))
         special = {name for name, number in self._vocab.items() if number in self.special}
-        made._begin(self._vocab | tokens, self._merges, special | tokens.keys(), where)
+        made._initialize(self._vocab | tokens, self._merges, special | tokens.keys(), where)
         return made
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text alone, which is quicker than `encode_batch`; all cores work, at a long text too."""
+        """The ids of each text; faster than `encode_batch`, and parallel even for one long text."""
         splits = [list(split_text(replace_surrogates(text)[0])) for text in require_list(texts)]
         found = encode_parts(self._engine, chain.from_iterable(splits))
         return [list(chain.from_iterable(next(found) for _ in parts)) for parts in splits]
 
     def ids_of(self, text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """The ids of one text, however long, in the least memory."""
+        """The ids of one text of any length, as a compact array."""
         import numpy as np
 
         parts = encode_parts(self._engine, split_text(replace_surrogates(text)[0]))
@@ -220,12 +220,12 @@ class BpeTokenizer(ByteTokenizer):
 
     @staticmethod
     def invalid_file(where: str, found: str) -> UserError:
-        """The error for files of another kind."""
+        """The error for files that are not a BPE tokenizer."""
         return invalid(where, found)
 
 
 class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
-    """A tokenizer of GPT-2's kind; text that spells `<|endoftext|>` is ordinary text to it."""
+    """A GPT-2 tokenizer: `<|endoftext|>` in a text is ordinary text, not the special token."""
 
     mark = END
 
@@ -239,11 +239,11 @@ class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
         return parse_bpe(text, FRAME, USUAL, {END}, where)
 
     @staticmethod
-    def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+    def _check_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
         return check_vocab(vocab, special, where)
 
     @staticmethod
-    def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+    def _build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
         return build_engine(vocab, merges, special)
 
     @classmethod
@@ -315,7 +315,7 @@ def gpt2_tokenizer(config: Gpt2Bpe | Gpt2BpeFiles, texts: Iterable[str]) -> Gpt2
 
 
 def locate_files(file: str | Path, merges: str | Path | None) -> tuple[Path, Path | None]:
-    """The tokenizer.json that is meant by a file or folder; or the file of the pieces, and that of the merges."""
+    """The path of tokenizer.json, or the paths of the vocabulary and the merges, for a file or folder."""
     path = Path(file)
     if is_folder(path):
         here = next((path / name for name in ("tokenizer.json", *VOCABS) if is_file(path / name)), None)
@@ -359,9 +359,9 @@ def encode_parts(engine: tokenizers.Tokenizer, parts: Iterable[str]) -> Iterator
 
 
 def build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
-    """The package's tokenizer of some pieces and merges.
+    """A `tokenizers.Tokenizer` with these pieces and merges.
 
-    It cuts texts at GPT-2's own pattern before it merges, so that no text can spell `<|endoftext|>`.
+    Texts are split by GPT-2's pattern before merging, so that no text can spell `<|endoftext|>`.
     """
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, pre_tokenizers, processors
@@ -375,8 +375,8 @@ def build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequen
 
 
 def sort_by_id(vocab: Any, where: str) -> dict[str, int]:
-    """A vocabulary in the order of its ids, if they have no gaps and no doubles."""
-    if not isinstance(vocab, dict) or len(vocab) > MOST:
+    """A vocabulary in id order; missing or duplicate ids are refused."""
+    if not isinstance(vocab, dict) or len(vocab) > MAX_VOCAB:
         raise invalid(where, f"{len(vocab):,} pieces" if isinstance(vocab, dict) else "pieces that are no object")
     if (bad := next((piece for piece, number in vocab.items() if type(number) is not int), None)) is not None:
         raise invalid(where, f"the piece {shown(bad)} with the id {shown(vocab[bad])}")
@@ -433,7 +433,7 @@ def parse_merges(text: str, where: str) -> tuple[list[Merge], int]:
 
 
 def vocab_and_merges(vocab: dict[str, int], merges: Sequence[Merge]) -> dict[str, str]:
-    """The texts of vocab.json and merges.txt, to the byte as they were published."""
+    """The texts of vocab.json and merges.txt, byte for byte as published."""
     lines = [f"{HEADER}: 0.2\n", *(f"{a} {b}\n" for a, b in merges)]
     return {"vocab.json": json.dumps(vocab), "merges.txt": "".join(lines)}
 
@@ -498,5 +498,5 @@ def invalid(where: str, found: str) -> UserError:
     return UserError(
         "this tokenizer is damaged, or of an unsupported kind", where=where, found=found,
         expected="a tokenizer.json, or vocab.json and merges.txt, as GPT or GPT-2 has them",
-        todo="copy the files again, from the folder of the model that they belong to",
+        todo="copy the files again from their model's folder",
     )  # fmt: skip

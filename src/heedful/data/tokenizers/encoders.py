@@ -48,9 +48,9 @@ else:
     AnyEncoderTokenizer = _any_of((*TRAINABLE, *(kind.files for kind in KINDS.values())))
 
 
-def tokenizer_class(usual: str) -> Any:
-    """The tokenizer class that an encoder was published with."""
-    return next(kind.tokenizer for kind in KINDS.values() if kind.trained.model_fields["kind"].default == usual)
+def tokenizer_class(kind: str) -> Any:
+    """The tokenizer class for a kind, as in `usual_tokenizer` of an encoder's config."""
+    return next(one.tokenizer for one in KINDS.values() if one.trained.model_fields["kind"].default == kind)
 
 
 def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
@@ -58,7 +58,7 @@ def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
     try:
         kind = json.loads(text)["model"]["type"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        kind = None  # the reader then reports what is wrong
+        kind = None  # the parser reports the error
     found: MaskTokenizer = KINDS.get(kind, KINDS["WordPiece"]).tokenizer(text, where)
     return found
 

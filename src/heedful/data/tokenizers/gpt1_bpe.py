@@ -44,9 +44,9 @@ USUAL: dict[str, tuple[Any, ...]] = {
 
 
 class Gpt1Tokenizer(BpeTokenizer):
-    """A tokenizer of the first GPT's kind: case, accents and spacing are lost, and rare characters are unknown.
+    """A GPT-1 tokenizer: case, accents and spacing are lost, and rare characters are unknown.
 
-    Like the published one, it has no end-of-document token.
+    It has no end-of-document token.
     """
 
     mark = UNKNOWN
@@ -54,7 +54,7 @@ class Gpt1Tokenizer(BpeTokenizer):
 
     @property
     def unk(self) -> int:
-        """The token of what is unknown."""
+        """The unknown token."""
         return self._vocab[UNKNOWN]
 
     @staticmethod
@@ -62,11 +62,11 @@ class Gpt1Tokenizer(BpeTokenizer):
         return parse_bpe(text, FRAME, USUAL, {UNKNOWN}, where)
 
     @staticmethod
-    def _checked(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+    def _check_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
         return check_vocab(vocab, where)
 
     @staticmethod
-    def _built(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
+    def _build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
         return build_engine(vocab, merges, special)
 
     def encode_special(self, text: str) -> list[int]:
@@ -102,9 +102,9 @@ class Gpt1Tokenizer(BpeTokenizer):
 
 
 def build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
-    """The package's tokenizer of some pieces and merges.
+    """A `tokenizers.Tokenizer` with these pieces and merges.
 
-    It cuts words at `<` and `>` before it merges, so that no text can spell `<unk>`.
+    Words are split at `<` and `>` before merging, so that no text can spell `<unk>`.
     """
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -118,7 +118,7 @@ def build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequen
 
 
 def check_vocab(vocab: Any, where: str) -> dict[str, int]:
-    """A vocabulary in the order of its ids, if they have no gaps and `<unk>` is there."""
+    """A vocabulary in id order; it must have `<unk>` and no gaps."""
     ordered = sort_by_id(vocab, where)
     if UNKNOWN not in ordered:
         raise invalid(where, f"{len(ordered):,} pieces, but none is {UNKNOWN}")

@@ -1,6 +1,6 @@
-"""How a language model's texts are written as ids, for each kind of tokenizer.
+"""The encoding of a language model's texts, for each kind of tokenizer.
 
-A text is read after the token `start_id`, and the model ends a text with `end_id`.
+A text follows the token `start_id`, and the model ends a text with `end_id`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LanguageTokenizer: TypeAlias = TrainedTokenizer | Gpt2Tokenizer
 
 
 class TextCodec(Protocol):
-    """What a language model needs to know about its tokenizer."""
+    """Encodes and decodes the texts of a language model."""
 
     @property
     def start_id(self) -> int:
@@ -26,11 +26,11 @@ class TextCodec(Protocol):
 
     @property
     def end_id(self) -> int | None:
-        """The token with which the model ends a text; None: it never does."""
+        """The end-of-text token; None: the model never ends a text."""
 
     @property
     def suppressed(self) -> tuple[int, ...]:
-        """Tokens that are never written."""
+        """Tokens that are never generated."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -43,7 +43,7 @@ class TextCodec(Protocol):
 
 
 class LineCodec:
-    """A text as lines: `eos` is the end of a line, and a text starts as if a line had just ended."""
+    """A text as lines, each ended by `eos`; a text starts after an `eos`."""
 
     start_id = TrainedTokenizer.eos
     end_id = None
@@ -64,7 +64,7 @@ class LineCodec:
 
     @staticmethod
     def split_point(text: str) -> int:
-        """The end of the last line but one."""
+        """The end of the last complete line."""
         return text.rfind("\n")
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -79,7 +79,7 @@ class LineCodec:
 
 
 class ByteCodec:
-    """A text as bytes, line ends included: `<|endoftext|>` before and after it."""
+    """A text as byte-level BPE, line ends included, between two `<|endoftext|>`."""
 
     suppressed = ()
 
@@ -120,10 +120,10 @@ def open_tokenizer(text: str, where: str) -> LanguageTokenizer:
     try:
         special = {token["content"] for token in json.loads(text)["added_tokens"]}
     except (ValueError, KeyError, TypeError, RecursionError):
-        special = set()  # the reader then reports what is wrong
+        special = set()  # the parser reports the error
     return Gpt2Tokenizer(text, where) if END in special else TrainedTokenizer(text, where)
 
 
 def codec_of(tokenizer: LanguageTokenizer) -> TextCodec:
-    """How texts are written with a tokenizer."""
+    """The codec for a tokenizer."""
     return ByteCodec(tokenizer) if isinstance(tokenizer, Gpt2Tokenizer) else LineCodec(tokenizer)

@@ -16,9 +16,9 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.tokenizers import byte_pairs
-from heedful.data.tokenizers.base import LARGEST, FolderTokenizer, parse_json, read_tokenizer_file, require_fit
+from heedful.data.tokenizers.base import MAX_FILE, FolderTokenizer, parse_json, read_tokenizer_file, require_fit
 from heedful.data.tokenizers.byte_pairs import ByteLevelTokenizer, Gpt2Bpe, Gpt2Tokenizer, Merge
-from heedful.data.tokenizers.tokenizer import MOST, byte_letters
+from heedful.data.tokenizers.tokenizer import MAX_VOCAB, byte_letters
 from heedful.data.tokenizers.wordpiece_files import (
     BACKEND,
     CONFIG,
@@ -34,7 +34,7 @@ from heedful.files.folders import has_file, read_text
 
 NAMES = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3
 MASK = "<mask>"
-GAP = re.compile(r"\s*(?:<mask>|\[MASK\])")  # the mask takes the spaces before it
+MASK_PATTERN = re.compile(r"\s*(?:<mask>|\[MASK\])")  # the mask includes the spaces before it
 ROLES = {
     "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
     "pad_token": "<pad>", "mask_token": MASK,
@@ -46,11 +46,11 @@ PREFIX = "pre_tokenizer.add_prefix_space"
 
 
 class RobertaBpe(Config):
-    """Byte pairs with RoBERTa's special tokens that are learned from the text."""
+    """Byte-level BPE with RoBERTa's special tokens, trained on the text."""
 
     kind: Literal["roberta_pairs"] = "roberta_pairs"
     vocab: int = Field(
-        8192, ge=261, le=MOST, description="vocabulary size: 5 special ones, 256 bytes, the rest learned"
+        8192, ge=261, le=MAX_VOCAB, description="vocabulary size: 5 special ones, 256 bytes, the rest learned"
     )
 
 
@@ -77,9 +77,9 @@ class RobertaBpeFiles(Config):
 
 
 class RobertaTokenizer(ByteLevelTokenizer):
-    """`<s> A </s>` or `<s> A </s></s> B </s>`; text that spells a special token is ordinary text.
+    """A RoBERTa tokenizer: `<s> A </s>` or `<s> A </s></s> B </s>`; special tokens in a text are ordinary text.
 
-    With `prefix`, a text is read as if it started with a space.
+    With `prefix`, a space is added before each text.
     """
 
     expected: ClassVar = "tokenizer.json, or vocab.json and merges.txt"
@@ -93,13 +93,13 @@ class RobertaTokenizer(ByteLevelTokenizer):
         more = {token["content"] for token in data.get("added_tokens") or []} - {*NAMES, MASK}
         if more:
             raise invalid(where, f"the added token {shown(min(more))}")
-        self._begin(vocab, merges, data["pre_tokenizer"]["add_prefix_space"], where)
+        self._initialize(vocab, merges, data["pre_tokenizer"]["add_prefix_space"], where)
 
     @classmethod
     def from_vocab(cls, vocab: dict[str, int], merges: Sequence[Merge], prefix: bool, where: str) -> RobertaTokenizer:
         """Build it from the id of each piece, and the merges in order."""
         made = cls.__new__(cls)
-        made._begin(vocab, merges, prefix, where)
+        made._initialize(vocab, merges, prefix, where)
         return made
 
     @classmethod
@@ -118,7 +118,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
         vocab = {piece: number for number, piece in enumerate([*NAMES, *pieces, MASK])}
         return cls.from_vocab(vocab, [(a, b) for a, b in model["merges"]], False, "tokenizer")
 
-    def _begin(self, vocab: Any, merges: Sequence[Merge], prefix: bool, where: str) -> None:
+    def _initialize(self, vocab: Any, merges: Sequence[Merge], prefix: bool, where: str) -> None:
         from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
         from tokenizers import Tokenizer as Engine
 
@@ -145,7 +145,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
     def pair(
         self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
     ) -> tuple[list[int], list[int]]:
-        """One text or a pair with special tokens, and the segment of each token, which RoBERTa does not read."""
+        """Add special tokens to one text or a pair; returns ids and segments, which RoBERTa ignores."""
         first = [self.cls, *a, self.sep]
         second = [] if b is None else [self.sep, *b, *[self.sep] * last_sep]
         return [*first, *second], [0] * len(first) + [1] * len(second)
@@ -156,12 +156,12 @@ class RobertaTokenizer(ByteLevelTokenizer):
         return MASK
 
     def encode_with_masks(self, text: str) -> list[int]:
-        """The ids of a text in which `<mask>`, with the spaces before it, is the special token; `[MASK]` works too."""
-        first, *rest = self.ids(GAP.split(text))
+        """Encode a text in which `<mask>` or `[MASK]`, with the spaces before it, is the special token."""
+        first, *rest = self.ids(MASK_PATTERN.split(text))
         return [*first, *(number for part in rest for number in (self.mask, *part))]
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word with a space before it; of a word that nothing is left of, the unknown one."""
+        """The ids of each word with a space before it; the unknown token for an empty word."""
         spaced = [word if word.startswith(" ") or not word else f" {word}" for word in words]
         return [ids or [self.unk] for ids in self.ids(spaced)]
 
@@ -171,7 +171,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
         return [number not in self.special and not piece[:1].isspace() for number, piece in enumerate(self._bytes)]
 
     def decode_with_special(self, ids: Iterable[int]) -> str:
-        """Ids as a text in which special tokens can be seen."""
+        """Decode ids to text, special tokens included."""
         return "".join(self.pieces(ids))
 
     def files(self, longest: int) -> dict[str, str]:
@@ -192,12 +192,12 @@ class RobertaTokenizer(ByteLevelTokenizer):
 
     @classmethod
     def from_folder(cls, folder: Path, vocab: int) -> FolderTokenizer:
-        """The tokenizer of an external folder whose model has `vocab` token types, if there is one."""
+        """The tokenizer of a Hugging Face folder, if it has one; its vocabulary may not exceed the model's, `vocab`."""
         name = next((name for name in ("tokenizer.json", "vocab.json") if has_file(folder, name)), None)
         if name is None:
             return FolderTokenizer(None)
         settings, where = read_tokenizer_settings(folder), folder / CONFIG
-        text = read_text(folder, name, LARGEST)
+        text = read_text(folder, name, MAX_FILE)
         kind = require_class(settings.get("tokenizer_class"), [CLASS], where, PUBLISHED)
         prefix = settings.get("add_prefix_space") is True
         require_settings(settings, where, ROLES, ALLOWED | {"add_prefix_space": prefix}, PUBLISHED)
@@ -215,7 +215,7 @@ class RobertaTokenizer(ByteLevelTokenizer):
                     expected="merges.txt beside it", todo=AGAIN,
                 )  # fmt: skip
             _refuse_added(folder, settings, {}, where)
-            merges = read_text(folder, "merges.txt", LARGEST)
+            merges = read_text(folder, "merges.txt", MAX_FILE)
             found = cls.from_texts(text, merges, str(folder / name), str(folder / "merges.txt"), prefix)
         require_fit(found, vocab, folder / name)
         return FolderTokenizer(found, max_length(settings, where))
@@ -241,7 +241,7 @@ def _refuse_added(folder: Path, settings: dict[str, Any], data: dict[str, Any], 
 
 
 def _require_layout(processor: Any, where: Path) -> None:
-    """Refuse a tokenizer.json that puts other tokens around texts than RoBERTa's own."""
+    """Refuse a tokenizer.json that adds other special tokens than RoBERTa's."""
     found = (processor.get("type"), processor.get("cls"), processor.get("sep")) if isinstance(processor, dict) else None
     if found != ("RobertaProcessing", ["<s>", 0], ["</s>", 2]):
         raise UserError(
@@ -255,5 +255,5 @@ def invalid(where: str, found: str) -> UserError:
     return UserError(
         "this is not a RoBERTa tokenizer, or it is damaged", where=where, found=found,
         expected="a tokenizer.json, or vocab.json and merges.txt, whose first pieces are " + " ".join(NAMES),
-        todo="copy the files again, from the folder of the model that they belong to",
+        todo="copy the files again from their model's folder",
     )  # fmt: skip

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import tokenizers
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")  # ids 0 to 3
-MOST = 1_000_000  # pieces
-LETTERS = 1000  # characters that word pieces are built from; rarer ones are unknown
+MAX_VOCAB = 1_000_000
+MAX_LETTERS = 1000  # characters that WordPiece is built from; rarer ones are unknown
 # Supported components of a tokenizer file: none with custom patterns, which could run forever.
 FRAMES: tuple[tuple[str, str | None, str | None], ...] = (  # model, pre_tokenizer, decoder
     ("BPE", "ByteLevel", "ByteLevel"),
@@ -32,11 +32,11 @@ PARTS = (*(name for frame in FRAMES for name in frame if name), "BertNormalizer"
 
 
 class Bpe(Config):
-    """Byte-level byte-pair encoding (Sennrich et al., 2016): every text can be written, and comes back unchanged."""
+    """Byte-level byte-pair encoding (Sennrich et al., 2016): every text can be encoded, and decodes unchanged."""
 
     kind: Literal["bpe"] = "bpe"
     vocab: int = Field(
-        8000, ge=260, le=MOST, description="vocabulary size: 4 special ones, 256 bytes, the rest learned"
+        8000, ge=260, le=MAX_VOCAB, description="vocabulary size: 4 special ones, 256 bytes, the rest learned"
     )
     lowercase: bool = Field(False, description="lowercase texts")
 
@@ -45,7 +45,7 @@ class WordPiece(Config):
     """Words split into the longest known pieces (Schuster and Nakajima, 2012), `##` where a piece continues a word."""
 
     kind: Literal["wordpiece"] = "wordpiece"
-    vocab: int = Field(8000, ge=32, le=MOST, description="vocabulary size, including special tokens")
+    vocab: int = Field(8000, ge=32, le=MAX_VOCAB, description="vocabulary size, including special tokens")
     lowercase: bool = Field(False, description="lowercase texts")
 
 
@@ -53,7 +53,7 @@ class Unigram(Config):
     """The most likely segmentation under a unigram model (Kudo, 2018), `▁` where a word starts."""
 
     kind: Literal["unigram"] = "unigram"
-    vocab: int = Field(8000, ge=32, le=MOST, description="vocabulary size, including 4 special tokens")
+    vocab: int = Field(8000, ge=32, le=MAX_VOCAB, description="vocabulary size, including 4 special tokens")
     lowercase: bool = Field(False, description="lowercase texts")
 
 
@@ -64,7 +64,7 @@ class Characters(Config):
     vocab: int = Field(
         1000,
         ge=5,
-        le=MOST,
+        le=MAX_VOCAB,
         description="maximum vocabulary size, including 4 special tokens; rarer characters are unknown",
     )
     lowercase: bool = Field(False, description="lowercase texts")
@@ -77,7 +77,7 @@ class WholeWords(Config):
     vocab: int = Field(
         50_000,
         ge=5,
-        le=MOST,
+        le=MAX_VOCAB,
         description="maximum vocabulary size, including 4 special tokens; rarer words are unknown",
     )
     lowercase: bool = Field(False, description="lowercase texts")
@@ -87,7 +87,7 @@ TokenizerConfig: TypeAlias = Bpe | WordPiece | Unigram | Characters | WholeWords
 
 
 class TrainedTokenizer(EngineTokenizer):
-    """A tokenizer trained on texts; a text that contains a special token such as `<eos>` is read as ordinary text."""
+    """A tokenizer trained on texts: `<eos>` in a text is ordinary text, not the special token."""
 
     pad, unk, bos, eos = range(4)
     special = frozenset(range(4))
@@ -109,7 +109,7 @@ class TrainedTokenizer(EngineTokenizer):
         return cls(make_deterministic(engine.to_str()), "tokenizer")
 
     def _ordinary(self, ids: list[int]) -> list[int]:
-        """Ids of a text, where a whole word that spells a special token is an unknown one; no other piece can."""
+        """Replace special tokens by the unknown token: with whole words, a word may spell one."""
         if not self._whole:
             return ids
         return [number if number >= len(SPECIAL) else self.unk for number in ids]
@@ -144,7 +144,7 @@ def byte_letters() -> list[str]:
 
 
 def build_from_counts(config: Characters | WholeWords, corpus: list[str]) -> tokenizers.Tokenizer:
-    """A tokenizer of the commonest characters or words of a text, the commonest first."""
+    """A tokenizer of the most frequent characters or words of a corpus."""
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, normalizers, pre_tokenizers
 
@@ -168,9 +168,9 @@ def build_from_counts(config: Characters | WholeWords, corpus: list[str]) -> tok
 
 
 def new_engine(config: Bpe | WordPiece | Unigram) -> tokenizers.Tokenizer:
-    """A tokenizer of a kind, with all but its pieces.
+    """An untrained tokenizer of each kind.
 
-    Each kind splits words at `<` and `>` before it looks for pieces, so that no piece can spell a special token.
+    Every pre-tokenizer splits words at `<` and `>`, so that no piece can spell a special token.
     """
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -198,7 +198,7 @@ def new_engine(config: Bpe | WordPiece | Unigram) -> tokenizers.Tokenizer:
 
 
 def trainer(config: Bpe | WordPiece | Unigram, engine: tokenizers.Tokenizer, corpus: list[str]) -> Any:
-    """The trainer of a kind, without a progress bar."""
+    """The trainer for each kind of tokenizer."""
     from tokenizers import pre_tokenizers, trainers
 
     if isinstance(config, WordPiece):
@@ -230,7 +230,7 @@ def piece_trainer(
     for text in corpus:
         counts.update(engine.normalizer.normalize_str(text))
     common = sorted((letter for letter in counts if not letter.isspace()), key=lambda letter: (-counts[letter], letter))
-    letters = sorted(common[: min(LETTERS, (config.vocab - len(special)) // 2)])
+    letters = sorted(common[: min(MAX_LETTERS, (config.vocab - len(special)) // 2)])
     inner = [letter for letter in letters if len(engine.pre_tokenizer.pre_tokenize_str(f"a{letter}a")) == 1]
     return trainers.WordPieceTrainer(
         vocab_size=config.vocab,
@@ -259,7 +259,7 @@ def make_deterministic(text: str) -> str:
 
 
 def open_engine(text: str, where: str) -> tokenizers.Tokenizer:
-    """Open a tokenizer file, if it is of a kind that Heedful trains."""
+    """Parse a tokenizer file of a kind that Heedful trains."""
     from tokenizers import Tokenizer as Engine
 
     data = parse_json(text, where, invalid)
@@ -270,13 +270,13 @@ def open_engine(text: str, where: str) -> tokenizers.Tokenizer:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in the package's compiled part is not an Exception
-        raise invalid(where, f"what the tokenizers package refuses: {error}") from None
+        raise invalid(where, f"the tokenizers package refuses it: {error}") from None
     vocab = engine.get_vocab()
     special = [(number, token.content) for number, token in sorted(engine.get_added_tokens_decoder().items())]
     if special != list(enumerate(SPECIAL)):
         raise invalid(where, f"special tokens {shown(special)}")
     if sorted(vocab.values()) != list(range(len(vocab))):
-        raise invalid(where, f"ids with gaps or doubles among {len(vocab):,} pieces")
+        raise invalid(where, f"missing or duplicate ids among {len(vocab):,} pieces")
     if data["model"]["type"] == "BPE" and data["pre_tokenizer"] and not vocab.keys() >= set(byte_letters()):
         raise invalid(where, "no piece for some bytes")
     engine.encode_special_tokens = True  # the text of a special token is encoded as ordinary text
@@ -284,7 +284,7 @@ def open_engine(text: str, where: str) -> tokenizers.Tokenizer:
 
 
 def unsupported_part(data: Any) -> str | None:
-    """What a tokenizer file holds that Heedful never writes, checked before the package reads it."""
+    """A component of a tokenizer file that Heedful never writes, or None; checked before the package parses it."""
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         return "no object with a `model`"
     model = data["model"]
@@ -297,28 +297,31 @@ def unsupported_part(data: Any) -> str | None:
                 return f"{part} of type {shown(name)}"
     for part in ("truncation", "padding", "post_processor"):
         if data.get(part) is not None:
-            return f"a setting for {part}, which would change texts unasked"
+            return f"a setting for {part}, which would change texts"
     for setting in ("dropout", "end_of_word_suffix", *(("continuing_subword_prefix",) if frame[0] == "BPE" else ())):
         if model.get(setting) is not None:
             return f"a model with {setting} {shown(model[setting])}"
-    names: dict[str | None, int | None] = {"ByteLevel": None, "Metaspace": TrainedTokenizer.unk}  # bytes are all known
+    names: dict[str | None, int | None] = {
+        "ByteLevel": None,
+        "Metaspace": TrainedTokenizer.unk,
+    }  # byte-level BPE has no unknown token
     unknown = names[frame[2]] if frame[2] in names else SPECIAL[TrainedTokenizer.unk]
     if model.get("unk_id" if frame[0] == "Unigram" else "unk_token") != unknown:
-        return "another unknown token than <unk>"
+        return "an unknown token other than <unk>"
     pieces, merges = model.get("vocab"), model.get("merges", [])
     if not isinstance(pieces, list if frame[0] == "Unigram" else dict) or not isinstance(merges, list):
         return "a model without its vocab or merges"
     for merge in merges:
         # The package panics, with a trace on stderr, at a merge into a piece that is not there.
         if not isinstance(merge, list) or "".join(map(str, merge)) not in pieces:
-            return f"a merge into no known piece, {shown(merge)}"
+            return f"a merge into an unknown piece, {shown(merge)}"
     if merges and frame[1] is None:
-        return "characters that are merged"
+        return "merges of characters"
     return None
 
 
 def types_in(part: Any) -> Iterator[Any]:
-    """Each `type` that a part of a tokenizer file names, its own first."""
+    """All `type` values in a part of a tokenizer file, its own first."""
     if isinstance(part, dict):
         if "type" in part:
             yield part["type"]
@@ -332,5 +335,5 @@ def invalid(where: str, found: str) -> UserError:
     """The error for a tokenizer file that is not as `save` wrote it."""
     return UserError(
         "this tokenizer file is damaged or was not written by Heedful", where=where, found=found,
-        expected="a tokenizer.json written by Heedful", todo="take it from the run that trained it, or train again",
+        expected="a tokenizer.json written by Heedful", todo="copy it from the run that trained it, or train again",
     )  # fmt: skip

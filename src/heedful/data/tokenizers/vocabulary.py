@@ -1,4 +1,4 @@
-"""Vocabularies of whole words or characters: of trees, and of texts that have a class each.
+"""Vocabularies of whole words or characters, for trees and for text classification.
 
 N words with a vector, D dimensions.
 """
@@ -29,7 +29,7 @@ WORD = re.compile(r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(
 class Vocabulary:
     """A list of words in a JSON file; the id of a word is its index, of an unknown word `unk`."""
 
-    names: ClassVar[tuple[str, ...]]  # of the special tokens, the first ids
+    names: ClassVar[tuple[str, ...]]  # special tokens, which have the first ids
     unk: ClassVar = 1
 
     def __init__(self, text: str, where: str) -> None:
@@ -54,7 +54,7 @@ class Vocabulary:
 
     @staticmethod
     def _valid(data: dict[str, Any]) -> bool:
-        """Whether a file has all keys besides the words."""
+        """Whether the other keys of a file are valid."""
         raise NotImplementedError
 
     @classmethod
@@ -80,7 +80,7 @@ class Vocabulary:
         often = (word for word, count in counts.items() if count >= at_least or word in known)
         ranked = [*sorted(often, key=lambda word: (-counts[word], word)), *extra]
         if not ranked:
-            raise UserError("there is no word to learn", where="tokenizer", found="no text")
+            raise UserError("there is no word to build a vocabulary from", where="tokenizer", found="no text")
         return [*cls.names, *(word for word in ranked if word not in cls.names)]
 
 
@@ -97,10 +97,10 @@ class WordVocab(Vocabulary):
 
     @classmethod
     def learn(cls, config: WordsConfig, texts: Iterable[Sequence[str]], vectors: Collection[str] = ()) -> WordVocab:
-        """The words of some texts, the most frequent first, and then those that only have a vector."""
+        """Build a vocabulary: the words of texts by frequency, then those that only have a pretrained vector."""
         counts = Counter(normalize_word(word, config.lowercase) for text in texts for word in text)
         known = set(vectors)
-        # Files of vectors contain broken UTF-8, which is left out.
+        # Vector files contain invalid UTF-8, which is skipped.
         extra = sorted(word for word in known - counts.keys() if not replace_surrogates(word)[1])
         words = cls._rank(counts, known, extra if counts else (), config.at_least)
         return cls(json.dumps({"kind": "words", "lowercase": config.lowercase, "words": words}), "words")
@@ -118,7 +118,7 @@ class WordVocab(Vocabulary):
         return [self.id(word) for word in text]
 
     def table(self, vectors: WordVectors) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """A row (D,) for each word, zeros where there is no vector, and which words have one."""
+        """A vector (D,) per word, zeros where there is none, and a mask of the words that have one."""
         rows = np.array([vectors.rows.get(word, -1) for word in self.words])
         found = rows >= 0
         found[: len(self.names)] = False
@@ -132,7 +132,7 @@ class WordVocab(Vocabulary):
 
 
 class TextVocab(ClsSepLayout, Vocabulary):
-    """The words or characters of texts, and the class names; a text is put between two special tokens."""
+    """The words or characters of texts, and the class names; texts are put between two special tokens."""
 
     names = ("<pad>", "<unk>", "<s>", "</s>")
     pad, unk, cls, sep = range(4)
@@ -160,10 +160,10 @@ class TextVocab(ClsSepLayout, Vocabulary):
         at_least: int,
         vectors: WordVectors | None = None,
     ) -> TextVocab:
-        """The tokens of some texts, the most frequent first, and then those that only have a vector."""
+        """Build a vocabulary: the tokens of texts by frequency, then those that only have a pretrained vector."""
         counts = Counter(word for text in texts for word in split_words(text, kind, lowercase))
         known: Collection[str] = vectors.rows if vectors else ()
-        # Of words that occur in no text, only printable ones: files of vectors contain broken UTF-8.
+        # Of words that occur in no text, only printable ones: vector files contain invalid UTF-8.
         extra = [word for word in known if word not in counts and word.isprintable()]
         words = cls._rank(counts, known, extra, at_least)
         data = {"kind": kind, "lowercase": lowercase, "words": words, "labels": list(labels), "vectors": None}
@@ -178,7 +178,7 @@ class TextVocab(ClsSepLayout, Vocabulary):
         return [[self._ids.get(word, self.unk) for word in words] for words in split]
 
     def encode(self, text: str) -> Encoding:
-        """The tokens of a text, and the characters that each covers."""
+        """Encode a text, with the character span of each token."""
         whole, replaced = replace_surrogates(text)
         places = [place for place, letter in enumerate(whole) for _ in (letter.lower() if self.lowercase else letter)]
         found = word_spans(whole, self.kind, self.lowercase)
@@ -187,7 +187,7 @@ class TextVocab(ClsSepLayout, Vocabulary):
         return Encoding(ids, spans, self.pieces(ids), replaced)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """The tokens of each text."""
+        """Encode each text."""
         return list(map(self.encode, texts))
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -229,7 +229,7 @@ def _strings(value: Any) -> bool:
 
 
 def _invalid(where: str, found: str) -> UserError:
-    """The error for a vocabulary that is not as it was written."""
+    """The error for an invalid vocabulary file."""
     return UserError(
         "this vocabulary is damaged or was not written by Heedful", where=where, found=found,
         expected="a vocabulary written by Heedful", todo="take it from the run that trained it, or train again",

@@ -23,7 +23,7 @@ from heedful.data.tokenizers.base import (
     require_corpus,
     train_engine,
 )
-from heedful.data.tokenizers.tokenizer import MOST, WordPiece, piece_trainer
+from heedful.data.tokenizers.tokenizer import MAX_VOCAB, WordPiece, piece_trainer
 from heedful.errors import UserError, shown
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def order_added(parts: TokenizerParts, where: str) -> list[AddedTokenSpec]:
 
 def order_pieces(vocab: dict[str, int], where: str) -> list[str]:
     """The pieces in id order; ids must have no gaps, and the special tokens must be there."""
-    if len(vocab) > MOST:
+    if len(vocab) > MAX_VOCAB:
         raise invalid(where, f"{len(vocab):,} pieces")
     bad = next((piece for piece, number in vocab.items() if type(number) is not int), None)
     if bad is not None or sorted(vocab.values()) != list(range(len(vocab))):
@@ -287,7 +287,7 @@ def added_token(token: Any, where: str, number: Any = None) -> tuple[int, AddedT
     if not isinstance(token, dict) or not isinstance(token.get("content"), str):
         raise invalid(where, f"an added token {shown(token)}")
     number, flags = token.get("id", number), {name: token[name] for name in TOKEN_FLAGS if name in token}
-    if type(number) is not int or not 0 <= number < MOST or not all(type(flag) is bool for flag in flags.values()):
+    if type(number) is not int or not 0 <= number < MAX_VOCAB or not all(type(flag) is bool for flag in flags.values()):
         raise invalid(where, f"an added token {shown(token)}")
     special = flags.get("special", False)
     return number, AddedTokenSpec(token["content"], **{"normalized": not special, "special": special, **flags})

@@ -1,8 +1,8 @@
 """BERT tokenizers in external folders: tokenizer.json or vocab.txt, with their settings files.
 
 Conflicts between files are resolved as in `transformers` 5. Its BertTokenizer takes the pieces and the added
-tokens of a tokenizer.json, and all else from tokenizer_config.json or, where that is silent, from its own defaults.
-What cannot be followed is refused: a text never gets other ids than there.
+tokens of a tokenizer.json, and everything else from tokenizer_config.json or, where a key is missing, its defaults.
+Unsupported settings are refused, so that a text has the same ids as in `transformers`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heedful.data.tokenizers.base import LARGEST, FolderTokenizer, require_fit
+from heedful.data.tokenizers.base import MAX_FILE, FolderTokenizer, require_fit
 from heedful.data.tokenizers.wordpiece import (
     MAX_WORD_CHARS,
     NAMES,
@@ -40,18 +40,18 @@ SWITCHES = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-USUAL: dict[str, bool | None] = {
+DEFAULTS: dict[str, bool | None] = {
     "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True,
 }  # fmt: skip
 ALLOWED: dict[str, object] = {"truncation_side": "right", "split_special_tokens": False}
 PUBLISHED = "use the folder of a BERT as it was published"
-UNLIMITED = 1_000_000  # a model_max_length from here on means no limit
+UNLIMITED = 1_000_000  # a model_max_length of this or more means no limit
 # BERT's own templates in a tokenizer.json: [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
 TEMPLATE = (["[CLS]", "A", "[SEP]"], ["[CLS]", "A", "[SEP]", "B", "[SEP]"], [0, 0, 0, 1, 1])
 
 
 def find_tokenizer(folder: Path, vocab: int) -> FolderTokenizer:
-    """The tokenizer of a folder whose model has `vocab` token types, if there is one."""
+    """The tokenizer of a folder, if it has one; its vocabulary may not exceed the model's, `vocab`."""
     name = next((name for name in (FILE, VOCAB) if has_file(folder, name)), None)
     if name is None:
         return FolderTokenizer(None)
@@ -59,7 +59,7 @@ def find_tokenizer(folder: Path, vocab: int) -> FolderTokenizer:
     parts, notes = _parts(
         folder,
         settings,
-        parse_wordpiece_json(read_text(folder, name, LARGEST), str(folder / name)) if name == FILE else None,
+        parse_wordpiece_json(read_text(folder, name, MAX_FILE), str(folder / name)) if name == FILE else None,
     )
     found = BertTokenizer.from_parts(parts, str(folder / name))
     require_fit(found, vocab, folder / name)
@@ -67,7 +67,7 @@ def find_tokenizer(folder: Path, vocab: int) -> FolderTokenizer:
 
 
 def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
-    """The contents of tokenizer_config.json, and of special_tokens_map.json where it still applies."""
+    """The settings in tokenizer_config.json, and in special_tokens_map.json where that still applies."""
     found = read_settings(folder, CONFIG) if has_file(folder, CONFIG) else {}
     if "additional_special_tokens" in found and not found.get("extra_special_tokens"):
         found["extra_special_tokens"] = found.pop("additional_special_tokens")
@@ -96,7 +96,7 @@ def _parts(
     side = truncation.get("direction", "right") if isinstance(truncation, dict) else "right"
     require_settings({"truncation_side": str(side).lower(), **settings}, where, ROLES, ALLOWED)
     said = {ours: _switch(settings, key, where) for key, ours in SWITCHES.items() if settings.get(key) is not None}
-    normalizer, longest, notes = USUAL | said, MAX_WORD_CHARS, list[str]()
+    normalizer, longest, notes = DEFAULTS | said, MAX_WORD_CHARS, list[str]()
     if data is None:
         own = folder / VOCAB
         vocab = number_pieces(read_vocab(path_inside(folder, VOCAB)), str(own))
@@ -116,14 +116,14 @@ def _parts(
             if there[ours] != normalizer[ours] and ours not in said:
                 notes.append(_note(f"{FILE} has {ours} {json.dumps(there[ours])}", key, normalizer[ours]))
         if letters != longest:
-            notes.append(_note(f"{FILE} has max_input_chars_per_word {letters}", "so", longest))
+            notes.append(_note(f"{FILE} has max_input_chars_per_word {letters}", "it", longest))
     added = add_role_tokens(read_added_tokens(folder, settings, data), vocab, settings, where, NAMES)
     return separate_special(vocab, normalizer, longest, added, str(own)), tuple(notes)
 
 
-def _note(says: str, key: str, value: object) -> str:
-    """A note where a file is overridden."""
-    return f"{says}, but {CONFIG} does not say {key}: {json.dumps(value)} is taken, as `transformers` does"
+def _note(found: str, key: str, value: object) -> str:
+    """The note for a setting that is overridden."""
+    return f"{found}, but {CONFIG} does not set {key}: {json.dumps(value)} is used, as in `transformers`"
 
 
 def require_class(found: object, known: Sequence[str], where: Path, todo: str = PUBLISHED) -> str:
@@ -144,7 +144,7 @@ def require_settings(
     allowed: Mapping[str, object],
     todo: str = PUBLISHED,
 ) -> None:
-    """Refuse special tokens and settings that would give texts other ids than here."""
+    """Refuse special tokens and settings that would change the ids of texts."""
     for role, usual in roles.items():
         if role in settings and (found := token_text(settings[role], role, where)) not in (usual, None):
             raise UserError(
@@ -168,7 +168,7 @@ def token_text(token: Any, key: str, where: Path) -> str | None:
 
 
 def read_added_tokens(folder: Path, settings: dict[str, Any], data: dict[str, Any] | None) -> dict[int, AddedTokenSpec]:
-    """The added tokens by their ids: of tokenizer_config.json, else of added_tokens.json and of tokenizer.json."""
+    """The added tokens by id: from tokenizer_config.json, else from added_tokens.json and tokenizer.json."""
     where = folder / CONFIG
     if "added_tokens_decoder" in settings:
         group = settings["added_tokens_decoder"]
@@ -214,9 +214,9 @@ def add_role_tokens(
     where: Path,
     own: Sequence[str] = (),
 ) -> dict[int, AddedTokenSpec]:
-    """Append the special tokens that are not among the added tokens, with the next free ids.
+    """Append special tokens that are not among the added tokens, with the next free ids.
 
-    The tokenizer's own special tokens are there already.
+    The tokenizer's own special tokens are already in the vocabulary.
     """
     known = {token.content for token in added.values()} | set(own)
     end = max([len(vocab), *(number + 1 for number in added)])
@@ -229,7 +229,7 @@ def add_role_tokens(
 
 
 def _require_layout(processor: Any, where: Path) -> None:
-    """Refuse a tokenizer.json that puts other tokens around texts than BERT's own."""
+    """Refuse a tokenizer.json that adds other special tokens than BERT's."""
     if isinstance(processor, dict) and processor.get("type") == "BertProcessing":
         found: Any = (processor.get("cls"), processor.get("sep"))
         right = [str(one[0]) for one in found if isinstance(one, list) and one] == ["[CLS]", "[SEP]"]
