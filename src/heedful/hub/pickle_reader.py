@@ -35,19 +35,19 @@ TYPES: dict[str, tuple[str, int, Any]] = {  # storage type -> dtype in safetenso
 }
 MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001
-MOST_TENSORS = 100_000
+MAX_TENSORS = 100_000
 MOST_STEPS = 20_000_000
-DEEPEST = 8  # dimensions
+MAX_RANK = 8
 DAMAGE = (zipfile.BadZipFile, KeyError, ValueError, OSError, NotImplementedError, EOFError)  # raised by a damaged file
-REFUSED = 3  # how this program ends when it gives a reason
+REFUSED = 3  # exit code when a file is refused with a reason
 
 
 class RefusedError(Exception):
-    """Why a file is refused."""
+    """A file is refused; the message is the reason."""
 
 
 class Name(NamedTuple):
-    """A global that a program names, which is never imported."""
+    """A global in a pickle program, which is never imported."""
 
     module: str
     name: str
@@ -62,7 +62,7 @@ class Storage(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A part of a storage."""
+    """A strided view of a storage."""
 
     storage: Storage
     offset: int
@@ -70,13 +70,13 @@ class Tensor(NamedTuple):
     strides: tuple[int, ...]
 
 
-def storage_of(found: Any) -> Storage:
-    """The storage that a program speaks of."""
+def parse_storage(found: Any) -> Storage:
+    """Parse a reference to a storage."""
     if not isinstance(found, tuple) or len(found) not in (5, 6) or found[0] != "storage":
         raise RefusedError("it names a storage in an unknown way")
     kind, key, count = found[1], found[2], found[4]
     if not isinstance(kind, Name) or kind.module != "torch" or kind.name not in TYPES:
-        raise RefusedError(f"it holds numbers of an unknown type, {kind!r:.80}")
+        raise RefusedError(f"it has a storage of an unknown type, {kind!r:.80}")
     if (
         not isinstance(key, str)
         or not isinstance(count, int)
@@ -87,45 +87,45 @@ def storage_of(found: Any) -> Storage:
     return Storage(kind.name, key, count)
 
 
-def tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
-    """A tensor as a program creates it; `requires_grad` is ignored."""
+def build_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
+    """Create a tensor; `requires_grad` is ignored."""
     sizes = (shape, strides)
-    if not isinstance(storage, Storage) or not all(isinstance(size, tuple) and len(size) <= DEEPEST for size in sizes):
-        raise RefusedError("it makes a tensor in an unknown way")
+    if not isinstance(storage, Storage) or not all(isinstance(size, tuple) and len(size) <= MAX_RANK for size in sizes):
+        raise RefusedError("it creates a tensor in an unknown way")
     if len(shape) != len(strides) or not all(isinstance(n, int) and 0 <= n < 2**48 for n in (offset, *shape, *strides)):
-        raise RefusedError("it makes a tensor of impossible sizes")
+        raise RefusedError("it creates a tensor of an impossible shape")
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     if 0 not in shape and last >= storage.length:
-        raise RefusedError("it makes a tensor that reaches beyond its numbers")
+        raise RefusedError("it creates a tensor that exceeds its storage")
     return Tensor(storage, offset, shape, strides)
 
 
-def parameter_of(tensor: Any, *_: Any) -> Tensor:
-    """A tensor that is to be trained, which is the tensor."""
+def build_parameter(tensor: Any, *_: Any) -> Tensor:
+    """Create a parameter, which is its tensor."""
     if not isinstance(tensor, Tensor):
-        raise RefusedError("it makes a parameter of something that is not a tensor")
+        raise RefusedError("it creates a parameter from something that is not a tensor")
     return tensor
 
 
-def mapping_of(pairs: Any = ()) -> dict[Any, Any]:
-    """A mapping that keeps its order, as all do."""
+def build_mapping(pairs: Any = ()) -> dict[Any, Any]:
+    """Create a mapping."""
     if not isinstance(pairs, (list, tuple)) or not all(
         isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs
     ):
-        raise RefusedError("it makes a mapping in an unknown way")
+        raise RefusedError("it creates a mapping in an unknown way")
     return {require_key(key): value for key, value in pairs}
 
 
 CALLS: dict[Name, Callable[..., Any]] = {
-    Name("collections", "OrderedDict"): mapping_of,
-    Name("torch._utils", "_rebuild_tensor"): tensor_of,
-    Name("torch._utils", "_rebuild_tensor_v2"): tensor_of,
-    Name("torch._utils", "_rebuild_parameter"): parameter_of,
+    Name("collections", "OrderedDict"): build_mapping,
+    Name("torch._utils", "_rebuild_tensor"): build_tensor,
+    Name("torch._utils", "_rebuild_tensor_v2"): build_tensor,
+    Name("torch._utils", "_rebuild_parameter"): build_parameter,
 }
 
 
 def require_key(key: Any) -> str | int:
-    """A key of a mapping: a string or an integer."""
+    """Refuse a key that is not a string or an integer."""
     if not isinstance(key, (str, int)):
         raise RefusedError("it has a mapping with an unsupported key")
     return key
@@ -173,7 +173,7 @@ class Machine:
         raise RefusedError("it has a line that is too long")
 
     def pop(self) -> Any:
-        """What lies on top of the stack."""
+        """Pop the top of the stack."""
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
             raise RefusedError("its program pops from an empty stack")
         return self.stack.pop()
@@ -188,7 +188,7 @@ class Machine:
         return found
 
     def top(self, kind: type) -> Any:
-        """What lies on top, which stays there and must be of some kind."""
+        """The top of the stack, which must be of this type; it is not popped."""
         if len(self.stack) <= (self.marks[-1] if self.marks else 0) or type(self.stack[-1]) is not kind:
             raise RefusedError("its program appends to something that is not a container")
         return self.stack[-1]
@@ -198,13 +198,13 @@ class Machine:
         self.stack.append(str(self.take(size), "utf-8"))
 
     def put(self, place: int) -> None:
-        """Remember what lies on top."""
+        """Store the top of the stack in the memo."""
         value = self.pop()
         self.memo[place] = value
         self.stack.append(value)
 
     def get(self, place: int) -> None:
-        """Put what is remembered on the stack."""
+        """Push a memo entry."""
         if place not in self.memo:
             raise RefusedError("its program reads an unset memo entry")
         self.stack.append(self.memo[place])
@@ -214,7 +214,7 @@ class Machine:
         self.stack.append(tuple(self.pop() for _ in range(count))[::-1])
 
     def call(self) -> None:
-        """Call a function of the table."""
+        """Call an allowed function."""
         arguments, called = self.pop(), self.pop()
         maker = CALLS.get(called) if isinstance(called, Name) else None
         if maker is None:
@@ -226,11 +226,11 @@ class Machine:
         except TypeError as error:
             raise RefusedError("it calls in an unknown way") from error
 
-    def named(self) -> None:
-        """Put a name on the stack that the program spelled out before."""
+    def push_name(self) -> None:
+        """Push the global whose module and name are on the stack."""
         name, module = self.pop(), self.pop()
         if not isinstance(name, str) or not isinstance(module, str):
-            raise RefusedError("it names something in an unknown way")
+            raise RefusedError("it names a global in an unknown way")
         self.stack.append(Name(module, name))
 
     def set_items(self, pairs: Sequence[Any]) -> None:
@@ -246,7 +246,7 @@ class Machine:
         self.set_items([key, value])
 
     def append(self) -> None:
-        """Add one thing to the list below it."""
+        """Append the top of the stack to the list below it."""
         value = self.pop()
         self.top(list).append(value)
 
@@ -266,8 +266,8 @@ def _push(value: Any) -> Callable[[Machine], None]:
 
 
 STEPS: dict[int, Callable[[Machine], Any]] = {
-    0x80: lambda m: m.take(1),  # which protocol
-    0x95: lambda m: m.take(8),  # how long the next part is
+    0x80: lambda m: m.take(1),  # protocol
+    0x95: lambda m: m.take(8),  # frame length
     ord("}"): lambda m: m.stack.append({}),
     ord("]"): lambda m: m.stack.append([]),
     ord(")"): _push(()),
@@ -294,8 +294,8 @@ STEPS: dict[int, Callable[[Machine], Any]] = {
     ord("h"): lambda m: m.get(m.number(1)),
     ord("j"): lambda m: m.get(m.number(4)),
     ord("c"): lambda m: m.stack.append(Name(m.line(), m.line())),
-    0x93: Machine.named,
-    ord("Q"): lambda m: m.stack.append(storage_of(m.pop())),
+    0x93: Machine.push_name,
+    ord("Q"): lambda m: m.stack.append(parse_storage(m.pop())),
     ord("R"): Machine.call,
     ord("b"): Machine.forget_state,
     ord("s"): Machine.set_one,
@@ -305,22 +305,22 @@ STEPS: dict[int, Callable[[Machine], Any]] = {
 }
 
 
-def weights_in(found: Any) -> dict[str, Tensor]:
+def find_weights(found: Any) -> dict[str, Tensor]:
     """The named tensors in the program's value, which may be nested under `state_dict`."""
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict) or not found:
-        raise RefusedError("it holds no tensors by name")
-    if len(found) > MOST_TENSORS:
-        raise RefusedError(f"it holds more than {MOST_TENSORS:,} tensors")
+        raise RefusedError("it has no named tensors")
+    if len(found) > MAX_TENSORS:
+        raise RefusedError(f"it has more than {MAX_TENSORS:,} tensors")
     for name, value in found.items():
         if not isinstance(value, Tensor) or not isinstance(name, str):
-            raise RefusedError(f"it holds something that is not a tensor, {name!r:.80}")
+            raise RefusedError(f"it has something that is not a tensor, {name!r:.80}")
     return found
 
 
 def from_zip(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryview]]:
-    """The tensors and storages in the present form of the file: an archive that is not compressed."""
+    """The tensors and storages in the current format of torch.save: an uncompressed zip archive."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         names = archive.namelist()
         program = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
@@ -336,23 +336,23 @@ def from_zip(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryview]
 
         if f"{root}byteorder" in names and bytes(member(f"{root}byteorder")) != b"little":
             raise RefusedError("it is not little-endian")
-        tensors = weights_in(Machine(member(program[0])).run())
+        tensors = find_weights(Machine(member(program[0])).run())
         storages: dict[str, memoryview] = {}
-        for storage in needed(tensors, len(data)):
+        for storage in needed_storages(tensors, len(data)):
             storages[storage.key] = member(f"{root}data/{storage.key}")
     return tensors, storages
 
 
 def from_stream(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryview]]:
-    """Like `from_zip`, for the older format: five programs in a row, then the storages."""
+    """Like `from_zip`, for the older format: five pickle programs, then the storages."""
     machine = Machine(data)
     if machine.run() != MAGIC:
         raise RefusedError("it is a pickle, but not of weights")
     version, system, found, keys = (_next(machine) for _ in range(4))
     if version != VERSION or not isinstance(system, dict) or system.get("little_endian") is not True:
         raise RefusedError("it was written by an unknown version or machine")
-    tensors = weights_in(found)
-    by_key = {storage.key: storage for storage in needed(tensors, len(data))}
+    tensors = find_weights(found)
+    by_key = {storage.key: storage for storage in needed_storages(tensors, len(data))}
     if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(by_key):
         raise RefusedError("its storages are not the ones that its tensors need")
     storages: dict[str, memoryview] = {}
@@ -371,7 +371,7 @@ def _next(machine: Machine) -> Any:
     return machine.run()
 
 
-def needed(tensors: dict[str, Tensor], room: int) -> list[Storage]:
+def needed_storages(tensors: dict[str, Tensor], room: int) -> list[Storage]:
     """The storages that tensors need, each once and of one dtype, no larger than the file can hold."""
     found: dict[str, Storage] = {}
     for tensor in tensors.values():
@@ -418,10 +418,10 @@ def rows(tensor: Tensor, storage: memoryview) -> Iterator[memoryview | bytes]:
 
 
 def limit_resources(size: int) -> None:
-    """Take from this program what it does not need: memory beyond a few times the file, time, and further files."""
+    """Limit the memory, CPU time and open files of this process to what it needs."""
     try:
         import resource
-    except ImportError:  # this system has no such limits
+    except ImportError:  # not available on this system
         return
     codecs.lookup("cp437")  # the encoding of archive member names, which Python loads from a file
     memory = 300 * 2**20 + 6 * size
@@ -431,7 +431,7 @@ def limit_resources(size: int) -> None:
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NOFILE, 3),
     ):
-        with contextlib.suppress(ValueError, OSError):  # a limit that is lower already
+        with contextlib.suppress(ValueError, OSError):  # the limit is already lower
             resource.setrlimit(what, (most, most))
 
 
