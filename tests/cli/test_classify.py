@@ -1,4 +1,4 @@
-"""The verb `classify`, and what others say of models that classify."""
+"""The command `classify`, and other commands on classifiers."""
 
 from __future__ import annotations
 

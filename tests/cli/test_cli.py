@@ -1,4 +1,4 @@
-"""The verbs that compute, on a model of a second, and what each says to a mistake."""
+"""The commands that compute, on a model trained in a second: output and errors."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> list[str]:
-    """Overrides that train on parallel files of the test's own."""
+    """Overrides that train on parallel files written by the test."""
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.en").write_text("one\ntwo\nthree\n" * 5)
         (tmp_path / f"{split}.de").write_text("eins\nzwei\ndrei\n" * 5)
     return [f"data.root={tmp_path}", *OTHERS]
 
 
-def numbers_of(lines: str, word: str) -> list[float]:
+def parse_numbers(lines: str, word: str) -> list[float]:
     return [float(line.split(word)[1].split()[0]) for line in lines.splitlines() if word in line]
 
 
@@ -285,7 +285,7 @@ def test_eval_reproduces_the_test_scores(run: Path, heedful: Run) -> None:
     code, out, _ = heedful("eval", run, "--split", "valid", "--beams", 2)
     assert code == 0
     assert out.startswith("valid: loss ")
-    assert numbers_of(out, "chrf")
+    assert parse_numbers(out, "chrf")
 
 
 # ------------------------------------------------------------------ translate
@@ -501,7 +501,7 @@ def test_claims_prints_the_claim_sheet(heedful: Run) -> None:
 # ------------------------------------------------------------------ language models
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of a language model, and what training it said."""
+    """A finished run of a language model, and the output of its training."""
     folder = tmp_path_factory.mktemp("written")
     (folder / "input.txt").write_text("Shall I compare thee\nto a summer's day?\n\nThou art more lovely\n" * 30)
     (folder / "test.txt").write_text("Shall I compare\nthee to a day?\n")

@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def command(name: str) -> Any:
-    """A verb as typer has it."""
+    """A command as typer builds it."""
     return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
 
 

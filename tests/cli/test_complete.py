@@ -1,4 +1,4 @@
-"""Completion by the shell, through the environment variables that the installed scripts set."""
+"""Shell completion, through the environment variables that the installed scripts set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path) -> Ask:
-    """What the program prints in an environment."""
+    """The output of the program in an environment."""
     monkeypatch.chdir(folder)
 
     def call(*words: str, **environment: str) -> str:
@@ -33,7 +33,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fol
 
 
 def bash(*words: str) -> dict[str, str]:
-    """The environment in which bash asks for the last word."""
+    """The environment in which bash completes the last word."""
     line = {"COMP_WORDS": " ".join(["heedful", *words]), "COMP_CWORD": str(len(words))}
     return {**line, "_HEEDFUL_COMPLETE": "complete_bash"}
 

@@ -1,4 +1,4 @@
-"""The demo on a model that has learned next to nothing: what it shows, and that it trains only once."""
+"""The demo with a barely trained model: its output, and that it trains only once."""
 
 from __future__ import annotations
 

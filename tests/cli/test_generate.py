@@ -1,4 +1,4 @@
-"""The verbs `generate` and `next`: options, streams, interrupts and mistakes."""
+"""The commands `generate` and `predict-word`: options, streaming, interrupts and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of a small GPT-2 that `transformers` wrote."""
+    """A folder with a small GPT-2, written by `transformers`."""
     transformers = pytest.importorskip("transformers")
     folder, pairs = tmp_path_factory.mktemp("gpt"), Gpt2Tokenizer.train(Gpt2Bpe(vocab=300), [TEXT] * 20)
     sizes = {"n_positions": 24, "n_embd": 32, "n_layer": 2, "n_head": 4}
@@ -42,7 +42,7 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same of a small BERT that fills gaps."""
+    """A folder with a small BERT for masked language modelling."""
     transformers = pytest.importorskip("transformers")
     folder, pieces = tmp_path_factory.mktemp("bert"), BertTokenizer.train(WordPiece(vocab=120), [TEXT] * 3)
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}

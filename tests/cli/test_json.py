@@ -1,4 +1,4 @@
-"""`--json` where a command prints a table: one object a line, with the same facts."""
+"""`--json` of every command that prints a table: one object per line, with the same content."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Commands that need no torch, exit codes, and options generated from settings."""
+
 from __future__ import annotations
 
 import inspect

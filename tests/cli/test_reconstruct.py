@@ -1,4 +1,4 @@
-"""The verbs `reconstruct`, `denoise` and `encode`: what they draw, print, write and refuse."""
+"""The commands `reconstruct`, `denoise` and `encode`: figures, output, files and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run that makes digits again, and one that restores noisy ones."""
+    """An autoencoder of digits, and a denoising one."""
     folder = tmp_path_factory.mktemp("runs")
     found = {"plain": "digits", "noisy": "digits-denoising"}
     for name, recipe in found.items():
@@ -38,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[list[Column]]:
-    """The columns of every image grid that a verb draws."""
+    """The columns of every image grid that a command draws."""
     seen: list[list[Column]] = []
 
     def watched(columns: list[Column], *rest: Any) -> Figure:

@@ -1,4 +1,4 @@
-"""Output that cannot be written, closed streams, too little memory, and Ctrl-C before anything has begun."""
+"""Write errors, closed streams, out of memory, and Ctrl-C during import."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TINY = (
 
 
 def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a line of bash in which heedful is the command line of this tree."""
+    """Run a line of bash in which `heedful` is the command line under test."""
     line = line.replace("heedful", f"{shlex.quote(sys.executable)} -m heedful", 1)
     whole = ["bash", "-c", f"set -o pipefail; {line}"]
     return subprocess.run(whole, cwd=folder, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)

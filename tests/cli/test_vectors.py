@@ -1,4 +1,4 @@
-"""The verbs about word vectors."""
+"""The commands for word vectors."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Padded batches of text pairs: every pair once per epoch, within the token budget, in a reproducible order."""
+
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +30,7 @@ TOKENIZER = TrainedTokenizer.train(Bpe(vocab=300), [text for pair in PAIRS for t
 ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=512)
 
 
-def spread(count: int, longest: int = 60, seed: int = 0) -> NDArray[np.int64]:
+def random_lengths(count: int, longest: int = 60, seed: int = 0) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(1, longest, (count, 2))
 
 
@@ -38,7 +40,7 @@ def same(one: PairBatch, other: PairBatch) -> bool:
 
 @pytest.mark.parametrize(("count", "budget"), [(1, 64), (7, 64), (1000, 512), (5000, 100), (3000, 1), (2000, 10**9)])
 def test_plan_has_every_sample_once_within_the_budget(count: int, budget: int) -> None:
-    lengths = spread(count)
+    lengths = random_lengths(count)
     batches = plan_by_budget(lengths, 1, 2, budget)
     assert sorted(np.concatenate(batches).tolist()) == list(range(count))
     for rows in batches:
@@ -46,7 +48,7 @@ def test_plan_has_every_sample_once_within_the_budget(count: int, budget: int) -
 
 
 def test_plan_is_pure_and_differs_by_seed_and_epoch() -> None:
-    lengths = spread(2000)
+    lengths = random_lengths(2000)
 
     def flat(seed: int, epoch: int) -> list[int]:
         return [int(row) for rows in plan_by_budget(lengths.copy(), seed, epoch, 512) for row in rows]
@@ -58,16 +60,16 @@ def test_plan_is_pure_and_differs_by_seed_and_epoch() -> None:
 def test_batches_mix_differently_in_each_epoch() -> None:
     lengths = np.full((600, 2), 12)
 
-    def companies(seed: int, epoch: int) -> set[frozenset[int]]:
+    def batch_mates(seed: int, epoch: int) -> set[frozenset[int]]:
         return {frozenset(rows.tolist()) for rows in plan_by_budget(lengths, seed, epoch, 160)}
 
-    assert companies(0, 0) == companies(0, 0)
-    assert not companies(0, 0) & companies(0, 1)
-    assert not companies(0, 0) & companies(1, 0)
+    assert batch_mates(0, 0) == batch_mates(0, 0)
+    assert not batch_mates(0, 0) & batch_mates(0, 1)
+    assert not batch_mates(0, 0) & batch_mates(1, 0)
 
 
 def test_plan_pads_little_and_is_not_sorted_by_length() -> None:
-    lengths = spread(20_000, longest=100)
+    lengths = random_lengths(20_000, longest=100)
     batches = plan_by_budget(lengths, 0, 0, 4096)
     widths = [round_up(int(lengths[rows].max())) for rows in batches]
     longer = lengths.max(axis=1).sum()
@@ -215,7 +217,7 @@ def test_filler_rows_do_not_change_loss_or_gradient(choice: Literal["soft", "har
     )  # fmt: skip
     model: Any = build(config).double().eval()  # so that nothing is sampled
 
-    def learned(batch: PairBatch) -> tuple[Loss, torch.Tensor]:
+    def loss_and_gradient(batch: PairBatch) -> tuple[Loss, torch.Tensor]:
         loss = (reinforced_translation_loss if choice == "hard" else translation_loss)(model, batch, smoothing)
         grads = torch.autograd.grad(loss.total, list(model.parameters()))
         return loss, torch.cat([grad.flatten() for grad in grads])
@@ -223,7 +225,7 @@ def test_filler_rows_do_not_change_loss_or_gradient(choice: Literal["soft", "har
     rows = np.array([4, 0, 7])
     plain, even = ENCODED.batch(rows), ENCODED.even(rows, 512)
     assert len(even.source) > len(plain.source)
-    (one, grad), (other, same_grad) = learned(plain), learned(even)
+    (one, grad), (other, same_grad) = loss_and_gradient(plain), loss_and_gradient(even)
     assert int(one.count) == int(other.count) == plain.tokens
     for name in ("total", "plain"):
         torch.testing.assert_close(getattr(other, name), getattr(one, name), rtol=1e-12, atol=0)

@@ -1,4 +1,4 @@
-"""GPT-2's tokenizer: ids as `transformers` gives them on any text, the text back unchanged, no file that could act."""
+"""GPT-2's tokenizer: the ids of `transformers` on any text, lossless decoding, and strict parsing of files."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def odd_strings(count: int) -> list[str]:
     return ["".join(rng.choice(rng.choice(ALPHABETS)) for _ in range(rng.randrange(40))) for _ in range(count)]
 
 
-def theirs_of(folder: Path, tokenizer: Gpt2Tokenizer) -> Any:
-    """The same tokenizer as `transformers` makes it of the pieces and merges."""
+def hugging_face_tokenizer(folder: Path, tokenizer: Gpt2Tokenizer) -> Any:
+    """The same tokenizer in `transformers`, from the vocabulary and merges."""
     from transformers import GPT2TokenizerFast
 
     for name in ("vocab.json", "merges.txt"):
@@ -60,7 +60,7 @@ def readable(text: str) -> str:
 
 
 def test_ids_equal_transformers_and_decode_back_on_odd_texts(tmp_path: Path) -> None:
-    theirs = theirs_of(tmp_path, TRAINED)
+    theirs = hugging_face_tokenizer(tmp_path, TRAINED)
     texts = [*TEXTS, *odd_strings(2000)]
     for text, ids in zip(texts, TRAINED.ids(texts), strict=True):
         assert ids == plain(theirs, readable(text)), repr(text)
@@ -83,7 +83,7 @@ def test_published_files_equal_transformers_and_round_trip(tmp_path: Path) -> No
     files = ours.files()
     assert files["vocab.json"].encode() == (PUBLISHED / "encoder.json").read_bytes()
     assert files["merges.txt"].encode() == (PUBLISHED / "vocab.bpe").read_bytes()
-    theirs = theirs_of(tmp_path, ours)
+    theirs = hugging_face_tokenizer(tmp_path, ours)
     texts = odd_strings(2000)
     for name in ("novels/Stevenson_Treasure_1883.txt.gz", "wikitext-2/wiki.valid.raw.gz"):
         if (DATA / name).is_file():
@@ -95,7 +95,7 @@ def test_published_files_equal_transformers_and_round_trip(tmp_path: Path) -> No
 
 
 def test_random_ids_decode_as_in_transformers(tmp_path: Path) -> None:
-    theirs = theirs_of(tmp_path, TRAINED)
+    theirs = hugging_face_tokenizer(tmp_path, TRAINED)
     rng = random.Random(1)
     for _ in range(500):
         ids = [rng.randrange(rng.choice([256, TRAINED.vocab])) for _ in range(rng.randrange(12))]
@@ -119,14 +119,14 @@ def test_transformers_reads_exported_tokenizers(tmp_path: Path) -> None:
 
 
 def test_tokenizers_written_by_transformers_are_read(tmp_path: Path) -> None:
-    theirs_of(tmp_path, TRAINED).save_pretrained(tmp_path / "saved")
+    hugging_face_tokenizer(tmp_path, TRAINED).save_pretrained(tmp_path / "saved")
     read = Gpt2Tokenizer.read(tmp_path / "saved")
     assert read.json == TRAINED.json
     assert (read.sha256, read.files()) == (TRAINED.sha256, TRAINED.files())
 
 
 def test_endoftext_in_a_text_is_ordinary_text_unless_requested(tmp_path: Path) -> None:
-    theirs = theirs_of(tmp_path, TRAINED)
+    theirs = hugging_face_tokenizer(tmp_path, TRAINED)
     for text in ("<|endoftext|>", "a<|endoftext|> b", "<|endoftext|><|endoftext|>\n", "<|endof<|endoftext|>text|>", ""):
         assert TRAINED.end not in TRAINED.ids([text])[0]
         assert TRAINED.end not in TRAINED.encode(text).ids
@@ -263,27 +263,27 @@ WORD = next(name for name, number in VOCAB.items() if number == 300)
 BYTES = {name: number for name, number in VOCAB.items() if number < 256}
 
 
-def changed(**parts: Any) -> str:
-    """The text of a good file with parts of it put in."""
+def edit(**parts: Any) -> str:
+    """The text of a valid file with some parts replaced."""
     return json.dumps(GOOD | parts)
 
 
 def model(**parts: Any) -> str:
-    return changed(model=GOOD["model"] | parts)
+    return edit(model=GOOD["model"] | parts)
 
 
 def test_settings_without_effect_are_ignored() -> None:
     padding = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "!"}
     truncation = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    assert Gpt2Tokenizer(changed(padding=padding, truncation=truncation, post_processor=None), "x").json == TRAINED.json
+    assert Gpt2Tokenizer(edit(padding=padding, truncation=truncation, post_processor=None), "x").json == TRAINED.json
     strings = [" ".join(pair) for pair in GOOD["model"]["merges"]]
     old = {
         "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
         "fuse_unk": False, "vocab": VOCAB, "merges": strings,
     }  # fmt: skip
-    assert Gpt2Tokenizer(changed(model=old), "x").json == TRAINED.json
+    assert Gpt2Tokenizer(edit(model=old), "x").json == TRAINED.json
     more = {**GOOD["added_tokens"][0], "id": 600, "content": "[padding漢]"}
-    read = Gpt2Tokenizer(changed(added_tokens=[*GOOD["added_tokens"], more]), "x")
+    read = Gpt2Tokenizer(edit(added_tokens=[*GOOD["added_tokens"], more]), "x")
     assert (read.vocab, read.end, read.special) == (601, 599, {599, 600})
     assert read.ids(["a [padding漢]b"])[0] == [*read.ids(["a "])[0], 600, *read.ids(["b"])[0]]  # kept whole
     assert read.decode([600, *read.ids(["a [padding 漢]"])[0]]) == "a [padding 漢]"
@@ -297,12 +297,12 @@ def test_settings_without_effect_are_ignored() -> None:
         ("[1]", "no object"),
         ("[" * 100_000, "JSON that cannot be read"),
         (model(type="WordPiece"), "model of type 'WordPiece'"),
-        (changed(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}}), "pre_tokenizer of type 'Split'"),
-        (changed(pre_tokenizer=None), "pre_tokenizer of type None"),
-        (changed(pre_tokenizer={"type": "ByteLevel", "add_prefix_space": True}), "add_prefix_space True"),
-        (changed(pre_tokenizer={**GOOD["pre_tokenizer"], "use_regex": False}), "use_regex False"),
-        (changed(normalizer={"type": "NFC"}), "normalizer of type 'NFC'"),
-        (changed(decoder={"type": "BPEDecoder"}), "decoder of type 'BPEDecoder'"),
+        (edit(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}}), "pre_tokenizer of type 'Split'"),
+        (edit(pre_tokenizer=None), "pre_tokenizer of type None"),
+        (edit(pre_tokenizer={"type": "ByteLevel", "add_prefix_space": True}), "add_prefix_space True"),
+        (edit(pre_tokenizer={**GOOD["pre_tokenizer"], "use_regex": False}), "use_regex False"),
+        (edit(normalizer={"type": "NFC"}), "normalizer of type 'NFC'"),
+        (edit(decoder={"type": "BPEDecoder"}), "decoder of type 'BPEDecoder'"),
         (model(end_of_word_suffix="</w>"), "end_of_word_suffix"),
         (model(ignore_merges=True), "ignore_merges"),
         (model(dropout=0.5), "dropout 0.5"),
@@ -312,20 +312,20 @@ def test_settings_without_effect_are_ignored() -> None:
         (model(vocab=VOCAB | {"zz": 602}), "'zz' with the id 602, but none has 600"),
         (model(vocab=VOCAB | {"a b": 600}), "'a b', which does not stand for bytes"),
         (model(vocab=VOCAB | {"": 600}), "'', which does not stand for bytes"),
-        (changed(added_tokens=[], model=GOOD["model"] | {"vocab": BYTES, "merges": []}), "none is <|endoftext|>"),
+        (edit(added_tokens=[], model=GOOD["model"] | {"vocab": BYTES, "merges": []}), "none is <|endoftext|>"),
         (model(vocab={END: 599}, merges=[]), "'<|endoftext|>' with the id 599, but none has 0"),
-        (changed(added_tokens=[], model=GOOD["model"] | {"vocab": {END: 0, "a": 1}, "merges": []}), "of the 256 bytes"),
+        (edit(added_tokens=[], model=GOOD["model"] | {"vocab": {END: 0, "a": 1}, "merges": []}), "of the 256 bytes"),
         (model(merges=[["a", "漢"]]), "as merge 1 of 1, a merge of '漢', which is not in the vocabulary"),
         (model(merges=[["!", "z"]]), "a merge into no known piece, '!z'"),
         (model(merges=[*GOOD["model"]["merges"], GOOD["model"]["merges"][3]]), "for the second time"),
         (model(merges=["ab"]), "model.merges[0]"),
         (model(merges=[["a", 1]]), "model.merges[0]"),
-        (changed(added_tokens=[{"id": 97, "content": "dog", "special": False}]), "an added token"),
-        (changed(added_tokens=[{"id": 3, "content": END, "special": True}]), "an added token"),
-        (changed(added_tokens=[{"id": 600, "content": "\ud800", "special": True}]), "which is not valid text"),
-        (changed(added_tokens=[{"id": 300, "content": WORD, "special": True}]), f"into no known piece, {WORD!r}"),
-        (changed(added_tokens=[{"id": VOCAB["a"], "content": "a", "special": True}]), "no piece for 1 of the 256"),
-        (changed(added_tokens=7), "added_tokens of 7"),
+        (edit(added_tokens=[{"id": 97, "content": "dog", "special": False}]), "an added token"),
+        (edit(added_tokens=[{"id": 3, "content": END, "special": True}]), "an added token"),
+        (edit(added_tokens=[{"id": 600, "content": "\ud800", "special": True}]), "which is not valid text"),
+        (edit(added_tokens=[{"id": 300, "content": WORD, "special": True}]), f"into no known piece, {WORD!r}"),
+        (edit(added_tokens=[{"id": VOCAB["a"], "content": "a", "special": True}]), "no piece for 1 of the 256"),
+        (edit(added_tokens=7), "added_tokens of 7"),
     ],
 )  # fmt: skip
 def test_invalid_tokenizer_files_are_refused(text: str, found: str) -> None:

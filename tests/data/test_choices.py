@@ -1,4 +1,4 @@
-"""Tables of questions with several choices, as SWAG has them, and their batches."""
+"""Multiple-choice questions such as SWAG's, and their batches."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Tagged sentences: CoNLL columns, JSON lines, and tagging schemes."""
+
 import gzip
 import json
 import os

@@ -1,4 +1,4 @@
-"""Token files: read without being in memory, and refused where they are not as they were written."""
+"""Token files of documents: memory-mapped, and refused if they were changed."""
 
 from __future__ import annotations
 

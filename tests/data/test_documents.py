@@ -1,4 +1,4 @@
-"""Documents and their sentences, from files of several makes."""
+"""Documents and sentences from text files, JSON lines and Python's standard library."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Data that needs no download: number words, docstrings and digits."""
+
 import sysconfig
 import time
 from collections import Counter
@@ -156,7 +158,7 @@ def test_embedded_data_has_no_problems() -> None:
 
 @pytest.fixture
 def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A standard library of a dozen modules, and files beside them that are not modules."""
+    """A standard library of a dozen modules, with other files beside them."""
     for number in range(12):
         words = f'"""Module {number}."""\ndef f():\n    """Of {number}.\n\n    More."""\n'
         (tmp_path / f"module{number}.py").write_text(words)

@@ -1,4 +1,4 @@
-"""The first GPT's tokenizer: ids and text as `transformers` gives them on the same files."""
+"""GPT-1's tokenizer: the ids and texts of `transformers` on the same files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ALPHABETS = [
 ]  # fmt: skip
 
 
-def made() -> Gpt1Tokenizer:
-    """One that is learned from a little text."""
+def train_tokenizer() -> Gpt1Tokenizer:
+    """A tokenizer trained on a little text."""
     engine = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     engine.normalizer = normalizers.BertNormalizer(lowercase=True)
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -38,7 +38,7 @@ def made() -> Gpt1Tokenizer:
     return Gpt1Tokenizer.from_vocab(model["vocab"], [(a, b) for a, b in model["merges"]], "made")
 
 
-MADE = made()
+MADE = train_tokenizer()
 
 
 def odd_strings(count: int) -> list[str]:
@@ -46,8 +46,8 @@ def odd_strings(count: int) -> list[str]:
     return ["".join(rng.choice(rng.choice(ALPHABETS)) for _ in range(rng.randrange(40))) for _ in range(count)]
 
 
-def theirs_of(folder: Path) -> Any:
-    """The same tokenizer as `transformers` makes it of the pieces and merges."""
+def hugging_face_tokenizer(folder: Path) -> Any:
+    """The same tokenizer in `transformers`, from the vocabulary and merges."""
     from transformers import OpenAIGPTTokenizerFast
 
     for name in ("vocab.json", "merges.txt"):
@@ -61,7 +61,7 @@ def plain(theirs: Any, text: str) -> list[int]:
 
 
 def test_gpt1_ids_and_decoding_equal_transformers_on_odd_texts(tmp_path: Path) -> None:
-    theirs = theirs_of(tmp_path)
+    theirs = hugging_face_tokenizer(tmp_path)
     texts = [*TEXTS, *odd_strings(2000)]
     for text, ids in zip(texts, MADE.ids(texts), strict=True):
         assert ids == plain(theirs, replace_surrogates(text)[0]), repr(text)

@@ -1,4 +1,4 @@
-"""Which images come when depends on the seed alone, and who makes a batch changes nothing."""
+"""Batches of images: the order depends on the seed alone, with and without workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BYTES = np.random.default_rng(0).integers(0, 256, (23, 3, 5, 7)).astype(np.uint8
 SETS = {"bytes": BYTES, "floats": BYTES.astype(np.float32) / 7}
 
 
-def encoded(kind: str = "bytes") -> EncodedImages:
+def encode(kind: str = "bytes") -> EncodedImages:
     return encode_images(Images(SETS[kind].copy(), np.arange(23)))
 
 
@@ -29,7 +29,7 @@ def same(one: ImageBatch, other: ImageBatch) -> bool:
 
 @pytest.mark.parametrize("kind", SETS)
 def test_every_image_comes_once_per_epoch_unchanged(kind: str) -> None:
-    batches = ImageBatches(encoded(kind), seed=3, size=6)
+    batches = ImageBatches(encode(kind), seed=3, size=6)
     orders = []
     for epoch in range(3):
         parts = [batches.at(epoch * 4 + number) for number in range(4)]
@@ -48,16 +48,16 @@ def test_every_image_comes_once_per_epoch_unchanged(kind: str) -> None:
 
 
 def test_the_order_depends_on_seed_and_position_only() -> None:
-    one, two = (ImageBatches(encoded(), seed=5, size=6) for _ in range(2))
+    one, two = (ImageBatches(encode(), seed=5, size=6) for _ in range(2))
     later = [two.at(position) for position in reversed(range(20))][::-1]
     assert all(same(one.at(position), batch) for position, batch in enumerate(later))
-    other = ImageBatches(encoded(), seed=6, size=6)
+    other = ImageBatches(encode(), seed=6, size=6)
     assert not same(one.at(0), other.at(0))
 
 
 @pytest.mark.parametrize(("size", "alike"), [(23, True), (1, True), (50, True), (6, False), (22, False)])
 def test_one_shape_is_reported_correctly(size: int, alike: bool) -> None:
-    batches = ImageBatches(encoded(), seed=0, size=size)
+    batches = ImageBatches(encode(), seed=0, size=size)
     shapes = {batches.at(position).pixels.shape for position in range(2 * batches.count)}
     assert batches.one_shape is alike
     assert (len(shapes) == 1) is alike
@@ -66,7 +66,7 @@ def test_one_shape_is_reported_correctly(size: int, alike: bool) -> None:
 
 @pytest.mark.parametrize("kind", SETS)
 def test_shards_make_up_the_batch_and_may_be_empty(kind: str) -> None:
-    batches = ImageBatches(encoded(kind), seed=0, size=2)
+    batches = ImageBatches(encode(kind), seed=0, size=2)
     whole = batches.at(3)
     parts = [batches.at(3, part, 3) for part in range(3)]
     assert [part.tokens for part in parts] == [1, 1, 0]
@@ -76,7 +76,7 @@ def test_shards_make_up_the_batch_and_may_be_empty(kind: str) -> None:
 
 
 def test_in_order_has_every_image_once() -> None:
-    found = list(encoded().in_order(10))
+    found = list(encode().in_order(10))
     assert [batch.tokens for batch in found] == [10, 10, 3]
     assert torch.cat([batch.indices for batch in found]).tolist() == list(range(23))
     np.testing.assert_array_equal(torch.cat([batch.pixels for batch in found]).numpy(), BYTES)
@@ -84,7 +84,7 @@ def test_in_order_has_every_image_once() -> None:
 
 
 def test_a_batch_of_images_moves_to_a_device() -> None:
-    moved = ImageBatches(encoded(), seed=0, size=4).at(0).to("meta")
+    moved = ImageBatches(encode(), seed=0, size=4).at(0).to("meta")
     assert {getattr(moved, field.name).device.type for field in fields(moved)} == {"meta"}
 
 
@@ -92,18 +92,18 @@ def test_a_batch_of_images_moves_to_a_device() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_load_the_same_images(kind: str, workers: int) -> None:
     # 3 * 5 * 7 bytes an image: what follows them in the pipe is not where a long number may begin
-    batches = ImageBatches(encoded(kind), seed=1, size=6)
+    batches = ImageBatches(encode(kind), seed=1, size=6)
 
-    def places() -> Iterator[BatchIndex]:
+    def indices() -> Iterator[BatchIndex]:
         return iter([BatchIndex(position, part, 5) for position in range(9) for part in range(5)])
 
-    ours, theirs = list(load_batches(batches, places)), list(load_batches(batches, places, workers))
+    ours, theirs = list(load_batches(batches, indices)), list(load_batches(batches, indices, workers))
     assert len(ours) == len(theirs) == 45
     assert all(same(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
 def test_the_hash_covers_dtype_shape_and_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = encoded().sha256
+    known = encode().sha256
     assert encode_images(Images(BYTES.copy())).sha256 == known
     changed = BYTES.copy()
     changed[-1, -1, -1, -1] ^= 1
@@ -111,7 +111,7 @@ def test_the_hash_covers_dtype_shape_and_pixels(monkeypatch: pytest.MonkeyPatch)
     hashes = {encode_images(Images(other)).sha256 for other in others}
     assert len(hashes) == 5 and known not in hashes
     monkeypatch.setattr("heedful.data.images.batches.CHUNK", 100)
-    assert encoded().sha256 == known
+    assert encode().sha256 == known
 
 
 def test_encoding_does_not_copy_memory_mapped_images(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What images are like, as a file has it: read again as it was written, and errors that name the file."""
+"""The image specification of a run: round trip, and errors that name the file."""
 
 from __future__ import annotations
 

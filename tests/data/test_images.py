@@ -43,7 +43,7 @@ GREY = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5) * 4  # three images
 LABELS = np.array([2, 0, 1], np.uint8)
 
 
-def packed(data: bytes) -> bytes:
+def gzip_bytes(data: bytes) -> bytes:
     return gzip.compress(data, mtime=0)
 
 
@@ -78,12 +78,12 @@ def table(root: Path, text: str, **more: Any) -> CsvImages:
     return CsvImages(root=str(root), train="rows.csv", **more)
 
 
-def picture(path: Path, pixels: NDArray[np.uint8]) -> None:
+def write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
 
 
-def refused(source: ImageData, split: Split = "train") -> UserError:
+def error_for(source: ImageData, split: Split = "train") -> UserError:
     with pytest.raises(UserError) as caught:
         source.read(split)
     assert str(caught.value).startswith(f"{caught.value.where}: ")
@@ -102,7 +102,7 @@ def test_idx_images_and_labels(tmp_path: Path) -> None:
 
 
 def test_idx_without_labels_and_gzip(tmp_path: Path) -> None:
-    found = idx_files(tmp_path, packed(idx(GREY))).read("train")
+    found = idx_files(tmp_path, gzip_bytes(idx(GREY))).read("train")
     np.testing.assert_array_equal(found.pixels, GREY[:, None])
     assert found.labels is None and found.names == ()
 
@@ -140,13 +140,13 @@ def header(*sizes: int, code: int = 8) -> bytes:
         (b"\0\0\x08\xff" + bytes(2000), "not an idx file", "sizes"),
         (b"\0\0\x08\x03\0\0", "truncated", "6 bytes"),
         (idx(GREY)[:-1], "truncated", "75 bytes\n  expected: 76 bytes: 3 x 4 x 5 numbers of 1 byte"),
-        (packed(idx(GREY)[:-7]), "truncated", "69 bytes"),
+        (gzip_bytes(idx(GREY)[:-7]), "truncated", "69 bytes"),
         (idx(GREY) + b"\0", "longer than its header says", "76 bytes"),
         (header(2**32 - 1, 2**32 - 1, 2**32 - 1) + bytes(50), "truncated", "66 bytes"),
         (header(0, 28, 28), "idx file is empty", "(0, 28, 28)"),
         (header(2**32 - 1, 0, 2**32 - 1), "idx file is empty", "numbers"),
-        (packed(idx(GREY))[:-9], "gzip file is damaged", "gzip -t"),
-        (packed(idx(GREY))[:30] + b"????" + packed(idx(GREY))[34:], "gzip file is damaged", "gzip -t"),
+        (gzip_bytes(idx(GREY))[:-9], "gzip file is damaged", "gzip -t"),
+        (gzip_bytes(idx(GREY))[:30] + b"????" + gzip_bytes(idx(GREY))[34:], "gzip file is damaged", "gzip -t"),
         (idx(LABELS), "holds no images", "are swapped"),
         (header(3, 4) + bytes(12), "holds no images", "3 x 4 numbers"),
         (idx(GREY.astype(np.int16) * 100), "value is invalid", "400 in image 0, channel 0, row 0, column 1"),
@@ -155,7 +155,7 @@ def header(*sizes: int, code: int = 8) -> bytes:
     ids=lambda value: value if isinstance(value, str) else "file",
 )  # fmt: skip
 def test_invalid_idx_files_are_refused(tmp_path: Path, data: bytes, message: str, told: str) -> None:
-    error = refused(idx_files(tmp_path, data))
+    error = error_for(idx_files(tmp_path, data))
     assert error.where == f"{tmp_path}/images"
     assert message in error.message
     assert told in str(error)
@@ -173,20 +173,20 @@ def test_invalid_idx_files_are_refused(tmp_path: Path, data: bytes, message: str
     ids=lambda value: value if isinstance(value, str) else "file",
 )
 def test_invalid_idx_labels_are_refused(tmp_path: Path, labels: bytes, message: str, told: str) -> None:
-    error = refused(idx_files(tmp_path, idx(GREY), labels))
+    error = error_for(idx_files(tmp_path, idx(GREY), labels))
     assert error.where == f"{tmp_path}/labels"
     assert message in error.message
     assert told in str(error)
 
 
 def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
-    bomb = packed(header(100_000, 1000, 10) + bytes(80 * 2**20))
-    error = refused(idx_files(tmp_path, bomb))
+    bomb = gzip_bytes(header(100_000, 1000, 10) + bytes(80 * 2**20))
+    error = error_for(idx_files(tmp_path, bomb))
     assert "suspiciously high" in error.message
 
 
-def limited(path: Path) -> subprocess.CompletedProcess[str]:
-    """Read an idx file in a process that may take 1 GiB at most."""
+def read_with_memory_limit(path: Path) -> subprocess.CompletedProcess[str]:
+    """Read an idx file in a process limited to 1 GiB."""
     script = (
         "import sys; from pathlib import Path; from heedful.data.formats.idx import read_idx;"
         "read_idx(Path(sys.argv[1]))"
@@ -200,14 +200,14 @@ def limited(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("pack", [bytes, packed], ids=["plain", "gzip"])
+@pytest.mark.parametrize("pack", [bytes, gzip_bytes], ids=["plain", "gzip"])
 def test_an_oversized_header_takes_no_memory(tmp_path: Path, pack: Any) -> None:
     (tmp_path / "x").write_bytes(pack(header(60_000, 2000, 2000) + bytes(100)))
-    told = limited(tmp_path / "x").stderr
+    told = read_with_memory_limit(tmp_path / "x").stderr
     assert "this idx file is truncated" in told and "MemoryError" not in told
 
 
-GOOD = [idx(GREY), idx(LABELS), packed(idx(GREY)), idx(GREY.astype(np.float32))]
+GOOD = [idx(GREY), idx(LABELS), gzip_bytes(idx(GREY)), idx(GREY.astype(np.float32))]
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -239,8 +239,8 @@ def test_validation_defaults_to_the_test_images(tmp_path: Path) -> None:
     assert IdxImages(root=str(tmp_path), train=a, valid=b, test=c).read("valid").pixels.max() == 20
     alone = IdxImages(root=str(tmp_path), train=a)
     assert alone.read("train").pixels.max() == 10
-    assert refused(alone, "valid").where == "data.valid"
-    assert refused(alone, "test").where == "data.test"
+    assert error_for(alone, "valid").where == "data.valid"
+    assert error_for(alone, "test").where == "data.test"
     assert [problem.where for problem in alone.problems()] == ["data.valid"]
     assert data.problems() == [] and alone.problems(["train"]) == []
 
@@ -333,8 +333,8 @@ def test_uint8_and_float_arrays_stay_memory_mapped(tmp_path: Path) -> None:
 def test_array_labels(tmp_path: Path) -> None:
     for labels in (LABELS, LABELS[:, None], LABELS.astype(np.float64)):
         assert arrays(tmp_path, GREY, labels).read("train").labels.tolist() == [2, 0, 1]  # type: ignore[union-attr]
-    assert "differs from" in refused(arrays(tmp_path, GREY, LABELS[:1])).message
-    assert "not labels" in refused(arrays(tmp_path, GREY, np.array(["a", "b", "c"]))).message
+    assert "differs from" in error_for(arrays(tmp_path, GREY, LABELS[:1])).message
+    assert "not labels" in error_for(arrays(tmp_path, GREY, np.array(["a", "b", "c"]))).message
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -345,9 +345,9 @@ def test_npz_archives(tmp_path: Path, save: Any) -> None:
     np.testing.assert_array_equal(found.read("train").pixels, GREY[:, None])
     np.testing.assert_array_equal(found.read("train").labels, LABELS)
     assert len(found.read("valid")) == 1 and found.problems() == []
-    error = refused(ArrayImages(root=str(tmp_path), train=ArrayFile(file="mnist.npz")))
+    error = error_for(ArrayImages(root=str(tmp_path), train=ArrayFile(file="mnist.npz")))
     assert error.found == "'x_train', 'y_train', 'x_test'" and "key" in str(error.todo)
-    error = refused(ArrayImages(root=str(tmp_path), train=ArrayFile(file="mnist.npz", key="images")))
+    error = error_for(ArrayImages(root=str(tmp_path), train=ArrayFile(file="mnist.npz", key="images")))
     assert "no such array" in error.message
     save(tmp_path / "two.npz", images=GREY, labels=LABELS)
     two = ArrayImages(root=str(tmp_path), train=ArrayFile(file="two.npz", labels="labels"))
@@ -369,7 +369,7 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "images.npz", images=trap)
     archive = ArrayImages(root=str(tmp_path), train=ArrayFile(file="images.npz"))
     for source in (arrays(tmp_path, trap), archive):
-        assert "never unpickled" in refused(source).message
+        assert "never unpickled" in error_for(source).message
     assert not (tmp_path / "sprung").exists()
 
 
@@ -390,7 +390,7 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_arrays_are_refused(tmp_path: Path, array: NDArray[Any], message: str, told: str) -> None:
-    error = refused(arrays(tmp_path, array))
+    error = error_for(arrays(tmp_path, array))
     assert str(error.where) == f"{tmp_path}/images.npy"
     assert message in error.message
     assert told in str(error)
@@ -400,13 +400,13 @@ def test_the_first_invalid_pixel_is_located(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("heedful.data.images.pixels.CHUNK", 40)  # two images at a time
     many = np.zeros((9, 4, 5))
     many[7, 3, 2] = many[8, 0, 0] = np.nan
-    assert "nan in image 7, channel 0, row 3, column 2" in str(refused(arrays(tmp_path, many)))
+    assert "nan in image 7, channel 0, row 3, column 2" in str(error_for(arrays(tmp_path, many)))
 
 
 def test_a_mismatched_shape_is_reported(tmp_path: Path) -> None:
-    error = refused(arrays(tmp_path, GREY, shape=(1, 5, 5)))
+    error = error_for(arrays(tmp_path, GREY, shape=(1, 5, 5)))
     assert error.found == "4 x 5 numbers an image" and "25 in a row" in str(error.expected)
-    assert "3 x 4 x 5" in str(refused(arrays(tmp_path, GREY, shape=(3, 4, 5))))
+    assert "3 x 4 x 5" in str(error_for(arrays(tmp_path, GREY, shape=(3, 4, 5))))
 
 
 @pytest.mark.parametrize("spoil", [0, 1, 7, 30, 60, 127, 130, -1])
@@ -414,7 +414,7 @@ def test_truncated_arrays(tmp_path: Path, spoil: int) -> None:
     source = arrays(tmp_path, GREY)
     path = tmp_path / "images.npy"
     path.write_bytes(path.read_bytes()[:spoil])
-    assert refused(source).message in {"this file is empty", "this is not a numpy array", "the size of this array differs from its header"}  # fmt: skip  # noqa: E501
+    assert error_for(source).message in {"this file is empty", "this is not a numpy array", "the size of this array differs from its header"}  # fmt: skip  # noqa: E501
 
 
 def test_arrays_with_odd_headers_are_refused(tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_arrays_with_odd_headers_are_refused(tmp_path: Path) -> None:
         b"(3, 4, 5.0)",
     ):
         path.write_bytes(good.replace(b"(3, 4, 5), }" + b" " * (len(shape) - 9), shape + b", }"))
-        assert refused(source).message in {
+        assert error_for(source).message in {
             "this is not a numpy array",
             "the size of this array differs from its header",
         }
@@ -449,7 +449,7 @@ def test_damaged_archives_are_refused(tmp_path: Path) -> None:
             source.read("train")
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("images.npy", bytes(100 * 2**20))
-    assert "suspiciously high" in refused(source).message
+    assert "suspiciously high" in error_for(source).message
 
 
 CSV = "\n".join(",".join(map(str, [label, *row])) for label, row in zip(LABELS, GREY.reshape(3, 20), strict=True))
@@ -463,7 +463,7 @@ def test_rows_of_numbers(tmp_path: Path) -> None:
     assert found.names == ("0", "1", "2")
     assert table(tmp_path, CSV, label=0).read("train").pixels.shape == (3, 1, 1, 20)
     assert table(tmp_path, "9,8,7,6").read("train").pixels.tolist() == [[[[9, 8], [7, 6]]]]  # a square
-    (tmp_path / "rows.csv").write_bytes(packed(b"\xef\xbb\xbf" + CSV.replace("\n", "\r\n\r\n").encode()))
+    (tmp_path / "rows.csv").write_bytes(gzip_bytes(b"\xef\xbb\xbf" + CSV.replace("\n", "\r\n\r\n").encode()))
     found = CsvImages(root=str(tmp_path), train="rows.csv", label=0, shape=(1, 4, 5)).read("train")
     np.testing.assert_array_equal(found.pixels, GREY[:, None])
 
@@ -479,8 +479,8 @@ def test_a_header_of_numbers(tmp_path: Path) -> None:
     assert len(table(tmp_path, "0,1,2,3\n9,9,9,9\n").read("train")) == 1
     assert len(table(tmp_path, "0,1,2,3\n9,9,9,9\n", header=False).read("train")) == 2
     assert len(table(tmp_path, "5,6,7,8\n9,9,9,9\n", header=True).read("train")) == 1
-    assert "data.header=true" in str(refused(table(tmp_path, ",1,2,3\n9,9,9,9\n")))
-    assert "a header" in str(refused(table(tmp_path, "a,b,c\n")))
+    assert "data.header=true" in str(error_for(table(tmp_path, ",1,2,3\n9,9,9,9\n")))
+    assert "a header" in str(error_for(table(tmp_path, "a,b,c\n")))
 
 
 @pytest.mark.parametrize(
@@ -524,16 +524,16 @@ def test_one_float_among_integers_changes_no_value(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_rows_are_located(tmp_path: Path, text: str, place: str, message: str) -> None:
-    error = refused(table(tmp_path, text))
+    error = error_for(table(tmp_path, text))
     assert error.where == f"{tmp_path}/rows.csv{place}"
     assert message in error.message
 
 
 def test_missing_columns_and_labels_are_reported(tmp_path: Path) -> None:
-    assert "'a', 'b', 'c'" in str(refused(table(tmp_path, "a,b,c\n1,2,3\n", label="label")))
-    assert "without names" in str(refused(table(tmp_path, "1,2,3\n", label=3)))
-    assert "0.5 for image 0" in str(refused(table(tmp_path, "0.5,2,3\n", label=0)))
-    assert "no image" in refused(table(tmp_path, "5\n", label=0)).message
+    assert "'a', 'b', 'c'" in str(error_for(table(tmp_path, "a,b,c\n1,2,3\n", label="label")))
+    assert "without names" in str(error_for(table(tmp_path, "1,2,3\n", label=3)))
+    assert "0.5 for image 0" in str(error_for(table(tmp_path, "0.5,2,3\n", label=0)))
+    assert "no image" in error_for(table(tmp_path, "5\n", label=0)).message
 
 
 def test_sixty_thousand_rows_of_784_take_seconds(tmp_path: Path) -> None:
@@ -555,7 +555,7 @@ def test_subfolders_are_classes(tmp_path: Path) -> None:
         ("train/dog/a/z.PNG", 2),
         ("test/dog/1.png", 9),
     ):
-        picture(tmp_path / name, *shades(level))
+        write_image(tmp_path / name, *shades(level))
     (tmp_path / "train/dog/notes.txt").write_text("not a picture")
     (tmp_path / "train/dog/.hidden.png").write_text("nor this")
     data = ImageFolders(root=str(tmp_path), channels=1)
@@ -567,30 +567,30 @@ def test_subfolders_are_classes(tmp_path: Path) -> None:
     test = data.read("test")
     assert test.labels.tolist() == [1] and test.names == ("cat", "dog")  # type: ignore[union-attr]
     assert len(data.read("valid")) == 1 and data.problems() == []
-    picture(tmp_path / "test/fox/1.png", *shades(9))
-    assert refused(data, "test").where == f"{tmp_path}/test/fox"
-    assert refused(data.model_copy(update={"train": "absent"}), "test").where == f"{tmp_path}/absent"
-    picture(tmp_path / "train/loose.png", *shades(9))
-    assert "loose.png beside the folder cat" in str(refused(data))
+    write_image(tmp_path / "test/fox/1.png", *shades(9))
+    assert error_for(data, "test").where == f"{tmp_path}/test/fox"
+    assert error_for(data.model_copy(update={"train": "absent"}), "test").where == f"{tmp_path}/absent"
+    write_image(tmp_path / "train/loose.png", *shades(9))
+    assert "loose.png beside the folder cat" in str(error_for(data))
 
 
 def test_image_folders_without_classes(tmp_path: Path) -> None:
     colours = np.random.default_rng(0).integers(0, 256, (4, 5, 3)).astype(np.uint8)
-    picture(tmp_path / "train/10.png", colours)
-    picture(tmp_path / "train/9.png", *shades(7))
+    write_image(tmp_path / "train/10.png", colours)
+    write_image(tmp_path / "train/9.png", *shades(7))
     found = ImageFolders(root=str(tmp_path), test=None).read("train")
     np.testing.assert_array_equal(found.pixels[0], colours.transpose(2, 0, 1))
     assert (found.pixels[1] == 7).all()
     assert found.labels is None and found.names == ()
-    picture(tmp_path / "test/cat/1.png", *shades(7))
+    write_image(tmp_path / "test/cat/1.png", *shades(7))
     assert ImageFolders(root=str(tmp_path)).read("test").names == ("cat",)
 
 
 def test_images_of_several_sizes(tmp_path: Path) -> None:
-    picture(tmp_path / "train/a.png", *shades(50))
-    picture(tmp_path / "train/b.png", *shades(60, size=(8, 6)))
+    write_image(tmp_path / "train/a.png", *shades(50))
+    write_image(tmp_path / "train/b.png", *shades(60, size=(8, 6)))
     data = ImageFolders(root=str(tmp_path), test=None, channels=1)
-    error = refused(data)
+    error = error_for(data)
     assert error.where == f"{tmp_path}/train/b.png"
     assert error.found == "8 rows of 6 pixels"
     assert error.expected == f"4 rows of 5 pixels, as {tmp_path}/train/a.png has"
@@ -602,7 +602,7 @@ def test_images_of_several_sizes(tmp_path: Path) -> None:
 
 def test_images_are_resized_as_pillow_does(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (16, 12)).astype(np.uint8)
-    picture(tmp_path / "train/a.png", pixels)
+    write_image(tmp_path / "train/a.png", pixels)
     found = ImageFolders(root=str(tmp_path), channels=1, size=(8, 6)).read("train").pixels[0, 0]
     wanted = Image.fromarray(pixels).resize((6, 8), Image.Resampling.LANCZOS)
     np.testing.assert_array_equal(found, np.asarray(wanted))
@@ -620,12 +620,12 @@ def test_exif_orientation_is_applied(tmp_path: Path) -> None:
 def test_damaged_images_are_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"train/a.{kind}"
     pixels = np.random.default_rng(0).integers(0, 256, (40, 40)).astype(np.uint8)
-    picture(path, pixels)
+    write_image(path, pixels)
     good = path.read_bytes()
     data = ImageFolders(root=str(tmp_path), channels=1)
     assert data.read("train").pixels.shape == (1, 1, 40, 40)
     path.write_bytes(good[: len(good) // 2])
-    assert refused(data).where == str(path)
+    assert error_for(data).where == str(path)
     generator = random.Random(0)
     for _ in range(60):
         spoiled = bytearray(good)
@@ -635,19 +635,19 @@ def test_damaged_images_are_named(tmp_path: Path, kind: str) -> None:
         with contextlib.suppress(UserError):
             assert data.read("train").pixels.ndim == 4
     path.write_text("no picture at all")
-    assert refused(data).message == "this image cannot be read"
+    assert error_for(data).message == "this image cannot be read"
 
 
 def test_too_large_or_too_deep_images_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "train/a.png"
-    picture(path, *shades(1, size=(30, 30)))
+    write_image(path, *shades(1, size=(30, 30)))
     data = ImageFolders(root=str(tmp_path), channels=1)
     for most in (500, 100):  # beyond which Pillow warns, and beyond twice which it refuses
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
-        assert "suspiciously large" in refused(data).message
+        assert "suspiciously large" in error_for(data).message
     monkeypatch.undo()
     Image.fromarray(np.full((4, 4), 300, np.uint16)).save(path)
-    assert "I;16" in str(refused(data).found)
+    assert "I;16" in str(error_for(data).found)
 
 
 def test_folders_without_images_are_reported(tmp_path: Path) -> None:
@@ -658,8 +658,8 @@ def test_folders_without_images_are_reported(tmp_path: Path) -> None:
         f"{tmp_path}/train": "there is no image in this folder",
         f"{tmp_path}/test": "there is no such folder",
     }
-    picture(tmp_path / "train/dog/a.png", *shades(1))
-    assert refused(data).where == f"{tmp_path}/train/cat"
+    write_image(tmp_path / "train/dog/a.png", *shades(1))
+    assert error_for(data).where == f"{tmp_path}/train/cat"
 
 
 def test_digits_are_complete_and_disjoint() -> None:

@@ -23,7 +23,7 @@ def encoded() -> EncodedTexts:
 
 
 def rows(batch: LabelledBatch) -> list[tuple[list[int], int]]:
-    """The ids and the target of each text of a batch, however they lie."""
+    """The ids and the target of each text of a padded or packed batch."""
     real, found = batch.indices >= 0, []
     for number, begin in enumerate(batch.sequences.begins.tolist()):
         if real[number]:
@@ -108,8 +108,8 @@ def test_packed_batches_with_fixed_examples_have_few_shapes(encoded: EncodedText
 def test_workers_load_the_same_batches(encoded: EncodedTexts) -> None:
     batches = LabelledBatches(encoded, 0, 256, 16)
 
-    def places() -> list[BatchIndex]:  # type: ignore[misc]
+    def indices() -> list[BatchIndex]:  # type: ignore[misc]
         return iter([BatchIndex(position) for position in range(6)])  # type: ignore[return-value]
 
-    for plain, sent in zip(load_batches(batches, places), load_batches(batches, places, workers=2), strict=True):  # type: ignore[arg-type]
+    for plain, sent in zip(load_batches(batches, indices), load_batches(batches, indices, workers=2), strict=True):  # type: ignore[arg-type]
         assert rows(plain) == rows(sent) and plain.longest == sent.longest

@@ -1,4 +1,4 @@
-"""Lanes: every token once an epoch, each window the continuation of the one before, in every process."""
+"""Lanes: every token once per epoch, each window the continuation of the one before, in every process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPES = [(40, 4, 5), (41, 4, 5), (43, 3, 7), (23, 5, 4), (9, 3, 8), (7, 7, 3), 
 
 
 def text(tokens: int, context: int, *starts: int) -> EncodedText:
-    """A text whose ids tell their places."""
+    """A text whose ids are its positions."""
     return EncodedText(np.arange(tokens + 1), np.array([0, *starts]), context, TextCounts())
 
 
@@ -27,7 +27,7 @@ def lanes(tokens: int, count: int, context: int, seed: int = 0) -> Lanes:
 
 
 def targets(batch: LaneBatch) -> list[list[int]]:
-    """The places of the tokens that each lane predicts."""
+    """The positions of the tokens that each lane predicts."""
     return [row[1:length].tolist() for row, length in zip(batch.ids, batch.lengths.tolist(), strict=True)]
 
 

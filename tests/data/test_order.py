@@ -1,3 +1,5 @@
+"""Random orders as functions of a seed and counters."""
+
 import numpy as np
 import pytest
 

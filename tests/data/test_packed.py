@@ -1,4 +1,4 @@
-"""Pairs end to end: the same learning as side by side, each pair once an epoch, never more than there is room for."""
+"""Packed batches of pairs: the loss of padded ones, each pair once per epoch, within fixed widths."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS 
 ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=80)
 
 
-def spread(count: int, longest: int = 60, seed: int = 0) -> NDArray[np.int64]:
+def random_lengths(count: int, longest: int = 60, seed: int = 0) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(2, longest, (count, 2))
 
 
@@ -122,7 +122,7 @@ def test_indices_refer_to_the_encoded_list() -> None:
 @pytest.mark.parametrize(("count", "room"), [(1, 64), (7, 64), (1000, 512), (5000, 100), (2000, 10**6), (4000, 4096)])
 @pytest.mark.parametrize("lean", [0, 40, -40], ids=["even", "long targets", "long sources"])
 def test_packed_plan_has_every_sample_once_within_the_widths(count: int, room: int, lean: int) -> None:
-    lengths = spread(count)
+    lengths = random_lengths(count)
     lengths[:, int(lean < 0)] = np.maximum(2, lengths[:, int(lean < 0)] - abs(lean))
     rooms = packed_widths(lengths, room)
     batches = plan_packed(lengths, 1, 2, room)
@@ -134,7 +134,7 @@ def test_packed_plan_has_every_sample_once_within_the_widths(count: int, room: i
 
 
 def test_packed_plan_fills_batches() -> None:
-    lengths = spread(3000)
+    lengths = random_lengths(3000)
     rooms = packed_widths(lengths, 1024)
     batches = plan_packed(lengths, 0, 0, 1024)
     for rows, following in itertools.pairwise(batches):
@@ -145,7 +145,7 @@ def test_packed_plan_fills_batches() -> None:
 
 
 def test_plan_is_pure_and_differs_by_seed_and_epoch() -> None:
-    lengths = spread(2000)
+    lengths = random_lengths(2000)
 
     def flat(seed: int, epoch: int) -> list[list[int]]:
         return [rows.tolist() for rows in plan_packed(lengths.copy(), seed, epoch, 512)]
@@ -162,7 +162,7 @@ def test_short_pairs_do_not_exceed_the_maximum_per_batch() -> None:
 
 @pytest.mark.parametrize("room", [1, 16, 58])
 def test_a_width_too_small_for_a_pair_is_refused(room: int) -> None:
-    lengths = spread(100)
+    lengths = random_lengths(100)
     lengths[50] = (60, 12)
     with pytest.raises(UserError, match="too small for one pair") as error:
         plan_packed(lengths, 0, 0, room)

@@ -1,3 +1,5 @@
+"""Questions and passages as windows, with the tokens of their answers."""
+
 import random
 from itertools import pairwise
 
@@ -115,7 +117,7 @@ def test_a_passage_without_tokens_has_one_empty_window() -> None:
 
 # ------------------------------------------------------------------ batches
 def answers(batch: AnswerBatch) -> list[tuple[int, ...]]:
-    """The ids of each answer, as a batch has them."""
+    """The ids of each answer of a batch."""
     flat, found = batch.ids.flatten().tolist(), []
     for begin, start, end in zip(batch.begins.tolist(), batch.starts.tolist(), batch.ends.tolist(), strict=True):
         if start != IGNORE_INDEX:

@@ -1,4 +1,4 @@
-"""Pairs with masked tokens: rates on real counts, what never happens, and the same batch wherever it is made."""
+"""BERT's pre-training pairs: masking rates, invariants, and reproducible batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TOKENIZER = BertTokenizer.train(WordPiece(vocab=1200, lowercase=True), (text for
 ENCODED = encode_documents(DOCUMENTS, TOKENIZER, CONTEXT, PairRules())
 
 
-def built(encoded: EncodedDocuments = ENCODED, seed: int = 0, epoch: int = 0) -> MaskedPairs:
+def build_epoch(encoded: EncodedDocuments = ENCODED, seed: int = 0, epoch: int = 0) -> MaskedPairs:
     """All examples of an epoch."""
     return encoded.build(seed, epoch, np.arange(encoded.cells))
 
@@ -51,7 +51,7 @@ def same(one: Any, other: Any) -> bool:
 
 # ------------------------------------------------------------------ pairs
 def test_a_pair_is_laid_out_as_in_bert_and_fills_the_context() -> None:
-    found = built()
+    found = build_epoch()
     for ids, length, segments in zip(found.ids, found.lengths, found.segments, strict=True):
         seps = np.flatnonzero(ids == TOKENIZER.sep)
         assert ids[0] == TOKENIZER.cls
@@ -122,7 +122,7 @@ def test_a_document_of_one_sentence_is_paired_with_another_document() -> None:
     encoded = encode_documents(
         [["the first one"], ["the second"], ["a third"]], TOKENIZER, 16, PairRules(unrelated=0.0)
     )
-    assert built(encoded).unrelated.all()
+    assert build_epoch(encoded).unrelated.all()
 
 
 @pytest.mark.parametrize("documents", [[], [["only one document"] * 5], [["one"]]])
@@ -135,7 +135,7 @@ def test_text_without_possible_pairs_is_refused(documents: list[list[str]]) -> N
 def test_fifteen_percent_are_masked_and_most_replaced_by_mask() -> None:
     tokens, kinds = 0, Counter[str]()
     for epoch in range(12):
-        found = built(replace(ENCODED, context=100), epoch=epoch)
+        found = build_epoch(replace(ENCODED, context=100), epoch=epoch)
         tokens += int(found.lengths.sum())
         shown, ids = found.shown[found.hidden], found.ids[found.hidden]
         kinds["masked"] += int((shown == TOKENIZER.mask).sum())
@@ -152,15 +152,15 @@ def test_fifteen_percent_are_masked_and_most_replaced_by_mask() -> None:
 
 
 def test_masked_positions_cover_the_context_and_change_with_the_epoch() -> None:
-    places = sum(np.bincount(np.nonzero(built(epoch=epoch).hidden)[1], minlength=CONTEXT) for epoch in range(8))
+    places = sum(np.bincount(np.nonzero(build_epoch(epoch=epoch).hidden)[1], minlength=CONTEXT) for epoch in range(8))
     assert places[0] == 0  # [CLS]
     assert (places[1 : CONTEXT - 1] > 0).all()
-    assert same(*(torch_of(built(epoch=2)) for _ in range(2)))
+    assert same(*(to_tensors(build_epoch(epoch=2)) for _ in range(2)))
     one, other = (ENCODED.build(0, epoch, np.arange(8)) for epoch in (0, 1))
     assert one.ids.shape != other.ids.shape or (one.hidden != other.hidden).any()
 
 
-def torch_of(found: MaskedPairs) -> PretrainingBatch:
+def to_tensors(found: MaskedPairs) -> PretrainingBatch:
     from heedful.data.text.pretraining import padded_batch
 
     every = np.arange(len(found.ids))
@@ -183,8 +183,8 @@ def test_the_requested_number_of_text_positions_is_chosen() -> None:
 
 def test_whole_word_masking_masks_whole_words() -> None:
     whole = replace(ENCODED, rules=PairRules(whole_words=True))
-    found, marks = built(whole), ENCODED.marks
-    plain = built()
+    found, marks = build_epoch(whole), ENCODED.marks
+    plain = build_epoch()
     broken = 0
     for ids, hidden in zip(found.ids, found.hidden, strict=True):
         inner = marks.continues_word[ids] & ~marks.special[ids]
@@ -225,8 +225,8 @@ def test_random_bits_at_an_index_are_independent_and_uniform() -> None:
 
 
 # ------------------------------------------------------------------ batches
-def unpacked(batch: PretrainingBatch) -> list[tuple[object, ...]]:
-    """Each pair of a batch with its masked tokens, in either layout."""
+def split_pairs(batch: PretrainingBatch) -> list[tuple[object, ...]]:
+    """Each pair of a padded or packed batch with its masked tokens."""
     flat, segments, width = batch.ids.flatten(), batch.segments.flatten(), batch.ids.shape[1]
     begins = batch.sequences.begins.tolist()
     told = dict(zip(batch.places.tolist(), batch.targets.tolist(), strict=True)) | {}
@@ -247,7 +247,7 @@ def unpacked(batch: PretrainingBatch) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("how", ["padded", "even", "packed"])
 def test_an_epoch_has_every_cell_once_within_the_budget(how: str) -> None:
     batches = PretrainingBatches(ENCODED, 5, 1024, packed=how == "packed", even=how == "even")
-    plain = {row[0]: row for row in unpacked(torch_of(ENCODED.build(5, 0, np.arange(ENCODED.cells))))}
+    plain = {row[0]: row for row in split_pairs(to_tensors(ENCODED.build(5, 0, np.arange(ENCODED.cells))))}
     seen = Counter[object]()
     shapes = set()
     for position in range(batches.count):
@@ -257,7 +257,7 @@ def test_an_epoch_has_every_cell_once_within_the_budget(how: str) -> None:
         assert int(batch.whole[1]) == int((batch.targets != IGNORE_INDEX).sum())
         assert int(batch.whole[2]) == int((batch.indices >= 0).sum())
         assert batches.epoch_of(position) == 0
-        for row in unpacked(batch):
+        for row in split_pairs(batch):
             assert row == plain[row[0]]  # the same pair, the same masked tokens, in either layout
             assert row[3] in (FOLLOWS, UNRELATED)
             seen[row[0]] += 1
@@ -277,7 +277,7 @@ def test_shards_make_up_the_batch(packed: bool, parts: int) -> None:
     for position in (0, batches.count + 3):
         whole = batches.at(position)
         pieces = [batches.at(position, part, parts) for part in range(parts)]
-        assert sorted(row for piece in pieces for row in unpacked(piece)) == sorted(unpacked(whole))
+        assert sorted(row for piece in pieces for row in split_pairs(piece)) == sorted(split_pairs(whole))
         assert sum(piece.tokens for piece in pieces) == whole.tokens
         assert all(torch.equal(piece.whole, whole.whole) for piece in pieces)
 

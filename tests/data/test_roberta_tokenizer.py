@@ -1,4 +1,4 @@
-"""RoBERTa's tokenizer beside that of `transformers`: ids, places and pairs of odd texts; what differs is refused."""
+"""RoBERTa's tokenizer compared with `transformers`: ids, offsets and pairs; unsupported files are refused."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ODD = [
 OURS = RobertaTokenizer.train(RobertaBpe(vocab=320), TEXTS)
 
 
-def written(folder: Path, tokenizer: RobertaTokenizer = OURS, **settings: Any) -> Path:
-    """The files of a tokenizer in a folder, with other settings."""
+def write_files(folder: Path, tokenizer: RobertaTokenizer = OURS, **settings: Any) -> Path:
+    """Write the files of a tokenizer with some settings changed."""
     folder.mkdir(exist_ok=True)
     for name, text in tokenizer.files(64).items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -34,7 +34,7 @@ def written(folder: Path, tokenizer: RobertaTokenizer = OURS, **settings: Any) -
 @pytest.mark.parametrize("prefix", [False, True])
 @pytest.mark.parametrize("listed", [False, True])
 def test_ids_and_offsets_equal_transformers(prefix: bool, listed: bool, tmp_path: Path) -> None:
-    folder = written(tmp_path / "files", add_prefix_space=prefix)
+    folder = write_files(tmp_path / "files", add_prefix_space=prefix)
     if listed:
         (folder / "tokenizer.json").unlink()
     ours, longest, notes = RobertaTokenizer.from_folder(folder, OURS.vocab)
@@ -69,7 +69,7 @@ def test_words_start_with_a_space() -> None:
 
 
 def test_files_are_read_by_their_names(tmp_path: Path) -> None:
-    folder = written(tmp_path / "files")
+    folder = write_files(tmp_path / "files")
     for file in (folder, folder / "tokenizer.json", folder / "vocab.json"):
         assert RobertaBpeFiles(file=str(file)).read().json == OURS.json
 
@@ -87,7 +87,7 @@ def test_files_are_read_by_their_names(tmp_path: Path) -> None:
 )
 def test_settings_that_change_ids_are_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
-        RobertaTokenizer.from_folder(written(tmp_path / "files", **change), OURS.vocab)
+        RobertaTokenizer.from_folder(write_files(tmp_path / "files", **change), OURS.vocab)
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     for change in ({"vocab": moved}, {"vocab": {}}, {"merges": [["zz", "q"]]}):
         with pytest.raises(UserError):
             RobertaTokenizer(json.dumps({**data, "added_tokens": [], "model": {**data["model"], **change}}), "file")
-    folder = written(tmp_path / "files")
+    folder = write_files(tmp_path / "files")
     with pytest.raises(UserError, match="does not match the model"):
         RobertaTokenizer.from_folder(folder, OURS.vocab - 1)
     (folder / "tokenizer.json").unlink()

@@ -1,3 +1,5 @@
+"""Pairs of texts from parallel files, TSV and JSON lines, with located errors."""
+
 import gzip
 import json
 import random
@@ -28,7 +30,7 @@ def jsonl(root: Path, data: bytes, source: str = "source") -> Jsonl:
     return Jsonl(root=str(root), train="x", valid="x", source=source)
 
 
-def refused(source: PairSource, split: Split = "train") -> UserError:
+def error_for(source: PairSource, split: Split = "train") -> UserError:
     with pytest.raises(UserError) as caught:
         source.pairs(split)
     assert str(caught.value).startswith(f"{caught.value.where}: ")
@@ -72,9 +74,9 @@ def test_gzip_is_detected_by_content(tmp_path: Path, suffix: str) -> None:
 
 
 def test_unequal_line_counts_name_both_files(tmp_path: Path) -> None:
-    error = refused(parallel(tmp_path, b"1\n2\n3\n4\n5\n", b"1\n2\n"))
+    error = error_for(parallel(tmp_path, b"1\n2\n3\n4\n5\n", b"1\n2\n"))
     assert error.found == f"5 lines in {tmp_path}/s, 2 in {tmp_path}/t"
-    assert refused(parallel(tmp_path, b"1\n", b"1\n2\n")).found == f"1 lines in {tmp_path}/s, 2 in {tmp_path}/t"
+    assert error_for(parallel(tmp_path, b"1\n", b"1\n2\n")).found == f"1 lines in {tmp_path}/s, 2 in {tmp_path}/t"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_unequal_line_counts_name_both_files(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_lines_are_located(tmp_path: Path, data: bytes, place: str, message: str) -> None:
-    error = refused(parallel(tmp_path, data, b"one\n" * 3, longest=50))
+    error = error_for(parallel(tmp_path, data, b"one\n" * 3, longest=50))
     assert error.where == f"{tmp_path}/s{place}"
     assert message in error.message
 
@@ -121,8 +123,8 @@ def test_missing_files_are_reported(tmp_path: Path) -> None:
         f"{tmp_path}/good/inside": "there is no such file",
         f"{tmp_path}/{'x' * 300}": "this file cannot be reached: File name too long",
     }
-    assert "no such file" in refused(data).message
-    assert "folder" in refused(data, "valid").message
+    assert "no such file" in error_for(data).message
+    assert "folder" in error_for(data, "valid").message
 
 
 def test_missing_folder_is_one_problem() -> None:
@@ -137,11 +139,11 @@ def test_devices_are_refused() -> None:
 
 
 def test_a_split_that_is_not_given_is_reported(tmp_path: Path) -> None:
-    assert refused(tsv(tmp_path, b"a\tb\n"), "test").where == "data.test"
+    assert error_for(tsv(tmp_path, b"a\tb\n"), "test").where == "data.test"
 
 
 def test_blank_files_are_an_error(tmp_path: Path) -> None:
-    assert "2 pairs" in str(refused(parallel(tmp_path, b"\n\n", b"a\nb\n")))
+    assert "2 pairs" in str(error_for(parallel(tmp_path, b"\n\n", b"a\nb\n")))
 
 
 def test_tsv_columns(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_tsv_columns(tmp_path: Path) -> None:
     [(b"a\tb\na\tb\tc\n", 2, "2 columns"), (b"a\tb\na\n", 2, "2 columns"), (b"a\n", 1, "least 2")],
 )
 def test_ragged_tsv_is_refused(tmp_path: Path, data: bytes, line: int, expected: str) -> None:
-    error = refused(tsv(tmp_path, data))
+    error = error_for(tsv(tmp_path, data))
     assert error.where == f"{tmp_path}/x:{line}"
     assert expected in str(error.expected)
 
@@ -181,7 +183,7 @@ def test_jsonl(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_json_lines_are_located(tmp_path: Path, line: bytes, place: str, message: str) -> None:
-    error = refused(jsonl(tmp_path, b'{"source": "a", "target": "b"}\n' + line + b"\n"))
+    error = error_for(jsonl(tmp_path, b'{"source": "a", "target": "b"}\n' + line + b"\n"))
     assert error.where == f"{tmp_path}/x{place}"
     assert message in error.message
 

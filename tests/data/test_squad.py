@@ -1,3 +1,5 @@
+"""Question answering data: SQuAD's JSON and JSON lines."""
+
 import json
 import os
 from collections.abc import Callable
@@ -13,7 +15,7 @@ SQUAD = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "squad-v1.1")
 PASSAGE = "Ada Lovelace was born in London in 1815."
 
 
-def whole(**changes: Any) -> dict[str, Any]:
+def squad_file(**changes: Any) -> dict[str, Any]:
     answers = [{"text": "London", "answer_start": 25}, {"text": "in London", "answer_start": 22}]
     question = {"id": "q7", "question": "Where was Ada born?", "answers": answers} | changes
     return {"version": "1.1", "data": [{"title": "Ada", "paragraphs": [{"context": PASSAGE, "qas": [question]}]}]}
@@ -31,7 +33,7 @@ def problem(tmp_path: Path, data: Any) -> UserError:
 
 
 def test_questions_are_read_with_all_their_answers(tmp_path: Path) -> None:
-    (question,) = read(tmp_path, whole())
+    (question,) = read(tmp_path, squad_file())
     assert question == ("q7", "Where was Ada born?", PASSAGE, (Answer("London", 25), Answer("in London", 22)))
 
 
@@ -52,19 +54,19 @@ def test_questions_are_read_with_all_their_answers(tmp_path: Path) -> None:
 def test_an_answer_outside_the_passage_is_reported(
     tmp_path: Path, answer: dict[str, Any], found: str, expected: str, todo: str
 ) -> None:
-    error = problem(tmp_path, whole(answers=[answer]))
+    error = problem(tmp_path, squad_file(answers=[answer]))
     assert error.where == f"{tmp_path}/train.json: article 1 (Ada), paragraph 1, question q7"
     assert (error.found, error.expected, error.todo) == (found, expected, todo)
 
 
 def test_unanswerable_questions_of_squad_2_are_refused(tmp_path: Path) -> None:
-    error = problem(tmp_path, whole(is_impossible=True, answers=[]))
+    error = problem(tmp_path, squad_file(is_impossible=True, answers=[]))
     assert "question q7" in str(error.where) and "is_impossible" in str(error.found)
-    assert len(read(tmp_path, whole(is_impossible=False))) == 1
+    assert len(read(tmp_path, squad_file(is_impossible=False))) == 1
 
 
 def test_a_question_without_an_answer_is_refused(tmp_path: Path) -> None:
-    assert problem(tmp_path, whole(answers=[])).message == "this question has no answer"
+    assert problem(tmp_path, squad_file(answers=[])).message == "this question has no answer"
 
 
 DAMAGES: list[Callable[[dict[str, Any]], Any]] = [
@@ -73,12 +75,12 @@ DAMAGES: list[Callable[[dict[str, Any]], Any]] = [
     lambda data: {"data": [{"paragraphs": [{"qas": []}]}]},
     lambda data: {"data": [{"paragraphs": {}}]},
     lambda data: {"data": [{"paragraphs": [{"context": 3, "qas": []}]}]},
-    lambda data: whole(question=None),
-    lambda data: whole(id=None),
-    lambda data: whole(answers=[{"text": "London", "answer_start": "25"}]),
-    lambda data: whole(answers=[{"text": "London", "answer_start": -15}]),
-    lambda data: whole(answers=[{"text": "London", "answer_start": True}]),
-    lambda data: whole(answers=["London"]),
+    lambda data: squad_file(question=None),
+    lambda data: squad_file(id=None),
+    lambda data: squad_file(answers=[{"text": "London", "answer_start": "25"}]),
+    lambda data: squad_file(answers=[{"text": "London", "answer_start": -15}]),
+    lambda data: squad_file(answers=[{"text": "London", "answer_start": True}]),
+    lambda data: squad_file(answers=["London"]),
     lambda data: {"data": []},
     lambda data: json.dumps(data)[:-20],
     lambda data: '{"question": "a"}\n{"question": "b"}\n',
@@ -88,7 +90,7 @@ DAMAGES: list[Callable[[dict[str, Any]], Any]] = [
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=range(len(DAMAGES)))
 def test_other_json_files_are_reported(tmp_path: Path, damage: Callable[[dict[str, Any]], Any]) -> None:
-    assert str(problem(tmp_path, damage(whole())).where).startswith(f"{tmp_path}/train.json")
+    assert str(problem(tmp_path, damage(squad_file())).where).startswith(f"{tmp_path}/train.json")
 
 
 def test_json_lines_are_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables of labelled texts: every kind of file, and every mistake by its file, line and column."""
+"""Labelled texts from TSV, CSV and JSON lines, with errors by file, line and column."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def test_json_labels_may_be_strings_numbers_or_booleans(tmp_path: Path) -> None:
 
 
 def test_integer_labels_sort_by_value_and_others_alphabetically() -> None:
-    def of(*labels: str) -> tuple[str, ...]:
+    def collect(*labels: str) -> tuple[str, ...]:
         return collect_labels([Item("t", None, label, "here") for label in labels], "here")
 
-    assert of("10", "9", "-1", "9") == ("-1", "9", "10")
-    assert of("b", "10", "9") == ("10", "9", "b")
-    assert class_numbers([Item("t", None, "9", "here")], of("10", "9", "-1")) == [1]
+    assert collect("10", "9", "-1", "9") == ("-1", "9", "10")
+    assert collect("b", "10", "9") == ("10", "9", "b")
+    assert class_numbers([Item("t", None, "9", "here")], collect("10", "9", "-1")) == [1]
 
 
 def test_number_words_in_several_languages_need_no_file() -> None:

@@ -1,3 +1,5 @@
+"""Tagged sentences as windows and batches."""
+
 import random
 from collections.abc import Sequence
 
@@ -33,7 +35,7 @@ def sentences(count: int, longest: int = 9) -> list[Sentence]:
 
 
 def starts(words: Sequence[str]) -> list[int]:
-    """The first id of each word's pieces."""
+    """The id of each word's first piece."""
     return [ids[0] for ids in TOKENIZER.words(list(words))]
 
 
@@ -101,7 +103,7 @@ def test_an_unknown_tag_is_reported() -> None:
 
 # ------------------------------------------------------------------ batches
 def read_back(batch: TagBatch) -> list[tuple[int, int]]:
-    """Each word's first id with its tag, as a batch has them."""
+    """The first id of each word of a batch, with its tag."""
     ids = batch.ids.flatten()[batch.words].tolist()
     return [pair for pair in zip(ids, batch.labels.tolist(), strict=True) if pair[1] != IGNORE_INDEX]
 
@@ -121,7 +123,7 @@ def test_an_epoch_has_every_word_once(packed: bool, examples: int | None, parts:
     encoded = encode_tags(sentences(50), TOKENIZER, LABELS, 12)
     batches = TagBatches(encoded, 0, 64, examples, packed)
     every = one_epoch(batches, parts)
-    words = encoded.ids.flat[_word_places(encoded)].tolist()
+    words = encoded.ids.flat[word_positions(encoded)].tolist()
     expected = sorted(zip(words, encoded.labels.tolist(), strict=True))
     assert sorted(pair for batch in every for pair in read_back(batch)) == expected
     assert batches.few_shapes is packed
@@ -132,7 +134,7 @@ def test_an_epoch_has_every_word_once(packed: bool, examples: int | None, parts:
         assert not {TOKENIZER.cls, TOKENIZER.sep, TOKENIZER.pad} & {number for number, _ in read_back(batch)}
 
 
-def _word_places(encoded: EncodedTags) -> list[int]:
+def word_positions(encoded: EncodedTags) -> list[int]:
     return [
         int(encoded.ids.starts[row] + place)
         for row in range(len(encoded.ids.lengths))

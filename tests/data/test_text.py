@@ -1,4 +1,4 @@
-"""Texts from files, and windows of them: every token is predicted once, in an order that the seed alone decides."""
+"""Texts from files, and windows of them: every token is predicted once, in an order that depends on the seed alone."""
 
 from __future__ import annotations
 

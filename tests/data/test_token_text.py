@@ -1,4 +1,4 @@
-"""Token files of running text: made by many as by one, after a stop as without, and refused where they are damaged."""
+"""Token files of running text: the same with several processes and after an interruption; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ LETTERS = TrainedTokenizer.train(Characters(vocab=60), ["some words, and more dc
 PLAN = {"tokenizer": "pairs"}
 
 
-def some(begin: int, end: int) -> Callable[[], DocumentStream]:
+def documents_of(begin: int, end: int) -> Callable[[], DocumentStream]:
     return lambda: iter(DOCUMENTS[begin:end])
 
 
-def built(
+def build(
     folder: Path, tokenizer: LanguageTokenizer = PAIRS, plan: dict[str, Any] = PLAN, jobs: int = 1, **more: Any
 ) -> list[str]:
-    """Make token files; what was said of it."""
+    """Build token files; returns the messages."""
     said: list[str] = []
-    splits: dict[Split, Callable[[], DocumentStream]] = {"train": some(0, 50), "valid": some(50, 60)}
+    splits: dict[Split, Callable[[], DocumentStream]] = {"train": documents_of(0, 50), "valid": documents_of(50, 60)}
     build_tokens(folder, plan, lambda: tokenizer, splits | more, jobs, say=said.append)
     return said
 
@@ -55,7 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards of a few documents, so that there are many."""
+    """Use small shards, so that there are many."""
     monkeypatch.setattr(token_building, "shards", partial(shards, most=500))
     monkeypatch.setattr(token_building, "passages", partial(passages, most=40))
 
@@ -63,7 +63,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------ what is written
 @pytest.mark.parametrize("tokenizer", [PAIRS, LETTERS], ids=["bytes", "lines"])
 def test_token_files_equal_encoding_in_memory(tmp_path: Path, tokenizer: LanguageTokenizer) -> None:
-    built(tmp_path / "tokens", tokenizer)
+    build(tmp_path / "tokens", tokenizer)
     data = TokenizedText(folder=str(tmp_path / "tokens"))
     read, encoded = data.read("train"), encode_text(collect(iter(DOCUMENTS[:50])), tokenizer, 16)
     assert isinstance(read.ids, np.memmap)
@@ -84,24 +84,24 @@ def test_token_files_equal_encoding_in_memory(tmp_path: Path, tokenizer: Languag
 
 def test_a_large_vocabulary_is_stored_in_wider_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_building, "SMALL", 256)
-    built(tmp_path / "tokens")
+    build(tmp_path / "tokens")
     read = TokenizedText(folder=str(tmp_path / "tokens")).read("train")
     assert read.ids.dtype == np.uint32
     assert read.ids.tolist() == encode_text(collect(iter(DOCUMENTS[:50])), PAIRS, 16).ids.tolist()
 
 
 def test_two_processes_write_the_same_files_as_one(tmp_path: Path) -> None:
-    built(tmp_path / "one")
-    built(tmp_path / "two", jobs=2)
+    build(tmp_path / "one")
+    build(tmp_path / "two", jobs=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 # ------------------------------------------------------------------ going on
 class StopError(Exception):
-    """What ends a making in the middle."""
+    """Interrupts the building of token files."""
 
 
-def stopped(folder: Path, after: int, split: Split = "train", **more: Any) -> None:
+def build_and_stop(folder: Path, after: int, split: Split = "train", **more: Any) -> None:
     """Start writing token files, and stop after this many documents of a split."""
 
     def documents() -> DocumentStream:
@@ -109,13 +109,13 @@ def stopped(folder: Path, after: int, split: Split = "train", **more: Any) -> No
         raise StopError
 
     with pytest.raises(StopError):
-        built(folder, **{split: documents}, **more)
+        build(folder, **{split: documents}, **more)
     assert not folder.exists()
 
 
 @pytest.mark.parametrize(("split", "after"), [("train", 1), ("train", 30), ("train", 50), ("valid", 5)])
 def test_an_interrupted_tokenization_resumes_to_the_same_files(tmp_path: Path, split: Split, after: int) -> None:
-    built(tmp_path / "whole")
+    build(tmp_path / "whole")
     begin = 0 if split == "train" else 50
 
     def cut() -> DocumentStream:
@@ -123,39 +123,39 @@ def test_an_interrupted_tokenization_resumes_to_the_same_files(tmp_path: Path, s
         raise StopError
 
     with pytest.raises(StopError):
-        built(tmp_path / "tokens", **{split: cut})
+        build(tmp_path / "tokens", **{split: cut})
     work = tmp_path / "tokens.unfinished"
     with open(work / "journal.jsonl", "ab") as journal:
         journal.write(b'{"split": "train", "te')  # as a loss of power may leave it
     for name in ("train.ids", "train.documents"):
         with open(work / "tokens" / name, "ab") as file:
             file.write(b"half a shard")
-    said = built(tmp_path / "tokens")
+    said = build(tmp_path / "tokens")
     assert contents(tmp_path / "tokens") == contents(tmp_path / "whole")
     assert [line.startswith("resuming after") for line in said] == ([True] if after > 1 else [])
     assert not work.exists()
 
 
 def test_a_changed_text_or_recipe_restarts_tokenization(tmp_path: Path) -> None:
-    built(tmp_path / "whole")
-    stopped(tmp_path / "a", 40)
-    assert "the recipe or the text files" in built(tmp_path / "a", plan={"tokenizer": "other"})[0]
+    build(tmp_path / "whole")
+    build_and_stop(tmp_path / "a", 40)
+    assert "the recipe or the text files" in build(tmp_path / "a", plan={"tokenizer": "other"})[0]
     for changed in (["something else"], None):
         name = f"b-{changed is None}"
         with pytest.raises(StopError):
-            built(tmp_path / name, train=lambda changed=changed: changing(changed))
-        said = built(tmp_path / name)
+            build(tmp_path / name, train=lambda changed=changed: changed_documents(changed))
+        said = build(tmp_path / name)
         assert said[1].startswith("starting over: the text has")
         assert contents(tmp_path / name) == contents(tmp_path / "whole")
-    stopped(tmp_path / "c", 40)
+    build_and_stop(tmp_path / "c", 40)
     (tmp_path / "c.unfinished" / "tokens" / "train.ids").write_bytes(b"")
-    assert "shorter than its journal says" in built(tmp_path / "c")[1]
+    assert "shorter than its journal says" in build(tmp_path / "c")[1]
     for name in "ac":
         assert contents(tmp_path / name) == contents(tmp_path / "whole")
 
 
-def changing(changed: list[str] | None) -> DocumentStream:
-    """The text with another line in its first document, or with more of them than there will be."""
+def changed_documents(changed: list[str] | None) -> DocumentStream:
+    """The documents with the first one changed, or with more of them."""
     yield from [changed, *DOCUMENTS[1:40]] if changed is not None else DOCUMENTS * 2
     raise StopError
 
@@ -185,21 +185,21 @@ def test_a_killed_tokenize_command_resumes(tmp_path: Path) -> None:
 def test_existing_folders_and_concurrent_writers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(UserError, match="already exists"):
-        built(tmp_path / "there")
+        build(tmp_path / "there")
     (tmp_path / "mine.unfinished").mkdir()
     (tmp_path / "mine.unfinished" / "diary.txt").write_text("dear diary")
     with pytest.raises(UserError, match=r"something other.*"):
-        built(tmp_path / "mine")
+        build(tmp_path / "mine")
     assert (tmp_path / "mine.unfinished" / "diary.txt").read_text() == "dear diary"
 
     def meanwhile() -> DocumentStream:
         with pytest.raises(UserError, match="another process"):
-            built(tmp_path / "tokens")
+            build(tmp_path / "tokens")
         yield from DOCUMENTS
 
-    built(tmp_path / "tokens", train=meanwhile)
+    build(tmp_path / "tokens", train=meanwhile)
     with pytest.raises(UserError, match="there is no text for valid"):
-        built(tmp_path / "none", valid=lambda: iter([]))
+        build(tmp_path / "none", valid=lambda: iter([]))
 
 
 @pytest.mark.parametrize("cut", [ByteCodec.split_point, LineCodec.split_point])
@@ -221,7 +221,7 @@ def test_tokenization_never_loads_the_whole_text(tmp_path: Path, cut: Callable[[
 # ------------------------------------------------------------------ what is refused
 @pytest.mark.parametrize("name", ["tokenizer.json", "train.ids", "train.documents"])
 def test_one_changed_byte_is_detected(tmp_path: Path, name: str) -> None:
-    built(tmp_path / "tokens")
+    build(tmp_path / "tokens")
     path = tmp_path / "tokens" / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -235,7 +235,7 @@ def test_one_changed_byte_is_detected(tmp_path: Path, name: str) -> None:
 
 
 def test_inconsistent_files_are_refused_despite_a_matching_manifest(tmp_path: Path) -> None:
-    built(tmp_path / "tokens")
+    build(tmp_path / "tokens")
     path = tmp_path / "tokens" / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["splits"]["train"]["tokens"] += 1

@@ -1,4 +1,4 @@
-"""Every tokenizer does what the protocol says: ids with their places, back to text, a file that says the same."""
+"""The protocol of all tokenizers: ids with offsets, decoding, pairs, and a file that loads equal."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Tokenizers trained by Heedful: BPE, WordPiece, unigram, characters and words."""
+
 import json
 import os
 import pydoc_data.topics
@@ -69,7 +71,7 @@ def odd_strings(count: int) -> list[str]:
     return strings
 
 
-def sound(tokenizer: TrainedTokenizer, text: str, encoding: Encoding) -> bool:
+def is_valid(tokenizer: TrainedTokenizer, text: str, encoding: Encoding) -> bool:
     ends = [0, *(end for _, end in encoding.offsets)]
     return (
         all(len(SPECIAL_IDS) <= number < tokenizer.vocab or number == tokenizer.unk for number in encoding.ids)
@@ -88,7 +90,7 @@ def test_odd_strings(kind: str) -> None:
     tokenizer = TRAINED[kind]
     strings = odd_strings(2000)
     encodings = tokenizer.encode_batch(strings)
-    assert [text for text, one in zip(strings, encodings, strict=True) if not sound(tokenizer, text, one)] == []
+    assert [text for text, one in zip(strings, encodings, strict=True) if not is_valid(tokenizer, text, one)] == []
     assert [one.ids for one in encodings] == tokenizer.ids(strings)
     assert all(isinstance(tokenizer.decode(one.ids), str) for one in encodings)
     if kind == "bpe":
@@ -219,7 +221,7 @@ def test_an_empty_corpus_is_an_error(texts: list[str]) -> None:
 def test_tiny_corpus(config: TokenizerConfig) -> None:
     tokenizer = TrainedTokenizer.train(config, ["ab ab", "\ud800"])
     assert tokenizer.vocab <= config.vocab
-    assert sound(tokenizer, "ab zz", tokenizer.encode("ab zz"))
+    assert is_valid(tokenizer, "ab zz", tokenizer.encode("ab zz"))
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_is_an_error() -> None:
@@ -229,7 +231,7 @@ def test_a_vocabulary_smaller_than_the_alphabet_is_an_error() -> None:
     assert letters.vocab <= 40
 
 
-def edited(**changes: object) -> str:
+def edit(**changes: object) -> str:
     return json.dumps({**json.loads(TRAINED["bpe"].json), **changes})
 
 
@@ -241,21 +243,21 @@ DAMAGED = {
     "nested": "[" * 100_000,
     "no model": "{}",
     "half": TRAINED["bpe"].json[:5000],
-    "a pattern": edited(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}),
-    "truncation": edited(truncation={"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}),
-    "no special tokens": edited(added_tokens=[]),
-    "prefix": edited(model={**BPE_MODEL, "continuing_subword_prefix": "zzzzzzzz"}),
-    "no vocab": edited(model={name: value for name, value in BPE_MODEL.items() if name != "vocab"}),
-    "no merges": edited(model={**BPE_MODEL, "merges": None}),
-    "a lost merge": edited(model={**BPE_MODEL, "merges": [["a" * 40, "b" * 40]]}),
-    "a type of types": edited(normalizer={"type": ["Lowercase"]}),
+    "a pattern": edit(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}),
+    "truncation": edit(truncation={"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}),
+    "no special tokens": edit(added_tokens=[]),
+    "prefix": edit(model={**BPE_MODEL, "continuing_subword_prefix": "zzzzzzzz"}),
+    "no vocab": edit(model={name: value for name, value in BPE_MODEL.items() if name != "vocab"}),
+    "no merges": edit(model={**BPE_MODEL, "merges": None}),
+    "a lost merge": edit(model={**BPE_MODEL, "merges": [["a" * 40, "b" * 40]]}),
+    "a type of types": edit(normalizer={"type": ["Lowercase"]}),
     "no unknown token": json.dumps(
         {**(one := json.loads(TRAINED["unigram"].json)), "model": {**one["model"], "unk_id": None}}
     ),
-    "dropout": edited(model={**BPE_MODEL, "dropout": 0.5}),
-    "no decoder": edited(decoder=None),
-    "gap in ids": edited(model={**BPE_MODEL, "vocab": {**BPE_MODEL["vocab"], "zzzz": 10**6}}),
-    "lost bytes": edited(
+    "dropout": edit(model={**BPE_MODEL, "dropout": 0.5}),
+    "no decoder": edit(decoder=None),
+    "gap in ids": edit(model={**BPE_MODEL, "vocab": {**BPE_MODEL["vocab"], "zzzz": 10**6}}),
+    "lost bytes": edit(
         model={**BPE_MODEL, "merges": [], "vocab": dict(list(BPE_MODEL["vocab"].items())[:200])},
     ),
 }
@@ -312,7 +314,7 @@ def test_scrambled_files_load_valid_or_are_refused(kind: str) -> None:
             refused += 1
             misplaced += "tokenizer.json" not in str(error.where)
             continue
-        assert all(sound(tokenizer, one, tokenizer.encode(one)) for one in ("the end", "<eos>", "😀 ü"))
+        assert all(is_valid(tokenizer, one, tokenizer.encode(one)) for one in ("the end", "<eos>", "😀 ü"))
     assert refused > 30
     assert misplaced == 0
 

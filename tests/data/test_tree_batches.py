@@ -1,3 +1,5 @@
+"""Batches of trees, level by level."""
+
 from itertools import chain, pairwise
 
 import numpy as np
@@ -13,17 +15,17 @@ from random_trees import random_tree
 LINES = ["(3 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))"]
 
 
-def known(trees: list[Tree]) -> WordVocab:
+def vocabulary(trees: list[Tree]) -> WordVocab:
     return WordVocab.learn(WordsConfig(), [[word for word in tree.words if word] for tree in trees])
 
 
-def encoded(lines: list[str]) -> EncodedTrees:
+def encode(lines: list[str]) -> EncodedTrees:
     trees = [parse_tree(line, "here", 5) for line in lines]
-    return encode_trees(trees, known(trees))
+    return encode_trees(trees, vocabulary(trees))
 
 
 def test_a_tree_batch_is_ordered_by_level() -> None:
-    batch = encoded(LINES).batch(np.arange(3))
+    batch = encode(LINES).batch(np.arange(3))
     assert batch.leaf_counts == (4, 2, 1)  # the deepest level first
     assert batch.inner_counts == (0, 2, 2)
     assert batch.labels.tolist() == [2, 4, 2, 1, 2, 2, 1, 4, 1, 3, 0]
@@ -37,7 +39,7 @@ def test_a_tree_batch_is_ordered_by_level() -> None:
 @pytest.mark.parametrize("widest", [2, 5])
 def test_the_children_of_a_level_are_the_level_below(widest: int) -> None:
     trees = [parse_tree(random_tree(seed, 1 + seed, widest), "here", 5) for seed in range(12)]
-    batch = encode_trees(trees, known(trees)).batch(np.arange(12))
+    batch = encode_trees(trees, vocabulary(trees)).batch(np.arange(12))
     counts = [inner + leaves for inner, leaves in zip(batch.inner_counts, batch.leaf_counts, strict=True)]
     assert counts[-1] == 12 and sum(counts) == sum(map(len, trees)) == len(batch.labels)
     assert len(counts) == max(depth(tree) for tree in trees)
@@ -58,7 +60,7 @@ def depth(tree: Tree) -> int:
 
 def test_inner_nodes_may_have_words() -> None:
     tree = Tree((0, IGNORE_INDEX, 1), ("a", "b", None), ((), (0,), (1,)))
-    batch = encode_trees([tree], known([tree])).batch(np.zeros(1, np.int64))
+    batch = encode_trees([tree], vocabulary([tree])).batch(np.zeros(1, np.int64))
     assert batch.inner.tolist() == [0]
     assert batch.words.tolist() == [2, 3]
     assert batch.tokens == 2
@@ -78,13 +80,13 @@ def test_unknown_words_share_one_id() -> None:
 
 
 def test_an_empty_batch_has_no_targets() -> None:
-    batch = encoded(LINES).batch(np.array([], np.int64))
+    batch = encode(LINES).batch(np.array([], np.int64))
     assert batch.tokens == 0
     assert batch.indices.tolist() == [-1]
 
 
 def test_every_tree_comes_once_per_epoch_within_the_budget() -> None:
-    data = encoded([random_tree(seed, 1 + seed % 17) for seed in range(200)])
+    data = encode([random_tree(seed, 1 + seed % 17) for seed in range(200)])
     batches = TreeBatches(data, seed=3, batch_nodes=60)
     epochs: list[set[tuple[int, ...]]] = []
     position = 0
@@ -102,7 +104,7 @@ def test_every_tree_comes_once_per_epoch_within_the_budget() -> None:
 
 
 def test_a_tree_batch_depends_on_seed_and_position_only() -> None:
-    data = encoded([random_tree(seed, 1 + seed % 9) for seed in range(60)])
+    data = encode([random_tree(seed, 1 + seed % 9) for seed in range(60)])
     one, two = TreeBatches(data, 1, 50), TreeBatches(data, 1, 50)
     ahead = [one.at(position).indices.tolist() for position in range(40)]
     assert [two.at(position).indices.tolist() for position in reversed(range(40))] == ahead[::-1]
@@ -110,16 +112,16 @@ def test_a_tree_batch_depends_on_seed_and_position_only() -> None:
 
 
 def test_shards_of_trees_make_up_the_batch() -> None:
-    data = encoded([random_tree(seed, 1 + seed % 9) for seed in range(30)])
+    data = encode([random_tree(seed, 1 + seed % 9) for seed in range(30)])
     batches = TreeBatches(data, 0, 100)
     parts = [batches.at(1, part, 3).indices.tolist() for part in range(3)]
     assert sorted(chain(*parts)) == sorted(batches.at(1).indices.tolist())
     assert sum(batches.at(1, part, 3).tokens for part in range(3)) == batches.tokens(1)
-    assert TreeBatches(encoded(LINES[:1]), 0, 9).at(0, 1, 2).tokens == 0
+    assert TreeBatches(encode(LINES[:1]), 0, 9).at(0, 1, 2).tokens == 0
 
 
 def test_trees_of_similar_depth_are_batched() -> None:
-    data = encoded([random_tree(seed, 1 + seed % 40) for seed in range(400)])
+    data = encode([random_tree(seed, 1 + seed % 40) for seed in range(400)])
     batches = TreeBatches(data, 0, 400)
     steps = 0
     position = 0
@@ -131,7 +133,7 @@ def test_trees_of_similar_depth_are_batched() -> None:
 
 
 def test_a_tree_over_the_budget_is_a_batch_of_its_own() -> None:
-    data = encoded([random_tree(0, 50), *LINES])
+    data = encode([random_tree(0, 50), *LINES])
     sizes = [batch.indices.tolist() for batch in data.in_order(10)]
     assert [0] in sizes
     assert sorted(chain(*sizes)) == [0, 1, 2, 3]
@@ -139,12 +141,12 @@ def test_a_tree_over_the_budget_is_a_batch_of_its_own() -> None:
 
 
 def test_a_batch_moves_to_a_device() -> None:
-    batch = encoded(LINES).batch(np.arange(3))
+    batch = encode(LINES).batch(np.arange(3))
     moved = batch.to("cpu")
     assert type(moved) is type(batch) and moved.tokens == batch.tokens
     assert moved.to("meta").words.device.type == moved.to("meta").nodes.device.type == "meta"
 
 
 def test_the_hash_covers_order_words_and_labels() -> None:
-    names = {encoded(LINES).sha256, encoded(LINES[::-1]).sha256, encoded(["(2 no)", *LINES[1:]]).sha256}
-    assert len(names) == 3 and encoded(LINES).sha256 in names
+    names = {encode(LINES).sha256, encode(LINES[::-1]).sha256, encode(["(2 no)", *LINES[1:]]).sha256}
+    assert len(names) == 3 and encode(LINES).sha256 in names

@@ -1,3 +1,5 @@
+"""Trees in the format of the Penn Treebank."""
+
 import gzip
 import os
 from pathlib import Path

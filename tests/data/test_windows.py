@@ -1,4 +1,4 @@
-"""Documents end to end in one row of ids, and windows of it: every token once, and each in its own document."""
+"""Documents as one row of ids, and windows of it: every token once, and each in its own document."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_passages_and_shards_have_the_ids_of_the_whole_text(tokenizer: LanguageT
 
 # ------------------------------------------------------------------ windows
 def brute(encoded: EncodedText) -> list[int]:
-    """Which document each token of the row sees, counted in the plainest way."""
+    """The document of each token, by a plain loop."""
     return [sum(start <= place for start in encoded.starts) - 1 for place in range(len(encoded))]
 
 

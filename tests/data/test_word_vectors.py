@@ -1,4 +1,4 @@
-"""Files of word vectors: what is written is read again bit for bit, odd words stay, damage is named by its place."""
+"""Files of word vectors: round trip bit for bit, odd words, and located errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from heedful.errors import UserError
 ODD = ["plain", "Grüße", "\x85", "\xa0", "nul\x00byte", "\udce2\udc80", "emoji🙂", "12", "-", "\ufeff"]
 
 
-def made(words: list[str], width: int = 7) -> WordVectors:
+def random_vectors(words: list[str], width: int = 7) -> WordVectors:
     numbers = np.random.default_rng(1).standard_normal((len(words), width)) * 10.0 ** np.arange(-3, width - 3)
     return WordVectors(words, numbers.astype(np.float32))
 
@@ -32,7 +32,7 @@ def made(words: list[str], width: int = 7) -> WordVectors:
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("packed", [False, True])
 def test_word_vectors_round_trip_bit_for_bit(tmp_path: Path, format: Format, packed: bool) -> None:
-    vectors, path = made(ODD), tmp_path / ("v.gz" if packed else "v")
+    vectors, path = random_vectors(ODD), tmp_path / ("v.gz" if packed else "v")
     vectors.save(path, format)
     with (gzip.open if packed else open)(path, "rb") as file:  # type: ignore[operator]
         assert detect_format(file.read()) == format
@@ -44,7 +44,7 @@ def test_word_vectors_round_trip_bit_for_bit(tmp_path: Path, format: Format, pac
 
 def test_the_extension_determines_the_format(tmp_path: Path) -> None:
     for name, format in (("a.bin", "word2vec-binary"), ("a.txt", "word2vec"), ("a.bin.gz", "word2vec-binary")):
-        made(["x", "y"]).save(tmp_path / name)
+        random_vectors(["x", "y"]).save(tmp_path / name)
         data = (tmp_path / name).read_bytes()
         assert detect_format(gzip.decompress(data) if name.endswith("gz") else data) == format
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.bin.gz", "a.txt"]
@@ -73,7 +73,7 @@ def test_words_may_contain_spaces_even_in_the_first_line(tmp_path: Path) -> None
 
 
 def test_only_requested_words_are_kept(tmp_path: Path) -> None:
-    vectors = made(["a", "b", "c", "d", "e"])
+    vectors = random_vectors(["a", "b", "c", "d", "e"])
     vectors.save(tmp_path / "v.bin")
     assert load_vectors(tmp_path / "v.bin", most=2).words == ["a", "b"]
     assert load_vectors(tmp_path / "v.bin", only={"d", "z"}).words == ["d"]
@@ -138,7 +138,7 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not finite"):
         bad.save(tmp_path / "v.txt")
     with pytest.raises(UserError, match="cannot be written"):
-        made(["x"]).save(tmp_path / "none" / "v.txt")
+        random_vectors(["x"]).save(tmp_path / "none" / "v.txt")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,7 +166,7 @@ def test_an_analogy_is_b_minus_a_plus_c_without_the_three() -> None:
 
 
 def test_an_unknown_word_suggests_a_similar_one() -> None:
-    vectors = made(["house", "river"])
+    vectors = random_vectors(["house", "river"])
     for word in ("River", "rivr"):
         with pytest.raises(UserError, match="this word has no vector") as raised:
             vectors[word]
@@ -177,7 +177,7 @@ def test_an_unknown_word_suggests_a_similar_one() -> None:
 
 @pytest.mark.parametrize("name", ["v.bin", "v.txt"])
 def test_vectors_fill_the_rows_of_a_vocabulary(tmp_path: Path, name: str) -> None:
-    vectors = made(["a", "b", "c"], 4)
+    vectors = random_vectors(["a", "b", "c"], 4)
     vectors.save(tmp_path / name)
     table = np.full((3, 4), 9, np.float32)
     found = load_word2vec(tmp_path / name, {"c": 0, "new": 1, "a": 2}, table)
@@ -188,7 +188,7 @@ def test_vectors_fill_the_rows_of_a_vocabulary(tmp_path: Path, name: str) -> Non
 
 
 def test_each_reader_refuses_the_other_format(tmp_path: Path) -> None:
-    vectors = made(["a", "b", "c"], 4)
+    vectors = random_vectors(["a", "b", "c"], 4)
     vectors.save(tmp_path / "glove.txt", "glove")
     vectors.save(tmp_path / "w2v.txt")
     with pytest.raises(UserError, match="has no header") as raised:
@@ -199,7 +199,7 @@ def test_each_reader_refuses_the_other_format(tmp_path: Path) -> None:
 
 
 def test_initial_vectors_must_match_the_model_width(tmp_path: Path) -> None:
-    made(["a", "b", "c"], 4).save(tmp_path / "v.bin")
+    random_vectors(["a", "b", "c"], 4).save(tmp_path / "v.bin")
     begins = EmbeddingInit(file=str(tmp_path / "v.bin"), read_fn="load_word2vec")
     assert begins.problems() == []
     assert begins.read({"c"}, 1, 4).words == ["a", "c"]

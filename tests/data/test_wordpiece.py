@@ -1,4 +1,4 @@
-"""BERT's tokenizer: ids as `transformers` gives them on any text, and no file that could do anything else."""
+"""BERT's tokenizer: the ids of `transformers` on any text, and strict parsing of files."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def odd_strings(count: int) -> list[str]:
     return ["".join(rng.choice(rng.choice(ALPHABETS)) for _ in range(rng.randrange(40))) for _ in range(count)]
 
 
-def changed(**parts: Any) -> str:
-    """The text of a good file with parts of it put in."""
+def edit(**parts: Any) -> str:
+    """The text of a valid file with some parts replaced."""
     return json.dumps(json.loads(TRAINED[True].json) | parts)
 
 
@@ -137,19 +137,19 @@ def test_the_odd_token_goes_to_the_longer_text() -> None:
 def test_padding_and_truncation_settings_of_files_are_ignored() -> None:
     padding = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
     read = BertTokenizer(
-        changed(truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 0}, padding=padding), "x"
+        edit(truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 0}, padding=padding), "x"
     )
     assert read.json == TRAINED[True].json
     added = json.loads(TRAINED[True].json)["added_tokens"]
     more = {**added[0], "id": TRAINED[True].vocab, "content": "[E1]", "special": True}
-    assert BertTokenizer(changed(added_tokens=[*added, more]), "x").vocab == TRAINED[True].vocab + 1
+    assert BertTokenizer(edit(added_tokens=[*added, more]), "x").vocab == TRAINED[True].vocab + 1
 
 
 def test_added_tokens_are_not_split_and_round_trip() -> None:
     added, count = json.loads(TRAINED[True].json)["added_tokens"], TRAINED[True].vocab
     more = [{**added[0], "id": count + place, "content": name} for place, name in enumerate(("[E1]", "[/E1]"))]
     word = {**added[0], "id": count + 2, "content": "DogCat", "special": False, "normalized": True}
-    text = changed(added_tokens=[*added, *more, word])
+    text = edit(added_tokens=[*added, *more, word])
     ours, theirs = BertTokenizer(text, "x"), Engine.from_str(text)
     for given in ("the [E1]quick fox[/E1] and [e1] a dogcat[E1][E1]", "xDOGCATx [E1", "[E1][MASK][/E1]"):
         ids = theirs.encode(given.replace("[MASK]", "[ mask ]"), add_special_tokens=False).ids
@@ -170,21 +170,21 @@ VOCAB = GOOD["model"]["vocab"]
         ("{", "not JSON"),
         ("[1]", "no object"),
         ("[" * 100_000, "JSON that cannot be read"),
-        (changed(model=GOOD["model"] | {"type": "BPE"}), "model of type 'BPE'"),
-        (changed(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}}), "pre_tokenizer of type 'Split'"),
-        (changed(normalizer={"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}), "type 'Replace'"),
-        (changed(added_tokens=[], model=GOOD["model"] | {"vocab": {k: v for k, v in VOCAB.items() if v != 9}}), "ids"),
-        (changed(model=GOOD["model"] | {"vocab": {"[CLS]": 0}}), "added token"),
-        (changed(added_tokens=[], model=GOOD["model"] | {"vocab": {"a": 0, "[UNK]": 1}}), "none is [PAD] or [CLS]"),
-        (changed(model=GOOD["model"] | {"vocab": VOCAB | {"x": True}}), "ids"),
-        (changed(model=GOOD["model"] | {"max_input_chars_per_word": 10**9}), "max_input_chars_per_word"),
-        (changed(model=GOOD["model"] | {"continuing_subword_prefix": "@@"}), "continuing_subword_prefix"),
-        (changed(normalizer=GOOD["normalizer"] | {"lowercase": 3}), "a normalizer"),
-        (changed(added_tokens=[{"id": 5, "content": "dog", "special": False}]), "the added token 'dog' with the id 5"),
-        (changed(added_tokens=[{"id": 500, "content": "[E1]", "special": True}]), "the added token '[E1]'"),
-        (changed(added_tokens=[{"id": 5, "content": 3, "special": True}]), "an added token"),
-        (changed(added_tokens=[{"id": 5, "content": "[E1]", "lstrip": 1}]), "an added token"),
-        (changed(added_tokens=3), "added_tokens of 3"),
+        (edit(model=GOOD["model"] | {"type": "BPE"}), "model of type 'BPE'"),
+        (edit(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}}), "pre_tokenizer of type 'Split'"),
+        (edit(normalizer={"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}), "type 'Replace'"),
+        (edit(added_tokens=[], model=GOOD["model"] | {"vocab": {k: v for k, v in VOCAB.items() if v != 9}}), "ids"),
+        (edit(model=GOOD["model"] | {"vocab": {"[CLS]": 0}}), "added token"),
+        (edit(added_tokens=[], model=GOOD["model"] | {"vocab": {"a": 0, "[UNK]": 1}}), "none is [PAD] or [CLS]"),
+        (edit(model=GOOD["model"] | {"vocab": VOCAB | {"x": True}}), "ids"),
+        (edit(model=GOOD["model"] | {"max_input_chars_per_word": 10**9}), "max_input_chars_per_word"),
+        (edit(model=GOOD["model"] | {"continuing_subword_prefix": "@@"}), "continuing_subword_prefix"),
+        (edit(normalizer=GOOD["normalizer"] | {"lowercase": 3}), "a normalizer"),
+        (edit(added_tokens=[{"id": 5, "content": "dog", "special": False}]), "the added token 'dog' with the id 5"),
+        (edit(added_tokens=[{"id": 500, "content": "[E1]", "special": True}]), "the added token '[E1]'"),
+        (edit(added_tokens=[{"id": 5, "content": 3, "special": True}]), "an added token"),
+        (edit(added_tokens=[{"id": 5, "content": "[E1]", "lstrip": 1}]), "an added token"),
+        (edit(added_tokens=3), "added_tokens of 3"),
     ],
 )  # fmt: skip
 def test_invalid_tokenizer_files_are_refused(text: str, found: str) -> None:

@@ -1,4 +1,4 @@
-"""Workers change nothing but who makes a batch; one that is gone or silent is an error, soon."""
+"""Worker processes load the same batches; a dead or silent worker is an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS 
 ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=60)
 
 
-def places(start: int = 0) -> Callable[[], Iterator[BatchIndex]]:
+def indices(start: int = 0) -> Callable[[], Iterator[BatchIndex]]:
     return lambda: (BatchIndex(position) for position in count(start))
 
 
@@ -44,7 +44,7 @@ def same(one: Batch, other: Batch) -> bool:
 def test_the_order_does_not_depend_on_workers(packed: bool) -> None:
     wanted = [PairBatches(ENCODED, 3, 256, packed).at(position) for position in range(5, 45)]
     for workers in (0, 1, 2):
-        found = list(islice(load_batches(PairBatches(ENCODED, 3, 256, packed), places(5), workers), 40))
+        found = list(islice(load_batches(PairBatches(ENCODED, 3, 256, packed), indices(5), workers), 40))
         assert all(same(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)), workers
 
 
@@ -54,10 +54,12 @@ def test_workers_load_shards_of_batches() -> None:
     assert all(same(ours, theirs) for ours, theirs in zip(one, two, strict=True))
 
 
-def lost(spoil: int, patience: float, monkeypatch: pytest.MonkeyPatch, batch_tokens: int = 256) -> UserError:
-    """The error that comes of one worker that gets a signal."""
+def error_after_signal(
+    spoil: int, patience: float, monkeypatch: pytest.MonkeyPatch, batch_tokens: int = 256
+) -> UserError:
+    """The error raised after a worker receives a signal."""
     monkeypatch.setattr(feeding, "TIMEOUT", patience)
-    source = load_batches(PairBatches(ENCODED, 0, batch_tokens, packed=True), places(), 2)
+    source = load_batches(PairBatches(ENCODED, 0, batch_tokens, packed=True), indices(), 2)
     next(source)
     worker = multiprocessing.active_children()[0]
     assert worker.pid is not None
@@ -73,12 +75,12 @@ def lost(spoil: int, patience: float, monkeypatch: pytest.MonkeyPatch, batch_tok
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGALRM])
 def test_a_dead_worker_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
-    error = lost(number, LONG, monkeypatch)  # and not that it has sent nothing for so long
+    error = error_after_signal(number, LONG, monkeypatch)  # and not that it has sent nothing for so long
     assert f"was killed by {number.name} (signal {number.value})" in str(error.found)
 
 
 def test_a_dead_worker_is_detected_after_its_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
+    source = load_batches(PairBatches(ENCODED, 0, 256), indices(), 2)
     next(source)  # the turn of the second is next, which is well
     first = min(multiprocessing.active_children(), key=lambda worker: worker.pid or 0)
     first.kill()
@@ -89,12 +91,12 @@ def test_a_dead_worker_is_detected_after_its_last_batch(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("batch_tokens", [256, 16384])  # the larger ones fill the pipe, so it stops amid a batch
 def test_a_frozen_worker_is_an_error_after_a_timeout(monkeypatch: pytest.MonkeyPatch, batch_tokens: int) -> None:
-    error = lost(signal.SIGSTOP, 0.5, monkeypatch, batch_tokens)
+    error = error_after_signal(signal.SIGSTOP, 0.5, monkeypatch, batch_tokens)
     assert "of 2 has sent nothing for" in str(error.found)
 
 
 def test_workers_end_with_the_generator() -> None:
-    source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
+    source = load_batches(PairBatches(ENCODED, 0, 256), indices(), 2)
     next(source)
     assert len(multiprocessing.active_children()) == 2
     source.close()
@@ -102,7 +104,7 @@ def test_workers_end_with_the_generator() -> None:
 
 
 def test_workers_ignore_signals() -> None:
-    source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
+    source = load_batches(PairBatches(ENCODED, 0, 256), indices(), 2)
     assert next(source).tokens + next(source).tokens > 0  # both are at work
     for worker in multiprocessing.active_children():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -126,7 +128,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     reading, writing = os.pipe()
     parent = os.fork()
     if not parent:
-        source = load_batches(PairBatches(ENCODED, 0, 256), places(), 2)
+        source = load_batches(PairBatches(ENCODED, 0, 256), indices(), 2)
         next(source)
         os.write(writing, b"ready")
         time.sleep(60)
@@ -155,4 +157,4 @@ def test_an_error_in_a_worker_is_raised_with_its_traceback(monkeypatch: pytest.M
 
     monkeypatch.setattr(PairBatches, "at", broken)
     with pytest.raises(RuntimeError, match="no such row"):
-        next(load_batches(PairBatches(ENCODED, 0, 256), places(), 1))
+        next(load_batches(PairBatches(ENCODED, 0, 256), indices(), 1))

@@ -171,7 +171,7 @@ def test_named_pipes_do_not_block(
     os.mkfifo(folder / files[-1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["heedful", *(word.format(folder) for word in words)])
-    former = signal.signal(signal.SIGALRM, waited)
+    former = signal.signal(signal.SIGALRM, fail_on_timeout)
     signal.alarm(120)
     try:
         with pytest.raises(SystemExit) as left:
@@ -184,7 +184,7 @@ def test_named_pipes_do_not_block(
     assert left.value.code == (0 if words[0] == "runs" else 2), told.err
 
 
-def waited(*_: object) -> None:
+def fail_on_timeout(*_: object) -> None:
     raise AssertionError("waited for a pipe")
 
 

@@ -1,3 +1,5 @@
+"""YAML for settings: scalars, positions, round trip and refused features."""
+
 from __future__ import annotations
 
 import time

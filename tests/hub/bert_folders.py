@@ -1,4 +1,4 @@
-"""Small BERTs made with `transformers`, and folders made of them."""
+"""Small BERTs of `transformers`, and folders of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADS = (
 
 
 def random_bert(kind: str = "BertModel", **changes: Any) -> Any:
-    """A randomly initialized model of one of the kinds, biases and norms too."""
+    """A model with random parameters, biases and norms included."""
     settings: dict[str, Any] = {
         "vocab_size": len(PIECES), "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
         "intermediate_size": 40, "max_position_embeddings": 32, "type_vocab_size": 2, "num_labels": 3,
@@ -47,14 +47,14 @@ def random_bert(kind: str = "BertModel", **changes: Any) -> Any:
 
 
 def save_folder(model: Any, folder: Path, **saving: Any) -> Path:
-    """The folder that `transformers` writes of a model, with a vocabulary beside it."""
+    """Save a model with `transformers`, and a vocabulary beside it."""
     model.save_pretrained(folder, **saving)
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
     return folder
 
 
 def change(folder: Path, **settings: Any) -> Path:
-    """Put other settings into a folder's config.json; None takes one out."""
+    """Change settings of a folder's config.json; None removes one."""
     file = folder / "config.json"
     known = {**json.loads(file.read_text()), **settings}
     file.write_text(json.dumps({key: value for key, value in known.items() if value is not None}))
@@ -62,7 +62,7 @@ def change(folder: Path, **settings: Any) -> Path:
 
 
 def batch(rows: int = 3, length: int = 11) -> dict[str, torch.Tensor]:
-    """Ids with segments, the last places of the first row being padding."""
+    """Ids with segments; the first row is padded."""
     ids = torch.randint(5, len(PIECES), (rows, length))
     mask = torch.ones_like(ids)
     mask[0, length // 2 :] = 0

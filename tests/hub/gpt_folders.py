@@ -1,4 +1,4 @@
-"""Small GPTs made with `transformers`, folders made of them, and a TensorFlow checkpoint made of the same tensors."""
+"""Small GPTs of `transformers`, folders of them, and a TensorFlow checkpoint with the same tensors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TEXT = "the child came home from school and the child went to the house again, a
 
 @cache
 def pairs() -> Gpt2Tokenizer:
-    """A tokenizer of GPT-2's kind."""
+    """A GPT-2 tokenizer."""
     return Gpt2Tokenizer.train(Gpt2Bpe(vocab=290), [TEXT])
 
 
 def random_gpt(kind: str = "GPT2LMHeadModel", **changes: Any) -> Any:
-    """A randomly initialized model of one of the kinds, biases and norms too."""
+    """A model with random parameters, biases and norms included."""
     settings = {
         "vocab_size": 293, "n_embd": 24, "n_head": 3, "n_layer": 2, "n_positions": 32, "bos_token_id": pairs().end,
         "eos_token_id": pairs().end, "resid_pdrop": 0.2, "embd_pdrop": 0.2,
@@ -39,7 +39,7 @@ def random_gpt(kind: str = "GPT2LMHeadModel", **changes: Any) -> Any:
 
 
 def gpt_folder(model: Any, folder: Path, **saving: Any) -> Path:
-    """The folder that `transformers` writes of a model, with a tokenizer beside it."""
+    """Save a model with `transformers`, and a tokenizer beside it."""
     model.save_pretrained(folder, **saving)
     for name in ("vocab.json", "merges.txt"):
         (folder / name).write_text(pairs().files()[name], encoding="utf-8")
@@ -47,7 +47,7 @@ def gpt_folder(model: Any, folder: Path, **saving: Any) -> Path:
 
 
 def release(model: Any, folder: Path) -> Path:
-    """The same model as GPT-2's first release has it: a checkpoint of TensorFlow, hparams.json, and the vocabulary."""
+    """The same model as in GPT-2's first release: a TensorFlow checkpoint, hparams.json, and the vocabulary."""
     folder.mkdir()
     tensors: dict[str, Tensor] = {"global_step": torch.tensor(7)}
     for name, tensor in model.transformer.state_dict().items():
@@ -68,7 +68,7 @@ def release(model: Any, folder: Path) -> Path:
 
 
 def write_checkpoint(tensors: dict[str, Tensor], path: Path) -> None:
-    """A checkpoint of TensorFlow in one file of numbers and an index of one block."""
+    """Write a TensorFlow checkpoint with one data file and an index of one block."""
     pairs, data = [(b"", field(1, 1))], b""
     for name in sorted(tensors):
         numbers = tensors[name].detach().contiguous().numpy()
@@ -93,12 +93,12 @@ def write_checkpoint(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def number(value: int) -> bytes:
-    """A number of seven bits a byte."""
+    """A varint."""
     return bytes([value]) if value < 128 else bytes([value % 128 + 128]) + number(value // 128)
 
 
 def field(tag: int, value: int | bytes) -> bytes:
-    """A field of a message of protocol buffers."""
+    """A field of a protocol buffer message."""
     if isinstance(value, int):
         return number(tag << 3) + number(value)
     return number(tag << 3 | 2) + number(len(value)) + value

@@ -25,7 +25,7 @@ CHECKPOINT = Path(__file__).parent / "checkpoint"
 
 
 def convert(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    """The exit code of the command line."""
+    """Run `heedful convert`; returns the exit code."""
     monkeypatch.setattr(sys, "argv", ["heedful", "convert", *map(str, words)])
     try:
         main()
@@ -133,7 +133,7 @@ def test_without_a_tokenizer_only_external_formats_can_be_written(
 
 
 def broken(rng: random.Random, folder: Path) -> str:
-    """Break something in a folder, and say what."""
+    """Break something in a folder; returns what."""
     file = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
     data, way = bytearray(file.read_bytes()), rng.choice(["flip", "cut", "swap", "edit", "remove", "grow"])
     if way == "remove":

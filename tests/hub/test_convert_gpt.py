@@ -1,4 +1,4 @@
-"""`heedful convert` and `heedful.load` on folders of GPT-2 and GPT, sound and broken: a result or one clear error."""
+"""`heedful convert` and `heedful.load` on folders of GPT-2 and GPT, valid and broken: a result or one clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every model that others publish must pass: its weights go there and back, and its table leaves nothing out."""
+"""Tests of every published model: its weights round-trip, and its table is complete."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from heedful.models.exchange import Exchange
 every_kind = pytest.mark.parametrize("kind", exchanges())
 
 
-def made(kind: str, head: str | None = None) -> Pretrained:
-    """A tiny model of new weights, which is as wide inside as others let it be, with a head perhaps."""
+def tiny_model(kind: str, head: str | None = None) -> Pretrained:
+    """A tiny model with random weights, optionally with a head."""
     config: Any = config_class(kind).tiny()
     torch.manual_seed(1)
     if head is None:
@@ -49,7 +49,7 @@ def test_model_types_are_unique() -> None:
 
 @every_kind
 def test_the_table_lists_every_tensor_once(kind: str) -> None:
-    exchange, found = find_exchange(kind), made(kind)
+    exchange, found = find_exchange(kind), tiny_model(kind)
     assert exchange is not None
     assert sorted(rule.ours for rule in exchange.table(found.config).rules) == sorted(found.tensors)
     theirs = [name for rule in exchange.table(found.config).rules for name in rule.theirs]
@@ -58,7 +58,7 @@ def test_the_table_lists_every_tensor_once(kind: str) -> None:
 
 @every_kind
 def test_weights_round_trip(kind: str, tmp_path: Path) -> None:
-    found = made(kind)
+    found = tiny_model(kind)
     write(tmp_path / "theirs", found)
     exchange = find_exchange(kind)
     assert exchange is not None
@@ -72,7 +72,7 @@ def test_weights_round_trip(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("kind", exchanges("encoder"))
 def test_head_round_trip(kind: str, head: str, tmp_path: Path) -> None:
-    found = made(kind, head)
+    found = tiny_model(kind, head)
     write(tmp_path / "theirs", found)
     again = pretrained(tmp_path / "theirs")
     assert again.head is not None and found.head is not None

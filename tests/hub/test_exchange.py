@@ -1,4 +1,4 @@
-"""Folders of `transformers` read and written: the same bits, the same numbers, and every tensor accounted for."""
+"""BERT folders of `transformers`, read and written: equal bits, equal outputs, and every tensor accounted for."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ def test_an_encoder_is_the_same_under_any_head(tmp_path: Path) -> None:
     assert all(torch.equal(one.tensors[name], value) for name, value in other.tensors.items())
 
 
-def rewritten(folder: Path, change: Any) -> None:
-    """Put other tensors into a folder."""
+def replace_tensors(folder: Path, change: Any) -> None:
+    """Replace the tensors of a folder."""
     file = folder / "model.safetensors"
     tensors = safetensors.torch.load_file(file)
     safetensors.torch.save_file({name: value.contiguous() for name, value in change(tensors).items()}, file)
@@ -163,14 +163,14 @@ def test_old_norm_names_and_unused_tensors_are_accepted(tmp_path: Path) -> None:
     before = pretrained(folder).tensors
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
-    def age(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def rename_norms(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         for new, name in old.items():
             tensors = {key.replace(new, name): value for key, value in tensors.items()}
         words = tensors["bert.embeddings.word_embeddings.weight"].clone()
         places = torch.arange(32)[None]
         return tensors | {"bert.embeddings.position_ids": places, "cls.predictions.decoder.weight": words}
 
-    rewritten(folder, age)
+    replace_tensors(folder, rename_norms)
     found = pretrained(folder)
     assert all(torch.equal(found.tensors[name], value) for name, value in before.items())
     fates = {line.source: line for line in found.ledger}
@@ -231,7 +231,7 @@ def left(tensors: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
 )
 def test_mismatched_tensors_are_named(change: Any, words: str, tmp_path: Path) -> None:
     folder = save_folder(random_bert(), tmp_path / "theirs")
-    rewritten(folder, change)
+    replace_tensors(folder, change)
     with pytest.raises(UserError, match=words) as raised:
         pretrained(folder)
     assert str(folder / "model.safetensors") in str(raised.value.where)
@@ -239,7 +239,7 @@ def test_mismatched_tensors_are_named(change: Any, words: str, tmp_path: Path) -
 
 def test_an_untied_output_layer_is_refused(tmp_path: Path) -> None:
     folder = save_folder(random_bert("BertForMaskedLM"), tmp_path / "theirs")
-    rewritten(folder, lambda t: t | {"cls.predictions.decoder.weight": torch.randn(len(PIECES), 24)})
+    replace_tensors(folder, lambda t: t | {"cls.predictions.decoder.weight": torch.randn(len(PIECES), 24)})
     with pytest.raises(UserError, match=r"decoder.weight: not the same as bert.embeddings.word_embeddings.weight"):
         pretrained(folder)
 

@@ -1,4 +1,4 @@
-"""Settings that lie, names that lead astray, and files of other kinds: refused by name, at once, and never run."""
+"""Invalid settings, paths outside the folder, and unsupported files are refused by name."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_hugging_face_cache_snapshot_is_read(folder: Path, tmp_path: Path) -> 
     assert pretrained(snapshot).config == read_config(snapshot)
 
 
-def sharded(folder: Path, index: Any) -> None:
+def write_shards(folder: Path, index: Any) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
@@ -170,14 +170,14 @@ def sharded(folder: Path, index: Any) -> None:
 @pytest.mark.parametrize("name", [name for name in ASTRAY if name] + ["model.bin", "config.json"])
 def test_a_weight_index_cannot_name_other_files(folder: Path, name: str) -> None:
     (folder.parent / "secret").write_bytes(safetensors.torch.save({"a": torch.ones(1)}))
-    sharded(folder, {"weight_map": {"a": name}})
+    write_shards(folder, {"weight_map": {"a": name}})
     with pytest.raises(UserError, match=r"points outside|a different type"):
         pretrained(folder)
 
 
 @pytest.mark.parametrize("index", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {}}])
 def test_an_empty_weight_index_is_refused(folder: Path, index: Any) -> None:
-    sharded(folder, index)
+    write_shards(folder, index)
     with pytest.raises(UserError, match="index"):
         pretrained(folder)
 
@@ -186,7 +186,7 @@ def test_a_shard_that_differs_from_the_index_is_named(folder: Path) -> None:
     (folder / "a.safetensors").write_bytes(safetensors.torch.save({"x": torch.ones(1), "y": torch.ones(1)}))
     for index in ({"x": "a.safetensors"}, dict.fromkeys(("x", "y", "z"), "a.safetensors")):
         (folder / "model.safetensors").touch()
-        sharded(folder, {"weight_map": index})
+        write_shards(folder, {"weight_map": index})
         with pytest.raises(UserError, match=r"1 that differ: [yz]"):
             pretrained(folder)
 

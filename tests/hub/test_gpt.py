@@ -1,4 +1,4 @@
-"""GPT and GPT-2 of `transformers` read and written: the same bits, the same numbers, every tensor accounted for."""
+"""GPT and GPT-2 folders of `transformers`, read and written: equal bits and outputs, every tensor accounted for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def same(ours: Tensor, theirs: Tensor) -> bool:
     return bool((ours - theirs).abs().max() <= CLOSE)
 
 
-def built(found: Pretrained) -> Gpt:
+def build_model(found: Pretrained) -> Gpt:
     model = Gpt(found.config).eval()
     model.load_state_dict(found.tensors)
     return model
@@ -43,8 +43,8 @@ def ids(rows: int = 3, length: int = 32) -> Tensor:
     return torch.randint(0, 290, (rows, length))
 
 
-def rewritten(folder: Path, change: Any) -> Path:
-    """Put other tensors into a folder."""
+def replace_tensors(folder: Path, change: Any) -> Path:
+    """Replace the tensors of a folder."""
     file = folder / "model.safetensors"
     tensors = safetensors.torch.load_file(file)
     safetensors.torch.save_file({name: value.contiguous() for name, value in change(tensors).items()}, file)
@@ -54,7 +54,7 @@ def rewritten(folder: Path, change: Any) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_and_logits_equal_transformers(kind: str, tmp_path: Path) -> None:
     model, tokens = random_gpt(kind), ids()
-    ours = built(pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal"))
+    ours = build_model(pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal"))
     with torch.no_grad(), watch(ours, "blocks.*.output") as seen:
         x, told = ours.read(tokens), model(tokens, output_hidden_states=True)
     layers = [seen[f"blocks.{index}.output"] for index in range(2)]
@@ -127,7 +127,7 @@ def test_each_setting_of_gpt2_is_the_same_function(act: str, tmp_path: Path) -> 
     again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "back").eval()
     with torch.no_grad():
         theirs = model(tokens).logits
-        assert same(built(found).tokens.logits(built(found).read(tokens)), theirs)
+        assert same(build_model(found).tokens.logits(build_model(found).read(tokens)), theirs)
         assert same(again(tokens).logits, theirs)
 
 
@@ -136,7 +136,7 @@ def test_each_activation_of_gpt_is_the_same_function(act: str, tmp_path: Path) -
     model, tokens = random_gpt("OpenAIGPTModel", afn=act), ids()
     found = pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal")
     with torch.no_grad():
-        assert same(built(found).read(tokens), model(tokens).last_hidden_state)
+        assert same(build_model(found).read(tokens), model(tokens).last_hidden_state)
     write(tmp_path / "back", found)
     assert pretrained(tmp_path / "back", role="causal").config == found.config
 
@@ -145,13 +145,13 @@ def test_tensor_names_of_the_first_upload_are_accepted(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt(), tmp_path / "old")
     before = pretrained(folder, role="causal").tensors
 
-    def aged(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def rename_as_first_upload(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         found = {name.removeprefix("transformer."): value for name, value in tensors.items()}
         found |= {f"h.{index}.attn.bias": torch.ones(1, 1, 32, 32).tril() for index in range(2)}
         found |= {f"h.{index}.attn.masked_bias": torch.tensor(-1e4) for index in range(2)}
         return found | {"lm_head.weight": found["wte.weight"].clone()}
 
-    found = pretrained(rewritten(folder, aged), role="causal")
+    found = pretrained(replace_tensors(folder, rename_as_first_upload), role="causal")
     assert all(torch.equal(found.tensors[name], value) for name, value in before.items())
     fates = {line.source: line for line in found.ledger}
     assert fates["h.1.attn.bias"].name is fates["h.0.attn.masked_bias"].name is fates["lm_head.weight"].name is None
@@ -165,9 +165,9 @@ def test_an_output_layer_must_equal_the_embedding(tmp_path: Path) -> None:
         pretrained(folder, role="causal")
     before = pretrained(change(folder, tie_word_embeddings=True), role="causal")
     change(folder, tie_word_embeddings=False)
-    rewritten(folder, lambda t: t | {"lm_head.weight": t["transformer.wte.weight"].clone()})
+    replace_tensors(folder, lambda t: t | {"lm_head.weight": t["transformer.wte.weight"].clone()})
     assert torch.equal(pretrained(folder, role="causal").tensors["tokens.weight"], before.tensors["tokens.weight"])
-    rewritten(folder, lambda t: t | {"lm_head.weight": torch.randn(293, 24)})
+    replace_tensors(folder, lambda t: t | {"lm_head.weight": torch.randn(293, 24)})
     with pytest.raises(UserError, match=r"not supported: lm_head.weight of its own"):
         pretrained(folder, role="causal")
 
@@ -260,7 +260,7 @@ def left(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     ],
 )
 def test_mismatched_tensors_are_named(change: Any, words: str, tmp_path: Path) -> None:
-    folder = rewritten(gpt_folder(random_gpt(), tmp_path / "theirs"), change)
+    folder = replace_tensors(gpt_folder(random_gpt(), tmp_path / "theirs"), change)
     with pytest.raises(UserError, match=words):
         pretrained(folder, role="causal")
 

@@ -1,4 +1,4 @@
-"""The portable model folder: exact, replaced whole, guarded where it has a manifest and strict where it has none."""
+"""The model folder: exact, written atomically, verified by its manifest."""
 
 from __future__ import annotations
 

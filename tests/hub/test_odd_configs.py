@@ -117,20 +117,20 @@ def test_invalid_label_names_are_refused_with_file_and_key(kind: str, names: Any
     assert refused.value.found is not None and refused.value.expected is not None
 
 
-def keys_of(folder: Path) -> list[str]:
+def all_keys(folder: Path) -> list[str]:
     more = ("problem_type", "num_labels", "id2label", "hidden_act", "n_inner", "afn", "tie_word_embeddings")
     return sorted({*json.loads((folder / "config.json").read_text()), *more} - {"model_type"})
 
 
-def tried(kind: str, values: int, tmp_path: Path) -> None:
-    """Put some odd values under each key, and load the folder."""
+def try_values(kind: str, values: int, tmp_path: Path) -> None:
+    """Set odd values for each key, and load the folder."""
     rng, folder = random.Random(kind), tmp_path / "folder"
     if kind == "GPT2LMHeadModel":
         gpt_folder(random_gpt(), folder)
     else:
         save_folder(random_bert(kind), folder)
     text, errors = (folder / "config.json").read_text(), list[str]()
-    for key in keys_of(folder):
+    for key in all_keys(folder):
         for value in rng.sample(ODD, values):
             (folder / "config.json").write_text(json.dumps({**json.loads(text), key: value}))
             try:
@@ -145,13 +145,13 @@ KINDS = ["BertForTokenClassification", "BertForSequenceClassification", "BertMod
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_odd_config_values_are_accepted_or_refused_by_name(kind: str, tmp_path: Path) -> None:
-    tried(kind, 1, tmp_path)
+    try_values(kind, 1, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_config_values_are_accepted_or_refused_by_name(kind: str, tmp_path: Path) -> None:
-    tried(kind, len(ODD), tmp_path)
+    try_values(kind, len(ODD), tmp_path)
 
 
 @pytest.mark.parametrize("labels", [3, [], ["a", ""], ["a", "a"], [1, 2], None, "ab"])

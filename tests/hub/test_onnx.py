@@ -1,4 +1,4 @@
-"""Models as ONNX files: the same numbers in onnxruntime, at lengths and numbers of texts that were not exported."""
+"""ONNX export: equal outputs in onnxruntime, at other batch sizes and lengths than exported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ort = pytest.importorskip("onnxruntime", reason="ONNX files need `pip install 'h
 pytest.importorskip("onnxscript", reason="ONNX files need `pip install 'heedful[onnx]'`")
 
 
-def exported(found: Pretrained, file: Path) -> Any:
+def export(found: Pretrained, file: Path) -> Any:
     outputs = write_onnx(file, found)
     session = ort.InferenceSession(str(file))
     assert [output.name for output in session.get_outputs()] == outputs
@@ -32,7 +32,7 @@ def exported(found: Pretrained, file: Path) -> Any:
 def test_onnx_outputs_equal_the_model_at_any_size(tmp_path: Path) -> None:
     model = random_bert("BertForPreTraining")
     found = pretrained(save_folder(model, tmp_path / "theirs"))._replace(pooling="mean", normalize=True)
-    session = exported(found, tmp_path / "model.onnx")
+    session = export(found, tmp_path / "model.onnx")
     for rows, length in ((1, 1), (2, 7), (3, 32), (5, 10)):
         given = batch(rows, length) | ({"attention_mask": torch.ones(1, 1, dtype=torch.long)} if length == 1 else {})
         told = session.run(None, {name: value.numpy() for name, value in given.items()})
@@ -75,8 +75,8 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 SIDES = {"left": [[0] * 4 + [1] * 4], "between": [[0, 1, 0, 0, 1, 1, 0, 1]], "wide": [[0] * 30 + [1] * 4 + [0] * 7]}
 
 
-def of_the_tokens_alone(run: Callable[[dict[str, Tensor]], dict[str, Tensor]], side: str) -> None:
-    """The outputs for four tokens are those without padding."""
+def assert_padding_is_ignored(run: Callable[[dict[str, Tensor]], dict[str, Tensor]], side: str) -> None:
+    """The outputs for four tokens equal those without padding."""
     ids, segments = torch.tensor([[3, 9, 4, 7]]), torch.tensor([[0, 1, 1, 0]])
     real = torch.tensor(SIDES[side])
     alone = run({"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": segments})
@@ -100,18 +100,18 @@ def test_padding_anywhere_changes_nothing(kind: str, side: str, tmp_path: Path) 
     def run(given: dict[str, Tensor]) -> dict[str, Tensor]:
         return dict(zip(module.outputs, module(*given.values()), strict=True))
 
-    of_the_tokens_alone(run, side)
+    assert_padding_is_ignored(run, side)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", HEADED)
 def test_padding_anywhere_changes_nothing_in_the_file(kind: str, tmp_path: Path) -> None:
     found = pretrained(save_folder(random_bert(kind), tmp_path / "theirs"))._replace(pooling="first", normalize=True)
-    session = exported(found, tmp_path / "model.onnx")
+    session = export(found, tmp_path / "model.onnx")
 
     def run(given: dict[str, Tensor]) -> dict[str, Tensor]:
         told = session.run(None, {name: value.numpy() for name, value in given.items()})
         return {output.name: torch.from_numpy(value) for output, value in zip(session.get_outputs(), told, strict=True)}
 
     for side in SIDES:
-        of_the_tokens_alone(run, side)
+        assert_padding_is_ignored(run, side)

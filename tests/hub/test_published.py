@@ -33,7 +33,7 @@ def package(name: str, *below: str) -> Path:
     return Path(spec.submodule_search_locations[0]).joinpath(*below)
 
 
-def model_of(found: Pretrained) -> Any:
+def hugging_face_model(found: Pretrained) -> Any:
     _, config, tensors, _ = task_model(found)
     model = build(config).eval()
     model.load_state_dict(tensors)
@@ -51,7 +51,7 @@ def test_a_published_sentence_encoder_round_trips_bit_for_bit(tmp_path: Path) ->
     text = "A panda eats bamboo; Newton and Leibniz wrote calculus. Äpfel, naïve 東京!"
     ids = [found.tokenizer.cls, *found.tokenizer.encode(text).ids, found.tokenizer.sep]
     assert ids == words(text, truncation=False, padding=False)["input_ids"]
-    ours, given = model_of(found), torch.tensor([ids])
+    ours, given = hugging_face_model(found), torch.tensor([ids])
     with torch.no_grad():
         told, x = theirs(given), ours(given)
     close(told.last_hidden_state, x)
@@ -65,7 +65,7 @@ def test_a_published_sentence_encoder_round_trips_bit_for_bit(tmp_path: Path) ->
 
 @pytest.fixture
 def reaction(tmp_path: Path) -> Any:
-    """A pickled model read by the limited program, and the same written as safetensors."""
+    """A pickled model read by the restricted process, and the same as safetensors."""
 
     def read(name: str) -> tuple[Pretrained, Path]:
         found = pretrained(package("rxnfp", "models", "transformers", name), read_any_weights)
@@ -75,8 +75,8 @@ def reaction(tmp_path: Path) -> Any:
     return read
 
 
-def spelled(found: Pretrained) -> torch.Tensor:
-    """The ids of the reaction, letter by letter as its model was trained."""
+def character_ids(found: Pretrained) -> torch.Tensor:
+    """The ids of the reaction, character by character, as in the model's training."""
     assert found.tokenizer is not None
     number = {piece: index for index, piece in enumerate(found.tokenizer.pieces(range(found.tokenizer.vocab)))}
     return torch.tensor([[number[piece] for piece in ("[CLS]", *SMILES.findall(PAIR), "[SEP]")]])
@@ -85,7 +85,7 @@ def spelled(found: Pretrained) -> torch.Tensor:
 def test_a_pickled_model_with_both_heads_equals_transformers(reaction: Any) -> None:
     found, folder = reaction("bert_pretrained")
     assert len(found.ledger) == 207
-    ours, ids = model_of(found), spelled(found)
+    ours, ids = hugging_face_model(found), character_ids(found)
     theirs = transformers.BertForPreTraining.from_pretrained(folder).eval()
     right = 0
     with torch.no_grad():
@@ -103,7 +103,7 @@ def test_a_pickled_classifier_equals_transformers(reaction: Any) -> None:
     found, folder = reaction("bert_ft_10k_25s")
     assert found.head is not None
     assert (found.head.kind, len(found.head.labels)) == ("classifier", 50)
-    ours, ids = model_of(found), spelled(found)
+    ours, ids = hugging_face_model(found), character_ids(found)
     theirs = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
     with torch.no_grad():
         close(theirs(ids).logits, ours(ids))
@@ -112,7 +112,7 @@ def test_a_pickled_classifier_equals_transformers(reaction: Any) -> None:
 def test_a_pickled_encoder_without_a_prefix_is_read(reaction: Any) -> None:
     found, folder = reaction("bert_ft")
     assert found.head is None and found.config.pooler and not found.config.masked_words
-    ours, ids = model_of(found), spelled(found)
+    ours, ids = hugging_face_model(found), character_ids(found)
     theirs = transformers.BertModel.from_pretrained(folder).eval()
     with torch.no_grad():
         close(theirs(ids).last_hidden_state, ours(ids))

@@ -1,4 +1,4 @@
-"""RoBERTa beside that of `transformers`: the same logits, tokens and folders, there and back."""
+"""RoBERTa compared with `transformers`: equal logits and tokens, and folders that round-trip."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEADS = (
 
 
 def random_roberta(kind: str = "RobertaModel", **changes: Any) -> Any:
-    """A model of `transformers`, every number of it random, biases and norms too."""
+    """A model of `transformers` with random parameters, biases and norms included."""
     settings: dict[str, Any] = {
         "vocab_size": TOKENIZER.vocab, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
         "intermediate_size": 40, "max_position_embeddings": 34, "type_vocab_size": 1, "pad_token_id": 1,
@@ -52,7 +52,7 @@ def random_roberta(kind: str = "RobertaModel", **changes: Any) -> Any:
 
 
 def save_folder(model: Any, folder: Path) -> Path:
-    """The folder that `transformers` writes of a model, with our tokenizer's files beside it."""
+    """Save a model with `transformers`, and the files of our tokenizer beside it."""
     model.save_pretrained(folder)
     for name, text in TOKENIZER.files(32).items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -60,15 +60,15 @@ def save_folder(model: Any, folder: Path) -> Path:
 
 
 def batch(side: str, rows: int = 3, length: int = 9) -> dict[str, Tensor]:
-    """Ids, the first row padded on a side."""
+    """Ids; the first row is padded on one side."""
     ids = torch.randint(4, TOKENIZER.vocab, (rows, length))
     mask = torch.ones_like(ids)
     mask[0, slice(length // 2, None) if side == "right" else slice(length // 2)] = 0
     return {"input_ids": torch.where(mask == 1, ids, 1), "attention_mask": mask}
 
 
-def said(found: Pretrained, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What our model says of a batch, by the names of `transformers`."""
+def outputs(found: Pretrained, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The outputs of our model for a batch, by their names in `transformers`."""
     _, config, tensors, _ = task_model(found)
     model: Any = build(config).eval()
     model.load_state_dict(tensors)
@@ -94,14 +94,14 @@ def near(ours: Tensor, theirs: Tensor) -> bool:
     return bool((ours - theirs).abs().max() <= 1e-5 * theirs.abs().max())
 
 
-def compared(model: Any, found: Pretrained, side: str) -> None:
-    """Everything that both say of real tokens is the same."""
+def assert_equal_outputs(model: Any, found: Pretrained, side: str) -> None:
+    """The outputs of both models are equal for all tokens but padding."""
     given = batch(side)
     real = given["attention_mask"].bool()
     choices = type(model).__name__.endswith("MultipleChoice")
     with torch.no_grad():
         theirs = dict(model(**({name: value[:, None] for name, value in given.items()} if choices else given)))
-    ours = said(found, given)
+    ours = outputs(found, given)
     assert theirs.keys() <= ours.keys()
     for name, value in theirs.items():
         each = value.shape[:2] == real.shape  # one for each token
@@ -117,7 +117,7 @@ def compared(model: Any, found: Pretrained, side: str) -> None:
 def test_each_roberta_head_equals_transformers_and_round_trips(kind: str, side: str, tmp_path: Path) -> None:
     model = random_roberta(kind)
     found = pretrained(save_folder(model, tmp_path / "theirs"))
-    compared(model, found, side)
+    assert_equal_outputs(model, found, side)
     write(tmp_path / "back", found)
     before = safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors")
     after = safetensors.torch.load_file(tmp_path / "back" / "model.safetensors")
@@ -125,7 +125,7 @@ def test_each_roberta_head_equals_transformers_and_round_trips(kind: str, side: 
     assert all(torch.equal(before[name], value) for name, value in after.items())
     again, report = getattr(transformers, kind).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not any(report.values()) and again.config.architectures == [kind]
-    compared(again.eval(), found, side)
+    assert_equal_outputs(again.eval(), found, side)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -143,7 +143,7 @@ def test_logits_of_random_configurations_equal_transformers(seed: int, tmp_path:
         hidden_act=chance.choice(("gelu", "gelu_new", "relu", "silu")),
         layer_norm_eps=chance.choice((1e-5, 1e-12, 1e-3)),
     )
-    compared(model, pretrained(save_folder(model, tmp_path / "theirs")), chance.choice(("left", "right")))
+    assert_equal_outputs(model, pretrained(save_folder(model, tmp_path / "theirs")), chance.choice(("left", "right")))
 
 
 def test_published_sizes() -> None:

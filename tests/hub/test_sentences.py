@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: pooling, normalisation and length, there and back."""
+"""sentence-transformers folders: pooling, normalization and maximum length round-trip."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heedful.hub.folder import read_config
 from heedful.hub.sentence_transformers import SentenceConfig, sentence_files
 
 
-def told(folder: Path, files: dict[str, str]) -> Path:
+def sentence_config(folder: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
@@ -28,7 +28,7 @@ def told(folder: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_sentence_settings_round_trip(pooling: Any, normalize: bool, tmp_path: Path) -> None:
-    folder = told(
+    folder = sentence_config(
         save_folder(random_bert(), tmp_path / "theirs"),
         sentence_files(24, SentenceConfig(pooling=pooling, normalize=normalize), 16),
     )
@@ -41,7 +41,7 @@ def test_sentence_settings_round_trip(pooling: Any, normalize: bool, tmp_path: P
 
 def test_lowercase_and_default_prompt_round_trip(tmp_path: Path) -> None:
     settings = SentenceConfig(pooling="mean", lowercase=True, prompt="Cab: ")
-    folder = told(save_folder(random_bert(), tmp_path / "theirs"), sentence_files(24, settings, 16))
+    folder = sentence_config(save_folder(random_bert(), tmp_path / "theirs"), sentence_files(24, settings, 16))
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     found = pretrained(folder)
     assert (found.lowercase, found.prompt) == (True, "Cab: ") and found.sentences.prompt == settings.prompt
@@ -69,7 +69,7 @@ def test_an_encoder_in_a_subfolder_is_found(tmp_path: Path) -> None:
     files = sentence_files(24, SentenceConfig(pooling="mean"), 16)
     modules = json.loads(files["modules.json"])
     modules[0]["path"] = "0_Transformer"
-    told(tmp_path / "whole", {**files, "modules.json": json.dumps(modules)})
+    sentence_config(tmp_path / "whole", {**files, "modules.json": json.dumps(modules)})
     save_folder(random_bert(), tmp_path / "whole" / "0_Transformer")
     (tmp_path / "whole" / "sentence_bert_config.json").rename(
         tmp_path / "whole" / "0_Transformer" / "sentence_bert_config.json"
@@ -95,7 +95,7 @@ def test_an_encoder_in_a_subfolder_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_sentence_settings_are_refused(name: str, text: str, words: str, tmp_path: Path) -> None:
-    folder = told(
+    folder = sentence_config(
         save_folder(random_bert(), tmp_path / "theirs"),
         {**sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16), name: text},
     )
@@ -105,7 +105,7 @@ def test_unsupported_sentence_settings_are_refused(name: str, text: str, words: 
 
 @pytest.mark.parametrize("path", ["../other", "/etc"])
 def test_modules_outside_the_folder_are_refused(path: str, tmp_path: Path) -> None:
-    folder = told(
+    folder = sentence_config(
         save_folder(random_bert(), tmp_path / "theirs"),
         sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16),
     )

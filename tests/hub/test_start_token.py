@@ -1,4 +1,4 @@
-"""Texts of a published GPT-2 go on as `transformers` has them, from the bare prompt; runs of ours keep their start."""
+"""The start token: published GPT-2s continue the bare prompt as in `transformers`; Heedful's runs keep theirs."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+def run_command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr("sys.argv", ["heedful", *words])
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
 
 
-def bare(folder: Path, prompt: str) -> list[int]:
-    """What `transformers` writes after a prompt, or after nothing."""
+def hugging_face_completion(folder: Path, prompt: str) -> list[int]:
+    """The completion of a prompt, or of nothing, by `transformers`."""
     model, words = (kind.from_pretrained(folder) for kind in (transformers.GPT2LMHeadModel, transformers.AutoTokenizer))
     given = {"input_ids": torch.tensor([ids])} if (ids := words(prompt)["input_ids"]) else {}
     start = len(ids) or 1
@@ -66,7 +66,7 @@ def bare(folder: Path, prompt: str) -> list[int]:
 def test_without_a_start_token_generation_equals_transformers(published: Path) -> None:
     writer = heedful.load(published, "cpu")
     written = writer.generate(["", *PROMPTS], temperature=0.0, length=12)
-    assert [one.ids for one in written] == [bare(published, prompt) for prompt in ["", *PROMPTS]]
+    assert [one.ids for one in written] == [hugging_face_completion(published, prompt) for prompt in ["", *PROMPTS]]
     assert writer.generate(PROMPTS[:1], beams=3, length=5)[0].log_probability < 0
     writer.start_token = True
     changed = writer.generate(PROMPTS, temperature=0.0, length=12)
@@ -100,7 +100,7 @@ def test_an_empty_prompt_without_start_token_is_noted(
     texts = []
     for options in ([], ["--no-start-token"], ["--start-token"]):
         command = ("generate", str(published), "the child", "--greedy", "--length", "12", "--json", *options)
-        assert asked(monkeypatch, *command) == 0
+        assert run_command(monkeypatch, *command) == 0
         texts.append(json.loads(capsys.readouterr().out)["added"])
     assert (
         texts[0]
@@ -108,9 +108,9 @@ def test_an_empty_prompt_without_start_token_is_noted(
         == heedful.load(published, "cpu").generate(["the child"], length=12, temperature=0.0)[0].completion
     )
     assert texts[2] != texts[0]
-    assert asked(monkeypatch, "generate", str(published), "", "--greedy", "--length", "2") == 0
+    assert run_command(monkeypatch, "generate", str(published), "", "--greedy", "--length", "2") == 0
     assert "so the model starts from <|endoftext|>" in capsys.readouterr().err
-    assert asked(monkeypatch, "predict-word", "the child ___", "--causal", str(published), "--start-token") == 0
+    assert run_command(monkeypatch, "predict-word", "the child ___", "--causal", str(published), "--start-token") == 0
     assert "causal" in capsys.readouterr().out
 
 
@@ -123,16 +123,16 @@ def test_the_start_token_of_a_run_survives_conversion(
     assert writer.start_token and convert(monkeypatch, ours, tmp_path / "hf") == 0
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     assert words("The child")["input_ids"] == writer.read_ids("The child")
-    assert bare(tmp_path / "hf", "The child")[:6] == text
+    assert hugging_face_completion(tmp_path / "hf", "The child")[:6] == text
     assert convert(monkeypatch, tmp_path / "hf", tmp_path / "back") == 0
     for folder in (tmp_path / "hf", tmp_path / "back"):
         again = heedful.load(folder, "cpu")
         assert again.start_token and again.generate(["The child"], temperature=0.0, length=6)[0].ids == text
     writer.start_token = False
-    assert writer.read_ids("The child") == writer.read_ids("The child", special=True) == pairs_of(writer, "The child")
+    assert writer.read_ids("The child") == writer.read_ids("The child", special=True) == train_bpe(writer, "The child")
 
 
-def pairs_of(writer: TextGenerator, text: str) -> list[int]:
+def train_bpe(writer: TextGenerator, text: str) -> list[int]:
     found: list[int] = writer.tokenizer.ids([text])[0]
     return found
 

@@ -1,4 +1,4 @@
-"""Tokenizers of folders with settings of any kind: the ids of `transformers`, or a refusal with its reason."""
+"""Tokenizer folders with all kinds of settings: the ids of `transformers`, or an error with its reason."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ ADDED: list[list[dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def made(
+def write_folder(
     folder: Path, config: dict[str, Any], beside: dict[str, Any], normalizer: dict[str, Any] | None,
     added: list[dict[str, Any]], layout: Any = LAYOUT,
 ) -> Path:  # fmt: skip
-    """A folder with the files of a tokenizer, and nothing else of a model but its kind."""
+    """Write a folder with the files of a tokenizer, and only the type of a model."""
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "bert"}')
     if config:
@@ -104,7 +104,7 @@ def made(
     return folder
 
 
-def agreed(folder: Path) -> bool:
+def is_read_equally(folder: Path) -> bool:
     """Whether a folder is read; if so, texts, pairs and special tokens must have the ids of `transformers`."""
     refusal = None
     try:
@@ -161,13 +161,13 @@ def test_tokenizer_settings_are_followed_or_refused(config: dict[str, Any], tmp_
         follows = follows and config.get("tokenizer_class") != "BertJapaneseTokenizer"
         if normalizer is None and config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
             continue  # which need a tokenizer.json
-        assert agreed(made(tmp_path / str(number), config, {}, normalizer, [])) == follows
+        assert is_read_equally(write_folder(tmp_path / str(number), config, {}, normalizer, [])) == follows
 
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
 def test_added_token_files_are_followed_or_refused(normalizer: Any, tmp_path: Path) -> None:
     for number, beside in enumerate(FILES):
-        read = agreed(made(tmp_path / str(number), {"do_lower_case": True}, beside, normalizer, []))
+        read = is_read_equally(write_folder(tmp_path / str(number), {"do_lower_case": True}, beside, normalizer, []))
         assert read == (beside is not FILES[-1])
 
 
@@ -178,28 +178,37 @@ def test_added_tokens_are_not_split(added: list[dict[str, Any]], tmp_path: Path)
     for number, config in enumerate(
         ({"do_lower_case": True}, {"added_tokens_decoder": names | decoder}, {"tokenizer_class": "TokenizersBackend"})
     ):
-        read = agreed(made(tmp_path / str(number), config, {}, {"lowercase": True}, added))
+        read = is_read_equally(write_folder(tmp_path / str(number), config, {}, {"lowercase": True}, added))
         assert read == (added not in (ADDED[3], ADDED[5]))
 
 
 @pytest.mark.parametrize("layout", [None, processors.TemplateProcessing("$A [SEP]", "$A $B:1", [("[SEP]", 3)])])
 def test_a_layout_other_than_berts_is_refused_unless_overridden(layout: Any, tmp_path: Path) -> None:
-    own = made(tmp_path / "own", {"tokenizer_class": "TokenizersBackend"}, {}, {"lowercase": True}, [], layout)
+    own = write_folder(tmp_path / "own", {"tokenizer_class": "TokenizersBackend"}, {}, {"lowercase": True}, [], layout)
     with pytest.raises(UserError, match="'s special tokens"):
         find_tokenizer(own, 1000)
-    assert agreed(made(tmp_path / "bert", {"do_lower_case": True}, {}, {"lowercase": True}, [], layout))
+    assert is_read_equally(
+        write_folder(tmp_path / "bert", {"do_lower_case": True}, {}, {"lowercase": True}, [], layout)
+    )
     bert = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    assert agreed(made(tmp_path / "same", {"tokenizer_class": "TokenizersBackend"}, {}, {"lowercase": True}, [], bert))
+    assert is_read_equally(
+        write_folder(tmp_path / "same", {"tokenizer_class": "TokenizersBackend"}, {}, {"lowercase": True}, [], bert)
+    )
 
 
 def test_overridden_tokenizer_settings_are_noted(tmp_path: Path) -> None:
-    found = find_tokenizer(made(tmp_path / "a", {}, {}, {"lowercase": False}, []), 1000)
+    found = find_tokenizer(write_folder(tmp_path / "a", {}, {}, {"lowercase": False}, []), 1000)
     assert found.notes == (
         "tokenizer.json has lowercase false, but tokenizer_config.json does not set do_lower_case: true is used, "
         "as in `transformers`",
     )
-    assert find_tokenizer(made(tmp_path / "b", {"do_lower_case": True}, {}, {"lowercase": False}, []), 1000).notes == ()
-    assert "vocab.txt has capital letters" in find_tokenizer(made(tmp_path / "c", {}, {}, None, []), 1000).notes[0]
+    assert (
+        find_tokenizer(write_folder(tmp_path / "b", {"do_lower_case": True}, {}, {"lowercase": False}, []), 1000).notes
+        == ()
+    )
+    assert (
+        "vocab.txt has capital letters" in find_tokenizer(write_folder(tmp_path / "c", {}, {}, None, []), 1000).notes[0]
+    )
 
 
 @pytest.mark.slow
@@ -212,5 +221,5 @@ def test_many_combinations_of_settings_are_followed_or_refused(tmp_path: Path) -
         more = rng.choice(CONFIGS)
         if "tokenizer_class" not in more:
             config = {**config, **more}
-        read += agreed(made(tmp_path / str(number), config, beside, normalizer, added))
+        read += is_read_equally(write_folder(tmp_path / str(number), config, beside, normalizer, added))
     assert 50 < read < 350

@@ -379,7 +379,7 @@ def test_a_file_swapped_for_a_link_is_damage(folder: Path) -> None:
     (path / "state.json").symlink_to(folder.parent / "elsewhere.json")
     with RunFolder.create_or_open(folder, RECIPE) as run:
         assert_is(run.latest(), 1)
-        assert "plain file" in run.damaged[0].reason
+        assert "regular file" in run.damaged[0].reason
 
 
 def test_a_checkpoint_under_the_name_of_another_step_is_damage(folder: Path) -> None:

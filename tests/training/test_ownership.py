@@ -185,7 +185,7 @@ def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path, name: s
     else:
         victim.write_text("precious")
     (folder / name).symlink_to(victim)
-    with pytest.raises(UserError, match=rf"{name}: this is a link, and nothing is written through it"):
+    with pytest.raises(UserError, match=rf"{name}: this is a link, and Heedful does not write through links"):
         RunFolder.create_or_open(folder, RECIPE)
     assert list(victim.iterdir()) == [] if name == "checkpoints" else victim.read_text() == "precious"
 
