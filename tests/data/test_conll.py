@@ -114,7 +114,7 @@ def test_a_missing_column_is_reported(tmp_path: Path, settings: dict[str, int]) 
 @pytest.mark.parametrize("tag", ["NNP", "B", "B-", "X-PER", "o"])
 def test_an_invalid_chunk_tag_is_reported(tmp_path: Path, tag: str) -> None:
     error = problem(tmp_path, f"EU I-ORG\nrejects {tag}\n")
-    assert (error.message, error.where, error.found) == ("this is not a tag", f"{tmp_path}/train.txt:2", repr(tag))
+    assert (error.message, error.where, error.found) == ("this is not a chunk tag", f"{tmp_path}/train.txt:2", repr(tag))
 
 
 def test_other_tags_are_unchanged(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_chunk_detection_can_be_overridden(tmp_path: Path, chunks: bool | None, 
     (tmp_path / "train.txt").write_text("EU I-ORG\nrejects NNP\n")
     data = Conll(root=str(tmp_path), train="train.txt", valid="train.txt", chunks=chunks)
     if tags is None:
-        with pytest.raises(UserError, match=r"train\.txt:2: this is not a tag") as error:
+        with pytest.raises(UserError, match=r"train\.txt:2: this is not a chunk tag") as error:
             data.read("train")
         assert "data.chunks: false" in str(error.value.todo)
     else:

@@ -121,7 +121,7 @@ def test_missing_files_are_reported(tmp_path: Path) -> None:
         f"{tmp_path}/folder": "this is a folder",
         f"{tmp_path}/empty": "this file is empty",
         f"{tmp_path}/good/inside": "there is no such file",
-        f"{tmp_path}/{'x' * 300}": "this file cannot be reached: File name too long",
+        f"{tmp_path}/{'x' * 300}": "this file cannot be accessed: File name too long",
     }
     assert "no such file" in error_for(data).message
     assert "folder" in error_for(data, "valid").message
@@ -176,7 +176,7 @@ def test_jsonl(tmp_path: Path) -> None:
     [
         (b'{"source": "a", "target" "b"}', ":2:26", "not JSON"),
         (b'{"source": "a", "tgt": "b"}', ":2", "'target' is missing"),
-        (b'{"source": 3, "target": "b"}', ":2", "'source' holds is not a string"),
+        (b'{"source": 3, "target": "b"}', ":2", "the value of 'source' is not a string"),
         (b'["a", "b"]', ":2", "not a JSON object"),
         (b'{"source": ' + b"[" * 40_000, ":2", "cannot be read"),
         (b'{"source": ' + b"1" * 5000 + b"}", ":2", "cannot be read"),

@@ -109,7 +109,7 @@ def test_number_words_in_several_languages_need_no_file() -> None:
         ("text\tlabel\na\t1\nb\t1\t2\n", {}, ":3", "different number of columns"),
         ("sentence\tlabel\na\t1\n", {}, ":1:1", "no column 'text'"),
         ("text\tlabel\na\t1\n", {"label": 2}, ":1:1", "no column 2"),
-        ("text\tlabel\n \t1\n", {}, "", "no text to read"),
+        ("text\tlabel\n \t1\n", {}, "", "there are no texts"),
         ("\n\n", {}, "", "there are no texts"),
     ],
 )

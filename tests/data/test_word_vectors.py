@@ -151,7 +151,7 @@ def test_neighbours_are_by_cosine_without_the_word_itself() -> None:
     assert [one.word for one in vectors.neighbours(np.array([0, 1]), 1)] == ["c"]
     assert len(vectors.neighbours("a", 100)) == 4
     assert vectors.neighbours("a", 1)[0].cosine == pytest.approx(vectors.neighbours("b", 1)[0].cosine)
-    with pytest.raises(ValueError, match="2 numbers"):
+    with pytest.raises(ValueError, match=r"shape \(2,\)"):
         vectors.neighbours(np.zeros(3, np.float32))
 
 
