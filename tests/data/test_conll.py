@@ -114,7 +114,11 @@ def test_a_missing_column_is_reported(tmp_path: Path, settings: dict[str, int]) 
 @pytest.mark.parametrize("tag", ["NNP", "B", "B-", "X-PER", "o"])
 def test_an_invalid_chunk_tag_is_reported(tmp_path: Path, tag: str) -> None:
     error = problem(tmp_path, f"EU I-ORG\nrejects {tag}\n")
-    assert (error.message, error.where, error.found) == ("this is not a chunk tag", f"{tmp_path}/train.txt:2", repr(tag))
+    assert (error.message, error.where, error.found) == (
+        "this is not a chunk tag",
+        f"{tmp_path}/train.txt:2",
+        repr(tag),
+    )
 
 
 def test_other_tags_are_unchanged(tmp_path: Path) -> None:
