@@ -11,7 +11,7 @@ WORKERS ?= 3
 TESTING := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 PAGE := src/heedful/explore/static/index.html
 
-.PHONY: demo test test-all golden machines bench mutants web page screenshots torture format multi30k comparison clean
+.PHONY: demo test test-all golden machines bench mutants docs docs-check web page screenshots torture format multi30k comparison clean
 
 demo: $(INSTALLED) page
 	$(BIN)/heedful demo
@@ -44,6 +44,17 @@ bench: $(INSTALLED)
 # Breaks the code on purpose, one small fault at a time, and checks that the test named for each fails; writes docs/mutants.md.
 mutants: $(INSTALLED)
 	$(TESTING) $(BIN)/python tests/mutants.py
+
+# The documentation as a site, in site/: open site/index.html. Tables of settings are renewed first; a warning is an error.
+docs: $(INSTALLED)
+	$(PIP) --editable '.[docs]'
+	$(BIN)/python docs/settings.py || true
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html -d site/.doctrees docs site
+
+# Every command of the README and the docs, in scratch folders, long ones shortened; every notebook. Writes docs/docs-check.md.
+docs-check: $(INSTALLED) page
+	$(TESTING) $(BIN)/python -m pytest tests/test_docs.py tests/test_notebooks.py
+	$(TESTING) $(BIN)/python tests/docs_check.py
 
 # The explorer's page, from web/ into the package.
 web: $(PAGE)
@@ -93,7 +104,7 @@ comparison: $(INSTALLED)
 	done
 
 clean:
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache web/node_modules src/heedful/explore/static
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache web/node_modules src/heedful/explore/static site
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Heedful needs Python 3.11 or newer, and found: $$(python3 --version 2>&1)."; \

@@ -220,6 +220,17 @@ def test_autoencoder_page_parameter_counts() -> None:
     assert rows == expected
 
 
+def test_the_sidebar_of_the_site_lists_every_page() -> None:
+    sidebar = runpy.run_path(str(ROOT / "docs" / "conf.py"))["SIDEBAR"]
+    listed = ["README", *(name for names in sidebar.values() for name in names.split())]
+    pages = [page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(pages)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 def test_architecture_page_names_existing_code() -> None:
     page = (ROOT / "docs" / "design" / "architecture.md").read_text(encoding="utf-8")
     walks = page.partition("## Four walks")[2].partition("\n## ")[0]

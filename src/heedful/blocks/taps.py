@@ -1,8 +1,8 @@
-"""Taps: named points in a model where a value can be recorded or replaced while it runs.
+"""Taps: named points in a model where a value can be recorded or replaced while it runs::
 
 with watch(model, "decoder.*.cross.weights") as seen:
     model.translate(...)
-seen["decoder.3.cross.weights"]        # the last value there; `seen.all[name]` has every one
+seen["decoder.3.cross.weights"]  # the last value there; `seen.all[name]` has every one
 """
 
 from collections.abc import Callable, Iterator

@@ -1,0 +1,91 @@
+"""The documentation as a site: `make docs` builds it into site/, with warnings as errors. No page needs the network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+project = "Heedful"
+html_title = "Heedful"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+root_doc = "README"
+exclude_patterns = ["**.json", "**.py"]
+html_theme = "furo"
+html_show_sphinx = False
+html_copy_source = False
+html_show_copyright = False
+myst_heading_anchors = 4
+myst_links_external_new_tab = True
+suppress_warnings = ["myst.header"]  # a page of settings has #### below #
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+highlight_language = "text"
+
+# The pages in the order of the sidebar. One that is missing here fails the build.
+SIDEBAR = {
+    "Start": "start which-model glossary",
+    "Tutorials": """tutorials/translate tutorials/recurrent tutorials/language-model tutorials/generate tutorials/gpt2
+        tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune tutorials/own-csv tutorials/embed
+        tutorials/word-vectors tutorials/trees tutorials/autoencoders tutorials/images tutorials/maps""",
+    "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume how-to/decode how-to/distributed
+        how-to/convert how-to/explorer how-to/explorer-views how-to/own-model how-to/own-loop how-to/plots
+        how-to/scikit-learn""",
+    "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
+        python/language-models python/encoders python/autoencoders python/word-vectors""",
+    "API": "api/heedful api/blocks api/models api/decode api/training api/data",
+    "Settings and commands": """reference/README reference/recipes reference/tasks reference/data-text
+        reference/data-labelled reference/data-images reference/tokenizers reference/models reference/heads
+        reference/training reference/decoding reference/commands""",
+    "Models": """models/transformer models/seq2seq models/bert models/roberta models/gpt models/conv_classifier
+        models/autoencoder""",
+    "Lectures": """lectures lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon recurrent encoders
+        claims""",
+    "Results": """results results/translation results/language-models results/classification results/autoencoders
+        results/speed-gpu results/speed-cpu results/notes""",
+    "Project": "reliability mutants docs-check design/architecture design/mechanisms design/readers",
+}
+OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:CONTRIBUTING|CHANGELOG)\.md|[\w/]+)(?:#[\w-]*)?\)")
+
+CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\w$\\])\$([^$\s](?:[^$\n]*[^$\s])?)\$(?![\w$])", re.DOTALL)
+
+
+def write_math(text: str) -> str:
+    """Formulas between dollar signs as MathML, which browsers draw by themselves."""
+    from latex2mathml.converter import convert
+
+    pieces: list[str] = []
+    last = 0
+
+    def math(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return convert(found[2])
+        return "\n\n" + convert(" ".join(found[1].split()), display="block") + "\n\n"
+
+    for code in CODE.finditer(text):
+        pieces += [MATH.sub(math, text[last : code.start()]), code[0]]
+        last = code.end()
+    return "".join([*pieces, MATH.sub(math, text[last:])])
+
+
+def prepare_page(app: Any, name: str, source: list[str]) -> None:
+    """Formulas, links to what is not part of the site, and on the first page the sidebar."""
+    source[0] = OUTSIDE.sub(r"\1 (`\2`)", write_math(source[0]))
+    if name == root_doc:
+        for title, pages in SIDEBAR.items():
+            lines = "\n".join(pages.split())
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{lines}\n```\n"
+
+
+def write_index(app: Any, error: Exception | None) -> None:
+    """The first page under the name that servers and browsers look for."""
+    if error is None and app.builder.name == "html":
+        shutil.copy(Path(app.outdir, "README.html"), Path(app.outdir, "index.html"))
+
+
+def setup(app: Any) -> None:
+    """Register the changes above."""
+    app.connect("source-read", prepare_page)
+    app.connect("build-finished", write_index)
