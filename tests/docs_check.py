@@ -46,13 +46,15 @@ NOT_RUN = {
 }
 # What is appended to a command, or replaced in it, so that it takes seconds. The first that matches is used.
 SHORTER = {
-    r"heedful demo": "heedful train numbers data.train=200 data.valid=10 data.test=10 train.budget.steps=2 --run runs/demo",
+    r"heedful demo": "heedful train numbers data.train=200 data.valid=10 data.test=10 train.budget.steps=2 "
+    "--run runs/demo",
     r"heedful train numbers(-rnn)?( |$)": "+ data.train=200 data.valid=10 data.test=10 train.budget.steps=2",
     r"heedful train number-languages": "+ data.train=200 data.valid=10 data.test=10 train.budget.steps=2",
     r"heedful train (translate|my|runs/my/recipe)\S* ?": "+ train.budget.steps=2 train.save_every=2",
     r"heedful train ": "+ train.budget.steps=2",
     r"heedful figure (recall|length|alignment|nopos)": "+ steps=3",
-    r"heedful scaling ": "heedful scaling gpt-prose --sizes 1x16,2x16 --tokens 1e4,2e4 --out runs/sweep model.context=16",
+    r"heedful scaling ": "heedful scaling gpt-prose --sizes 1x16,2x16 --tokens 1e4,2e4 --out runs/sweep "
+    "model.context=16",
     r"heedful explore .*": "+ --no-browser, until the page is served, then Ctrl-C",
 }
 # What stands for a file or folder of the reader's.
@@ -240,7 +242,7 @@ def run(command: str, folder: Path, limit: float = 300) -> tuple[int, str]:
 
 
 def start(command: str, folder: Path, output: int) -> int:
-    """Start a command in a process group of its own; `heedful` without a new interpreter, since imports take seconds."""
+    """Start a command in a process group of its own; `heedful` without a new interpreter: imports take seconds."""
     words = shlex.split(command)
     if process := os.fork():
         return process
@@ -273,7 +275,7 @@ def start(command: str, folder: Path, output: int) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Run the commands of the pages whose path contains one of the words, or of all; write the counts if all were run."""
+    """Run the commands of the pages whose path contains one of the words, or of all; then write the counts."""
     chosen = [page for page in pages() if not words or any(word in page.as_posix() for word in words)]
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
@@ -336,9 +338,9 @@ def report(counts: Counter[str], reasons: Counter[str]) -> str:
     lines = [
         "# Commands that were run",
         "",
-        "`make docs-check` runs every command in the `sh` blocks of the README and of these pages, page by page, each in a scratch",
-        "folder with small files, and fails if one does not exit with 0. What the commands print is not compared; the snippets of",
-        "Python pages and their outputs are, by `make test`. This page is written by `tests/docs_check.py`.",
+        "`make docs-check` runs every command in the `sh` blocks of the README and of these pages, page by page,",
+        "each in a scratch folder with small files, and fails if one does not exit with 0. The output is not compared;",
+        "the snippets of Python pages and their outputs are, by `make test`. Written by `tests/docs_check.py`.",
         "",
         f"**{counts['commands']} commands: {counts['run']} run ({counts['shortened']} of them shortened), "
         f"{counts['not run']} not run, 0 failed.** A command that a page repeats is run once.",
