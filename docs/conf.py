@@ -23,15 +23,15 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 highlight_language = "text"
 
-# The pages in the order of the sidebar. One that is missing here fails the build.
+# The pages in the order of the sidebar; those that are not listed come last.
 SIDEBAR = {
     "Start": "start which-model glossary",
     "Tutorials": """tutorials/translate tutorials/recurrent tutorials/language-model tutorials/generate tutorials/gpt2
         tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune tutorials/own-csv tutorials/embed
         tutorials/word-vectors tutorials/trees tutorials/autoencoders tutorials/images tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume how-to/decode
-        how-to/distributed how-to/convert how-to/explorer how-to/explorer-views how-to/own-model how-to/own-loop how-to/plots
-        how-to/scikit-learn""",
+        how-to/distributed how-to/convert how-to/explorer how-to/explorer-views how-to/own-model how-to/own-loop
+        how-to/plots how-to/scikit-learn""",
     "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
         python/language-models python/encoders python/autoencoders python/word-vectors""",
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",
@@ -40,8 +40,8 @@ SIDEBAR = {
         reference/training reference/decoding reference/commands""",
     "Models": """models/transformer models/seq2seq models/bert models/roberta models/gpt models/conv_classifier
         models/autoencoder""",
-    "Lectures": """lectures lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon recurrent encoders
-        claims""",
+    "Lectures": """lectures lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon lectures/takeaways
+        lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders
         results/speed-gpu results/speed-cpu results/notes""",
     "Project": "reliability mutants docs-check design/architecture design/mechanisms design/readers",
@@ -74,7 +74,9 @@ def prepare_page(app: Any, name: str, source: list[str]) -> None:
     """Formulas, links to what is not part of the site, and on the first page the sidebar."""
     source[0] = OUTSIDE.sub(r"\1 (`\2`)", write_math(source[0]))
     if name == root_doc:
-        for title, pages in SIDEBAR.items():
+        listed = {page for pages in SIDEBAR.values() for page in pages.split()}
+        others = " ".join(sorted(app.env.found_docs - listed - {root_doc}))
+        for title, pages in (SIDEBAR | ({"More": others} if others else {})).items():
             lines = "\n".join(pages.split())
             source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{lines}\n```\n"
 
