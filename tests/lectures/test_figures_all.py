@@ -35,6 +35,7 @@ TINY: dict[str, tuple[list[str], int]] = {
     "occurrences": (["model={model}", "word=cat", 'sentences=["a cat", "the Cat", "cat cat"]', "maps=2"], 3),
     "cost": (["chips=4"], 5),
     "maps": (["model={run}", "beside={flat}", "points=40", "neighbours=3"], 3),
+    "linear-probes": (["layers=2", "width=4", "steps=2", "probed=100"], 3),
     "pooling": (["size=2"], 3),
 }
 every_figure = pytest.mark.parametrize("name", TINY)

@@ -13,6 +13,7 @@ FIRST_COMMANDS = {
     "heedful demo": "train a small translator in about a minute",
     "heedful recipes": "list the recipes that come with Heedful",
     "heedful train gpt-prose": "train one of them; the same command resumes it",
+    "heedful lectures": "five lectures topic by topic: what to type for each slide",
     "heedful init classify": "write a recipe for your own data",
 }
 

@@ -26,6 +26,7 @@ FIGURES = {
     "occurrences": "a map of a word's occurrences for each layer; needs model=FOLDER",
     "cost": "what it costs to pre-train BERT, beside what was published",
     "maps": "images on a map: t-SNE of their codes, codes of two dimensions, t-SNE of the pixels; needs model=RUN",
+    "linear-probes": "accuracy of a linear classifier on each layer of a network, before and after training",
     "pooling": "what pooling keeps of an image, and what upsampling makes of that",
 }
 

@@ -1,0 +1,40 @@
+"""Row M25 of the claim sheet: representations become linearly separable with depth."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from generators import drain_generator
+from heedful.lectures.linear_probes import PairsOfDigits, Settings, linear_probe, study
+
+
+@pytest.mark.claim("M25")
+def test_accuracy_of_a_linear_probe_grows_with_depth() -> None:
+    _, found = drain_generator(study(Settings(steps=500)))
+    pixels, *layers = found.trained
+    assert pixels < 0.56  # hardly better than guessing
+    assert all(upper > lower + 0.02 for lower, upper in pairwise(found.trained))
+    assert layers[-1] > 0.88
+    assert max(found.untrained) < 0.7 and layers[-1] > found.untrained[-1] + 0.2
+
+
+def test_labels_are_the_parity_of_the_sum_and_both_occur() -> None:
+    pairs = PairsOfDigits("test", 0)
+    x, even = pairs.next(500)
+    assert x.shape == (500, 128) and 0.4 < float(even.double().mean()) < 0.6
+    images = [tuple(image) for image in pairs.pixels.tolist()]
+    for row, right in zip(x[:50], even.tolist(), strict=False):
+        first, second = (pairs.labels[images.index(tuple(half.tolist()))] for half in row.split(64))
+        assert right == (int(first + second) % 2 == 0)
+
+
+def test_probe_separates_what_a_plane_separates_and_nothing_else() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, tested = (torch.randn(2000, 5, generator=generator) for _ in range(2))
+    plane = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0])
+    assert linear_probe(x, (x @ plane > 1).long(), tested, (tested @ plane > 1).long()) > 0.95
+    xor, other = ((each[:, 0] * each[:, 1] > 0).long() for each in (x, tested))
+    assert linear_probe(x, xor, tested, other) < 0.6
