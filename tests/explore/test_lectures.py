@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heedful.lectures.decks import decks, overview, topics
+from heedful.lectures.decks import decks, overview, references, takeaways, topics
 from heedful.lectures.quiz import quiz
 
 
@@ -32,6 +32,12 @@ def test_decks_topics_and_links_to_views(browse: Callable[..., Any], run: Callab
     page.get_by_test_id("grid").wait_for()
     assert "page=" not in page.url and "search=" not in page.url and "view=grid" in page.url
     page.go_back()
+    page.get_by_test_id("search").fill("references")
+    page.get_by_test_id("references").wait_for()
+    assert page.get_by_test_id("references").locator("li").count() == len(references())
+    page.get_by_test_id("search").fill("takeaways")
+    page.get_by_test_id("takeaways").wait_for()
+    assert page.get_by_test_id("takeaways").locator("li").count() == sum(one.deck == "yoon" for one in takeaways())
     page.get_by_test_id("search").fill("zzz")
     page.get_by_text("no topic matches").wait_for()
 
