@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 from heedful.cli.app import COMMANDS, app
+from heedful.data.text.token_text import TokenizedText
 from heedful.lectures import FIGURES
 from heedful.lectures.claims import sheet
 from heedful.runs.recipe import load_recipe, shipped
@@ -62,6 +63,20 @@ def test_runs(heedful: Run, tmp_path: Path) -> None:
         "run": "runs/mine", "kind": "translation gru tsv", "step": 20, "progress": 0.5, "valid": {"bleu": 31.25},
         "test": None,
     }  # fmt: skip
+
+
+def test_tokenize(heedful: Run, tmp_path: Path) -> None:
+    text = "".join(f"line {number} of a text\n" for number in range(300))
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / name).write_text(text)
+    data = "data={kind: text, train: train.txt, valid: valid.txt}"
+    words = ("tokenize", "gpt-prose", "-o", "tokens", data, "tokenizer.vocab=300", "--jobs", "1", "--json")
+    (found,) = records(heedful(*words)[1])
+    assert found["folder"] == "tokens"
+    assert list(found["splits"]) == ["train", "valid"]
+    for split in ("train", "valid"):
+        tokens = len(TokenizedText(folder=str(tmp_path / "tokens")).read(split).ids) - 1  # with a last start token
+        assert found["splits"][split] == {"tokens": tokens, "bytes": len(text), "documents": 1}
 
 
 @pytest.mark.parametrize("words", [("recipes",), ("claims",), ("figure",)])

@@ -1,4 +1,4 @@
-"""Really trained and really published models for the explorer's tests, a server on them, and a real browser."""
+"""Trained and published models for the explorer's tests, a server for them, and a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads switched off: the model without them is the model whose output projection has zeros in their place."""
+"""Head ablation: the model without some heads equals the model with zeros in its output projection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alignment of a translation with its source, and the player that goes through its steps."""
+"""The alignment of a translation with its source, and the player of its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The explorer's server on a real socket, attacked byte by byte; the long form is benchmarks/explorer_load.py."""
+"""The explorer's server on a real socket under attack; benchmarks/explorer_load.py is the long form."""
 
 from __future__ import annotations
 

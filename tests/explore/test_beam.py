@@ -1,4 +1,4 @@
-"""The tree of a beam search: what the library's own search finds, forced or not, in Python and in the page."""
+"""The tree of a beam search against the library's own search, in Python and in the page."""
 
 from __future__ import annotations
 

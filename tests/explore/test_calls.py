@@ -216,6 +216,7 @@ def test_the_largest_requests_take_seconds(explorer: Explorer, view: str, call: 
     assert time.process_time() - began < LATEST
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("count", [4, 5, 20])
 @pytest.mark.parametrize("name", ["gpt", "translation"])
 def test_equal_points_can_be_mapped_without_warnings(explorer: Explorer, name: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Views taken along: one file that opens from the disk with the network off, and pictures with all that is seen."""
+"""Views saved as a file that works offline, and as images."""
 
 from __future__ import annotations
 

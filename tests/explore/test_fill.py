@@ -1,4 +1,4 @@
-"""Masked words: the page shows what the predictor predicts."""
+"""Masked tokens: the page shows the predictions of the predictor."""
 
 from __future__ import annotations
 

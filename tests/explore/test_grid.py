@@ -1,4 +1,4 @@
-"""The wall of all heads: its small pictures, its numbers, its order, and one head enlarged."""
+"""The grid of all heads: thumbnails, statistics, sorting, and one head enlarged."""
 
 from __future__ import annotations
 

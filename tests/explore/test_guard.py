@@ -1,4 +1,4 @@
-"""The guard by itself: what it refuses, whom it lets in, how much it lets happen at once, and what it tells."""
+"""The guard of the server: rejected requests, login, limits, and responses."""
 
 from __future__ import annotations
 

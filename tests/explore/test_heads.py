@@ -1,4 +1,4 @@
-"""The lectures' sentence of the tired animal, in the page: where the heads of a published model look from `it`."""
+"""The heads view with the lectures' sentence of the tired animal: attention weights of a published model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is seen of a model that reads an input, and the packets in which it goes to the page."""
+"""The activations of a model for an input, and the packets that are sent to the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The views on screens of several sizes: the figure first and whole, letters that can be read, few tab stops."""
+"""The views on screens of several sizes: the figure is visible, text is legible, and tab stops are few."""
 
 from __future__ import annotations
 

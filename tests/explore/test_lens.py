@@ -1,4 +1,4 @@
-"""What each layer would predict: the last one predicts what the model does."""
+"""The logit lens: predictions of each layer; those of the last layer are the model's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps of vectors: what the page shows is what the studies and the reader compute."""
+"""Maps of embeddings: the page shows what the lectures and the encoder compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next word: logits of the model itself, and a page that does with them what the library's rules do."""
+"""The next token: logits of the model, and a page that samples as the library does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the page writes numbers."""
+"""How the page formats numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page around the views: its address, keys and looks; what it shows where nothing answers; and hostile words."""
+"""The page around the views: URL, keyboard, an unreachable server, and HTML in texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions and masks: every array that is sent is the library's, and every picture shows that array."""
+"""Positions and masks: arrays are those of the library, and figures show these arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images made again: every picture is the autoencoder's, and the page draws its very bytes."""
+"""Reconstructions: images are those of the autoencoder, and the page draws the same bytes."""
 
 from __future__ import annotations
 

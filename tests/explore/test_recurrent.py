@@ -1,4 +1,4 @@
-"""Recurrent layers over time: gates against the slides, gradients against float64 and against small changes."""
+"""Recurrent layers over time: gates against the equations, gradients against float64 and finite differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in a notebook: every plot is a figure of what the run holds."""
+"""The plots of a run in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run on the page: what is recorded arrives while it trains, resumed runs are read again, and no path is shown."""
+"""The run view: records are shown while it trains, resumed runs are read again, and no path is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is shown at first: examples of its own data for every task, and else a sentence that it can read."""
+"""The default inputs of a model: examples of its own data for every task, or a sentence that it can read."""
 
 from __future__ import annotations
 

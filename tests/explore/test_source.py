@@ -1,4 +1,4 @@
-"""The model's own code with live shapes: the shapes are those of the run, and only the package's files are shown."""
+"""A model's source code with the shapes of a forward pass; only files of the package are shown."""
 
 from __future__ import annotations
 

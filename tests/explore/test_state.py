@@ -1,4 +1,4 @@
-"""What the reader chooses: every choice is in the address, and the browser's way back undoes the last one."""
+"""The state of the page is its URL, and the browser's back button undoes the last choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One attention, step by step: every number is the model's own, and the lectures' example comes out."""
+"""One attention step by step: the values are the model's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `explore` as a user types it: the page, a file, and every mistake."""
+"""The command `heedful explore`: the page, a saved file, and invalid usage."""
 
 from __future__ import annotations
 

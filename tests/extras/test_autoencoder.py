@@ -1,4 +1,4 @@
-"""Autoencoders by the conventions of scikit-learn, and beside a recipe's."""
+"""Autoencoders as scikit-learn estimators, compared with recipes."""
 
 from __future__ import annotations
 

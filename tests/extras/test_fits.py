@@ -1,4 +1,4 @@
-"""Power laws with known exponents are found again, and their intervals hold them as often as they say."""
+"""Power laws with known exponents are fitted, and their intervals have the stated coverage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PCA by the conventions of scikit-learn, and beside scikit-learn's own."""
+"""PCA as a scikit-learn estimator, compared with scikit-learn's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep is ordinary runs: planned, trained side by side, stopped, resumed, and reported when one fails."""
+"""Sweeps: planned, trained in parallel, stopped, resumed, and with a failed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Word vectors that are learned: a step is that of the plain loops, and words of like use come to lie together."""
+"""Skip-gram: a step against loops, and similar words get similar vectors."""
 
 from __future__ import annotations
 

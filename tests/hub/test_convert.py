@@ -18,6 +18,7 @@ import heedful
 from heedful.cli.app import main
 from heedful.errors import UserError
 from heedful.hub import pretrained
+from heedful.hub.rules import tensor_sha256
 from heedful.hub.sentence_transformers import SentenceConfig, sentence_files
 from heedful.hub.unpickling import read_any_weights
 
@@ -52,6 +53,20 @@ def test_bert_round_trip_is_loadable_at_each_step(
     assert before.keys() - after.keys() <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
     predictors = [type(heedful.load(folder, "cpu")) for folder in (theirs, tmp_path / "ours", tmp_path / "back")]
     assert len(set(predictors)) == 1
+
+
+def test_json_has_every_tensor_of_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = save_folder(random_bert(), tmp_path / "theirs")
+    assert convert(monkeypatch, theirs, tmp_path / "ours", "--json") == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    tensors = safetensors.torch.load_file(theirs / "model.safetensors")
+    assert {one["source"]: (one["shape"], one["sha256"]) for one in records} == {
+        name: (list(tensor.shape), tensor_sha256(tensor)) for name, tensor in tensors.items()
+    }
+    ours = safetensors.torch.load_file(tmp_path / "ours" / "model.safetensors")
+    assert {one["name"] for one in records} - {None} == ours.keys()
 
 
 def test_only_a_model_is_overwritten_and_only_with_force(

@@ -1,4 +1,4 @@
-"""The real command, run again and again in forks of a process that has imported all it needs."""
+"""The real command, run many times in forks of a process that has imported everything."""
 
 from __future__ import annotations
 

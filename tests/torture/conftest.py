@@ -1,4 +1,4 @@
-"""What all torture shares: helper modules that can be imported, the scale, one unbroken run, and the tally."""
+"""Fixtures of the torture tests: the scale, one uninterrupted run, and the counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small disks in memory, which can be full and can be read-only; only root can have them."""
+"""Small disks in memory that can be full or read-only; they need root."""
 
 from __future__ import annotations
 

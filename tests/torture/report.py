@@ -1,4 +1,4 @@
-"""What is counted, how often in each scale, and the page that says so."""
+"""The tested properties, how often each is tested, and the page with the results."""
 
 from __future__ import annotations
 

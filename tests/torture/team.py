@@ -1,4 +1,4 @@
-"""Many processes as one run: started by torchrun, by hand as SLURM's srun does, or as forks that know their seat."""
+"""Distributed runs: started by torchrun, by hand as SLURM's srun does, or as forks with a rank."""
 
 from __future__ import annotations
 

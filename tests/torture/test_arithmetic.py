@@ -1,4 +1,4 @@
-"""Sums that must come out the same however they are split up, and numbers that are none."""
+"""Gradients that must not depend on how a batch is split, and values that are not finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole run through the real command, which dies before or after any one of its changes to the disk."""
+"""A whole run through the real command, which crashes before or after any of its writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are missing, cut, grown, swapped or have a bit flipped: never is one of them used unnoticed."""
+"""Files that are missing, truncated, extended, swapped or have a flipped bit are always detected."""
 
 from __future__ import annotations
 

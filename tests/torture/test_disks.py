@@ -1,4 +1,4 @@
-"""Disks that get full while a run saves, and folders that could never have held one."""
+"""Disks that become full while a run saves, and folders that cannot hold a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long run takes no more memory and no more open files than a short one."""
+"""A long run takes no more memory and open files than a short one."""
 
 from __future__ import annotations
 

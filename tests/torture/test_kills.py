@@ -1,4 +1,4 @@
-"""Runs that are killed, at any moment and inside a save, and runs that find another one in their folder."""
+"""Runs that are killed at any moment, also during a save, and two runs in one folder."""
 
 from __future__ import annotations
 

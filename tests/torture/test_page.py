@@ -1,4 +1,4 @@
-"""The published page says what was counted, and what was counted is all that is promised."""
+"""The published page shows the recorded counts, which cover every property."""
 
 from __future__ import annotations
 

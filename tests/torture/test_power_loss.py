@@ -1,4 +1,4 @@
-"""Disks as power losses leave them, rebuilt from the changes that a real run made, and what is left of the run."""
+"""The state of a disk after a power loss, rebuilt from the writes of a real run, and what the run recovers."""
 
 from __future__ import annotations
 

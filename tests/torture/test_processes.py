@@ -1,4 +1,4 @@
-"""Runs that resume with other processes, or with their weights in shards, and saves that fail in one process of two."""
+"""Runs that resume with another number of processes or with sharded weights, and saves that fail in one process."""
 
 from __future__ import annotations
 

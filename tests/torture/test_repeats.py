@@ -1,4 +1,4 @@
-"""The same command twice is the same bits, for a number of threads; another number is said."""
+"""The same command twice gives the same bits; another number of threads is noted."""
 
 from __future__ import annotations
 

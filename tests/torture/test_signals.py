@@ -1,4 +1,4 @@
-"""Runs that are told to stop: once, and everything is saved; twice, and they are gone."""
+"""Runs that get a signal: the first saves everything, the second stops at once."""
 
 from __future__ import annotations
 

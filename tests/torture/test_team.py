@@ -1,4 +1,4 @@
-"""Many processes under the real torchrun, one of which is killed, frozen, or told to stop."""
+"""Distributed runs under torchrun, one process of which is killed, frozen, or stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes that prepare batches change nothing: killed, frozen, or left alone by a trainer that is killed."""
+"""Worker processes that prepare batches do not change the result: killed, frozen, or orphaned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snippets of users have the types that they claim, and run."""
+"""The users' snippets have the stated types, and run."""
 
 from __future__ import annotations
 

@@ -80,12 +80,12 @@ def tsne(vectors: Floats, perplexity: float, seed: int) -> Floats:
 
 
 def initial_points(vectors: Floats, seed: int) -> Floats:
-    """The initial points of t-SNE, (N, 2): two principal components, or random where there are no two.
+    """The initial points of t-SNE, (N, 2): two principal components, or random if there are no two.
 
-    This is what scikit-learn does by itself, except for vectors that are all the same: of these it makes NaN, and its
-    tree of points ends the process.
+    This is what scikit-learn does by itself, except for vectors that are all the same: for these it computes NaN, and
+    its tree of points crashes the process.
     """
-    if vectors.shape[1] > 1:
+    if vectors.shape[1] > 1 and np.ptp(vectors, axis=0).any():
         first: Floats = PCA(2, random_state=seed).fit_transform(vectors).astype(np.float32)
         spread = first[:, 0].std()
         if spread > 0:
