@@ -65,6 +65,8 @@ LAYERS["extras.word2vec"] = {"config", "data", "errors", "extras.word2vec_config
 # Sweeps of runs, one process each, and their scaling laws.
 LAYERS["extras.scaling"] = {"config", "plots", "runs.recipe", "runs.events", "tasks.language_model.recipe"}
 LAYERS["extras.scaling"] |= {"training.checkpoint.ownership", *ERRORS_AND_FILES}
+# Figures that are computed by models, data, searches and studies.
+LAYERS["plots.gallery"] = {*LAYERS, "explore.inspect", "explore.views.beam"}
 # Estimators with the interface of scikit-learn.
 LAYERS["extras.estimators"] = {*LAYERS} - {"lectures", "lectures.claims"}
 # The third-party packages that each package may import.
@@ -92,6 +94,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "extras.word2vec_config": {"pydantic"},
     "plots": {"numpy", "PIL", "matplotlib"},
     "plots.autoencoder_plots": {"numpy"},
+    "plots.gallery": {"torch", "numpy", "pydantic", "matplotlib"},
     "shapes": {"torch"},
 }
 FORBIDDEN_MODULES = {"transformers", "pickle", "dill", "joblib", "marshal", "shelve"}

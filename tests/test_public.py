@@ -24,8 +24,8 @@ NAMES = [
     "MultipleChoiceAnswerer", "Predictor", "QuestionAnswerer", "Reconstruction", "Regression", "Run", "TaggedText",
     "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor", "TokenEmbeddings", "TokenPrediction",
     "TokenTagger", "Translation", "Translator", "TreeClassification", "TreeClassifier", "UserError", "WordVectors",
-    "__version__", "attend", "build", "entmax15", "fit", "load", "load_glove", "load_recipe", "load_vectors",
-    "load_word2vec", "show", "softmax", "sparsemax", "train", "watch",
+    "__version__", "attend", "build", "entmax15", "figure", "fit", "load", "load_glove", "load_recipe",
+    "load_vectors", "load_word2vec", "show", "softmax", "sparsemax", "train", "watch",
 ]  # fmt: skip
 RENAMED = {"Reader": "TextEncoder", "Writer": "TextGenerator", "Labeller": "TextClassifier", "Judge": "TreeClassifier"}
 TINY = [

@@ -19,7 +19,7 @@ FOLDERS = {model.folder or kind for kind, model in MODELS.items()} - {"heads"}  
 
 MODEL_NAMES = ("model", "predictor", "encoder", "decoder")
 # Files about one model: lectures, and an estimator of that model.
-ABOUT = ("lectures/", "extras/estimators/autoencoder.py")
+ABOUT = ("lectures/", "plots/gallery/", "extras/estimators/autoencoder.py")
 
 
 def model_imports(tree: ast.Module) -> Iterator[int]:

@@ -59,6 +59,7 @@ __all__ = [
     "attend",
     "build",
     "entmax15",
+    "figure",
     "fit",
     "load",
     "load_glove",
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from heedful.extras.estimators.autoencoder import Autoencoder, ConvAutoencoder, DenoisingAutoencoder
     from heedful.extras.estimators.pca import PCA
     from heedful.models import build
+    from heedful.plots.gallery import figure
     from heedful.runs.fit import fit
     from heedful.runs.load import AnyPredictor, load
     from heedful.runs.recipe import load_recipe
@@ -119,6 +121,7 @@ _MODULES = {
     "extras.estimators.autoencoder": ("Autoencoder", "ConvAutoencoder", "DenoisingAutoencoder"),
     "extras.estimators.pca": ("PCA",),
     "models": ("build",),
+    "plots.gallery": ("figure",),
     "runs.fit": ("fit",),
     "runs.load": ("AnyPredictor", "load"),
     "runs.recipe": ("load_recipe",),

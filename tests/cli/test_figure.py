@@ -14,7 +14,9 @@ from PIL import Image
 
 from heedful.cli import figure as verb
 from heedful.config import Config
-from heedful.lectures import FIGURES, Progress, Table
+from heedful.lectures import Progress, Table
+from heedful.plots.gallery import EVERY
+from heedful.plots.gallery.index import write_gallery
 
 SMALL = ("gradient-distance", "distance=30", "hidden=3", "singular=[0.5, 2.0]")
 
@@ -30,8 +32,8 @@ def figure(heedful: Run) -> Run:
 def test_without_a_name_every_figure_is_listed(figure: Run) -> None:
     code, out, err = figure()
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == list(FIGURES)
-    assert all(about in out for about in FIGURES.values())
+    assert [line.split()[0] for line in out.splitlines()] == list(EVERY)
+    assert all(entry.about in out for entry in EVERY.values())
 
 
 def test_a_figure_prints_its_numbers_and_draws_its_picture(figure: Run) -> None:
@@ -65,8 +67,8 @@ def test_what_is_no_number_is_null_in_json(figure: Run, monkeypatch: pytest.Monk
         return SimpleNamespace(table=lambda: Table(("n", "x"), ((1, float("nan")), (2, float("inf")), (3, "word"))))
 
     odd = SimpleNamespace(Settings=Config, study=study, plot=lambda found, style: Figure())
-    monkeypatch.setattr(verb, "find", lambda name: odd)
-    code, out, _ = figure("odd", "--json")
+    monkeypatch.setattr("heedful.plots.gallery.find", lambda name: odd)
+    code, out, _ = figure("recall", "--json")
     assert code == 0
     assert json.loads(out)["rows"] == [[1, None], [2, None], [3, "word"]]
 
@@ -134,11 +136,33 @@ def test_a_person_sees_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def test_a_long_table_is_cut_and_keeps_its_first_and_last_row() -> None:
-    lines = list(verb.written(Table(("n", "square"), tuple((n, n * n) for n in range(100)))))
+    lines = list(verb.table_lines(Table(("n", "square"), tuple((n, n * n) for n in range(100)))))
     assert len(lines) <= verb.ROWS + 2
     assert lines[0].split() == ["n", "square"]
     assert (lines[1].split(), lines[-2].split()) == (["0", "0"], ["99", "9801"])
     assert lines[-1].endswith("of 100; --json writes all)")
     assert len({len(line) for line in lines[:-1]}) == 1
-    short = list(verb.written(Table(("n", "name"), ((1, "one"),))))
+    short = list(verb.table_lines(Table(("n", "name"), ((1, "one"),))))
     assert [line.split() for line in short] == [["n", "name"], ["1", "one"]]
+
+
+def test_a_theme_and_a_style_sheet_are_used(figure: Run, tmp_path: Path) -> None:
+    sheet = tmp_path / "mine.mplstyle"
+    code, out, _ = figure("--write-style", sheet, "--theme", "dark")
+    assert code == 0 and out == f"style    {sheet}\n" and "font.size" in sheet.read_text()
+    sheet.write_text("figure.facecolor: ff0000\n")
+    code, _, err = figure("--write-style", sheet)
+    assert code == 2 and "--force" in err and sheet.read_text() == "figure.facecolor: ff0000\n"
+    assert figure("masks", "length=3", "--style", sheet, "--output", tmp_path / "a.png")[0] == 0
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.convert("RGB").getpixel((0, 0)) == (255, 0, 0)
+    assert figure("masks", "length=3", "--theme", "dark", "--out", tmp_path / "a.png", "--json")[0] == 0
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.convert("RGB").getpixel((0, 0)) == (0x14, 0x18, 0x1F)
+
+
+def test_a_gallery_is_written_by_one_command(figure: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.cli.figure.write_gallery", partial(write_gallery, names=["masks", "contexts"]))
+    code, out, _ = figure("--gallery", tmp_path / "all")
+    assert (code, out) == (0, f"gallery  {tmp_path / 'all' / 'index.html'}\n")
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["README.md", "index.html", "masks.png"]

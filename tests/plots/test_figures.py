@@ -62,7 +62,7 @@ def test_heatmap_colours_in_light_and_dark_style() -> None:
         low, middle, high, missing = (to_hex(c) for c in image.to_rgba(image.get_array())[0])
         assert (low, high, missing) == (palette.shades[0][1], palette.shades[-1][1], palette.missing)
         brightness = [int(c[1:3], 16) + int(c[3:5], 16) + int(c[5:], 16) for c in (low, middle, high)]
-        assert brightness == sorted(brightness, reverse=style == "light")
+        assert brightness == sorted(brightness, reverse=style != "dark")
 
 
 def test_long_column_labels_are_rotated_and_shortened() -> None:

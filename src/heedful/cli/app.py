@@ -57,7 +57,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "lectures": CommandSpec(models.lectures, "beam search"),
         "quiz": CommandSpec(models.quiz, "--count 5 --seed 1"),
         "explore": CommandSpec(models.explore, "runs/numbers"),
-        "figure": CommandSpec(models.figure, "gradient-distance seed=3 --out gradients.png"),
+        "figure": CommandSpec(models.figure, "sinusoids length=50 width=128 --out sinusoids.svg"),
         "claims": CommandSpec(models.claims, ""),
     },
     "Data": {

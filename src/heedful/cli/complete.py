@@ -40,10 +40,10 @@ def templates(incomplete: str) -> list[str]:
 
 
 def figures(incomplete: str) -> list[tuple[str, str]]:
-    """Figures of the lectures, with what each shows."""
-    from heedful.lectures import FIGURES
+    """Figures, with what each shows."""
+    from heedful.plots.gallery import EVERY
 
-    return [(name, about) for name, about in FIGURES.items() if name.startswith(incomplete)]
+    return [(name, entry.about) for name, entry in EVERY.items() if name.startswith(incomplete)]
 
 
 def lecture_names(incomplete: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The verb `figure`: runs a study, prints its numbers and draws its figure."""
+"""The command `figure`: draws a figure and prints its numbers, or draws all of them into a folder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ from rich.progress import Progress as Bar
 
 from heedful.cli.display import PAUSE
 from heedful.cli.output import json_line, say
-from heedful.config import Config, parse
-from heedful.lectures import Progress, Table, find
-from heedful.plots.style import Style, require_figure, save
+from heedful.config import Config
+from heedful.errors import UserError
+from heedful.files.reading import exists
+from heedful.files.writing import disk_errors, require_writable, write_text_atomic
+from heedful.lectures import Progress, Table
+from heedful.plots.gallery import draw, settings_class
+from heedful.plots.gallery.index import write_gallery
+from heedful.plots.style import Style, require_figure, save, style_sheet, write_sheet
 
 ROWS = 12  # of a table on the screen
 
@@ -28,38 +33,65 @@ Found = TypeVar("Found")
 
 
 def figure_command(
-    name: str, overrides: Sequence[str], out: Path | None, as_json: bool, style: Style = "light"
+    name: str,
+    overrides: Sequence[str],
+    out: Path | None,
+    as_json: bool,
+    theme: Style = "light",
+    sheet: Path | None = None,
 ) -> None:
-    """Run a study to its end; what cannot work is said before it begins."""
-    one = find(name)
-    settings = parse(one.Settings, {}, overrides=_named(overrides, one.Settings))
+    """Draw a figure; mistakes are reported before anything is computed."""
+    words = model_first(overrides, settings_class(name))
     path = out or Path(f"{name}.png")
     require_figure(path, "--out")
     torch.set_num_threads(1)  # nets this small gain nothing from more, and one repeats bit for bit
-    found = watched(one.study(settings))
-    save(one.plot(found, style), path)
-    table = found.table()
+    with style_sheet(sheet):
+        drawn = watched(draw(name, overrides=words, theme=theme))
+    save(drawn.figure, path)
+    table = drawn.table
     if as_json:
-        rows = [[None if isinstance(x, float) and not math.isfinite(x) else x for x in row] for row in table.rows]
-        told = {"figure": name, "settings": settings.model_dump(mode="json"), "columns": table.columns, "rows": rows}
-        say(json_line({**told, "picture": str(path)}))
+        record: dict[str, Any] = {"figure": name, "settings": drawn.settings.model_dump(mode="json")}
+        if table is not None:
+            rows = [[None if isinstance(x, float) and not math.isfinite(x) else x for x in row] for row in table.rows]
+            record |= {"columns": table.columns, "rows": rows}
+        say(json_line({**record, "picture": str(path)}))
         return
-    for line in written(table):
-        say(line)
-    say("")
+    if table is not None:
+        for line in table_lines(table):
+            say(line)
+        say("")
     say(f"picture  {path}")
 
 
-def _named(words: Sequence[str], settings: type[Config]) -> list[str]:
-    """What is to be set; where a figure looks into a model, the first word may be its folder alone."""
+def gallery_command(folder: Path, theme: Style, sheet: Path | None) -> None:
+    """Draw all figures into a folder, with an index of their commands."""
+    torch.set_num_threads(1)
+    with style_sheet(sheet):
+        written = watched(write_gallery(folder, theme))
+    say(f"gallery  {written}")
+
+
+def style_command(path: Path, theme: Style, force: bool) -> None:
+    """Write a style sheet that a lecturer can change."""
+    require_writable(path, "--write-style")
+    if exists(path) and not force:
+        raise UserError("this file exists already", where=str(path), todo="name another, or overwrite it with --force")
+    with disk_errors(path.parent, f"write {path.name}"):
+        write_text_atomic(path, write_sheet(theme))
+    say(f"style    {path}")
+
+
+def model_first(words: Sequence[str], settings: type[Config]) -> list[str]:
+    """The overrides; where a figure is of a model or a run, the first word may be its folder alone."""
     first, rest = words[:1], words[1:]
-    if "model" in settings.model_fields:
-        first = [word if "=" in word else f"model={json.dumps(word)}" for word in first]
+    key = next((name for name in ("model", "run") if name in settings.model_fields), None)
+    if key is not None:
+        first = [word if "=" in word else f"{key}={json.dumps(word)}" for word in first]
     return [*first, *rest]
 
 
 def watched(study: Generator[Progress, None, Found]) -> Found:
-    """What a study returns; on the way, its progress is shown on stderr: a bar for a person, lines in a log."""
+    """What a generator returns; meanwhile, its progress is shown on stderr: a bar for a person, lines in a log."""
     with _bar() if sys.stderr.isatty() else nullcontext(_lines()) as show:
         while True:
             try:
@@ -90,8 +122,8 @@ def _lines() -> Callable[[Progress], None]:
     return show
 
 
-def written(table: Table) -> Iterator[str]:
-    """A table in columns; of a long one, rows that are evenly apart, and the last."""
+def table_lines(table: Table) -> Iterator[str]:
+    """A table in columns; of a long one, rows at even distances, and the last."""
     rows = table.rows
     if len(rows) > ROWS:
         apart = math.ceil(len(rows) / (ROWS - 2))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.cli.figure import written
+from heedful.cli.figure import table_lines
 from heedful.cli.images import images_for, read_images
 from heedful.cli.loading import load_as
 from heedful.cli.output import json_line, say
@@ -209,7 +209,7 @@ def finish(figure: Figure, columns: Sequence[Column], out: Path, as_json: bool) 
         return
     if known:
         rows = tuple((title, float(each.mean()), float(each.min()), float(each.max())) for title, each in known)
-        for line in written(Table(("", "mean squared error", "min", "max"), rows)):
+        for line in table_lines(Table(("", "mean squared error", "min", "max"), rows)):
             say(line)
         say("")
     say(f"figure  {printable(str(out))}")

@@ -102,7 +102,7 @@ def _heatmap(
             if share >= 0.005:
                 colour = palette.paper if share > 0.5 else palette.ink if share >= 0.1 else palette.quiet
                 text = f"{value:.2f}".replace("0.", ".", 1)
-                axes.text(j, i, text, ha="center", va="center", fontsize=7.5, color=colour)
+                axes.text(j, i, text, ha="center", va="center", fontsize="x-small", color=colour)
 
 
 def _cell(grid: Grid, rows: Labels, columns: Labels) -> tuple[float, float]:
@@ -158,7 +158,7 @@ def curves(
             axes.axvline(at, color=palette.quiet, linewidth=1)
             axes.annotate(
                 label(name, 40), (at, 0.5), (6, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
-                color=palette.quiet, fontsize=8.5, va="center",
+                color=palette.quiet, fontsize="small", va="center",
             )  # fmt: skip
         put_legend(axes, len(data), max(map(len, data), default=0))
     return figure
@@ -220,13 +220,15 @@ def bars(
         ):
             values = [share for _, share in rows]
             drawn = axes.barh(range(len(rows)), values, height=0.65, color=f"C{number % 7}")
-            axes.bar_label(drawn, [f"{share:.1%}" for share in values], padding=5, fontsize=8.5, color=palette.quiet)
-            axes.set_yticks(range(len(rows)), [label(word) for word, _ in rows], fontsize=10, color=palette.ink)
+            axes.bar_label(
+                drawn, [f"{share:.1%}" for share in values], padding=5, fontsize="small", color=palette.quiet
+            )
+            axes.set_yticks(range(len(rows)), [label(word) for word, _ in rows], fontsize="medium", color=palette.ink)
             axes.set(xlim=(0, 1.18 * largest), ylim=(max(1, most) - 0.5, -0.5), xticks=[])
             axes.spines[:].set_visible(False)
             axes.axvline(0, color=palette.line)
             lines = [*textwrap.wrap(label(name, 110), 50), *textwrap.wrap(label(about, 110), 62)]
-            axes.set_title("\n".join(lines[:4]), fontsize=9)
+            axes.set_title("\n".join(lines[:4]), fontsize="medium")
     return figure
 
 
@@ -259,7 +261,7 @@ def scatter(
             _panel(axes, palette, name)
             for text, members in classes:
                 axes.text(
-                    *np.median(points[members], axis=0), text, ha="center", va="center", fontsize=12.5,
+                    *np.median(points[members], axis=0), text, ha="center", va="center", fontsize="large",
                     path_effects=[withStroke(linewidth=3, foreground=palette.paper)],
                 )  # fmt: skip
         handles = [
@@ -295,7 +297,7 @@ def numbered_points(
             points = np.asarray(values, dtype=np.float64)
             axes.scatter(points[:, 0], points[:, 1], s=36, c=colours)
             for number, point in enumerate(points, 1):
-                axes.annotate(str(number), point, (4, 4), textcoords="offset points", fontsize=8.5)
+                axes.annotate(str(number), point, (4, 4), textcoords="offset points", fontsize="small")
             _panel(axes, palette, name)
             axes.set_aspect("equal", adjustable="datalim")
             axes.margins(0.2)

@@ -106,13 +106,13 @@ def _grid(
             )  # fmt: skip
             if j < len(beneath) and beneath[j]:
                 at = (left + wide / 2, top + tall + 0.02)
-                axes.text(*at, beneath[j][i], ha="center", va="top", fontsize=8, color=palette.quiet)
+                axes.text(*at, beneath[j][i], ha="center", va="top", fontsize="small", color=palette.quiet)
         for j, head in enumerate(heads):
-            axes.text((j + 0.5) * pitch[0], -0.06, head, ha="center", va="bottom", fontsize=9.5)
+            axes.text((j + 0.5) * pitch[0], -0.06, head, ha="center", va="bottom", fontsize="medium")
         for i, name in enumerate(names or ()):
             axes.text(-0.08, i * pitch[1] + tall / 2, label(name), ha="right", va="center", color=palette.quiet)
         axes.set(xlim=(0, width), ylim=(height, -above), aspect="equal")
-        axes.set_title(noted, fontsize=9.5, color=palette.quiet)
+        axes.set_title(noted, fontsize="medium", color=palette.quiet)
     return figure
 
 

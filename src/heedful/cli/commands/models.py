@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from heedful.cli.complete import figures, lecture_names, run_folders
-from heedful.cli.options import CheckpointOption, Dark, Json
+from heedful.cli.options import CheckpointOption, Json
 from heedful.cli.output import print_table
 from heedful.training.checkpoint.choice import at
 
@@ -75,21 +75,45 @@ def figure(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as seed=3.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="A .png, .svg or .pdf file; by default NAME.png.")
+        Path | None,
+        typer.Option("--out", "--output", "-o", metavar="FILE", help="A .png, .svg or .pdf file; by default NAME.png."),
     ] = None,
-    dark: Dark = False,
+    theme: Annotated[
+        Literal["light", "dark", "print"], typer.Option(help="The colours: for a light or dark slide, or for paper.")
+    ] = "light",
+    dark: Annotated[bool, typer.Option("--dark", help="The same as --theme dark.")] = False,
+    style: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A Matplotlib style sheet (.mplstyle) on top of the theme.")
+    ] = None,
+    write_style: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the theme as a style sheet that you can change.")
+    ] = None,
+    gallery: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw all figures into a folder, with an index; takes minutes.")
+    ] = None,
     as_json: Json = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing style sheet.")] = False,
 ) -> None:
-    """Compute and draw a figure of the lectures, and print its numbers."""
-    if name is None:
-        from heedful.lectures import FIGURES
+    """Draw a figure for slides, and print its numbers. Without a name, list all figures."""
+    look: Literal["light", "dark", "print"] = "dark" if dark else theme
+    if write_style is not None:
+        from heedful.cli.figure import style_command
 
-        records = ({"figure": one, "about": about} for one, about in FIGURES.items())
-        print_table((f"{one:<20} {about}" for one, about in FIGURES.items()), records, as_json)
-        return
-    from heedful.cli.figure import figure_command
+        style_command(write_style, look, force)
+    elif gallery is not None:
+        from heedful.cli.figure import gallery_command
 
-    figure_command(name, overrides or [], out, as_json, "dark" if dark else "light")
+        gallery_command(gallery, look, style)
+    elif name is None:
+        from heedful.plots.gallery import EVERY
+
+        every = {one: entry.about + f"; needs {entry.needs}" * bool(entry.needs) for one, entry in EVERY.items()}
+        records = ({"figure": one, "about": about} for one, about in every.items())
+        print_table((f"{one:<20} {about}" for one, about in every.items()), records, as_json)
+    else:
+        from heedful.cli.figure import figure_command
+
+        figure_command(name, overrides or [], out, as_json, look, style)
 
 
 def lectures(

@@ -86,7 +86,7 @@ def _panel(
     xs = [run.at(variable) for run in runs] + [one.at(variable) for one in predicted if one.prediction or one.run]
     scale_axis(axes, "x", True, [np.array(xs)], most=5)
     axes.set_xlabel(AXES[variable])
-    axes.set_title(_law(line), fontsize=8.5, color=VERMILION if line.law else palette.quiet)
+    axes.set_title(_law(line), fontsize="small", color=VERMILION if line.law else palette.quiet)
     axes.grid(axis="y")
 
 

@@ -1,0 +1,277 @@
+"""Figures for slides: each is drawn in every format and theme, and shows what the models' own code computes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import heedful
+from generators import drained
+from heedful.blocks.positions import sinusoid_halves
+from heedful.blocks.positions import sinusoids as interleaved
+from heedful.blocks.taps import watch
+from heedful.errors import UserError
+from heedful.plots.gallery import EVERY, FIGURES, attention, commands, decoding, draw, masks, settings_class
+from heedful.plots.gallery.index import write_gallery
+from heedful.plots.style import PALETTES, SUFFIXES, encode, read_sheet, settings, style_sheet, write_sheet
+from heedful.training.optim import Noam
+from tolerance import close
+
+# The smallest settings of each figure.
+TINY: dict[str, dict[str, object]] = {
+    "attention": {"text": "a cat"},
+    "heads": {"text": "a cat", "most": 2},
+    "attention-steps": {},
+    "self-attention": {},
+    "masks": {"length": 4},
+    "three-masks": {"length": 4, "source": 2},
+    "masking": {"text": "a cat sat on a mat", "examples": 1, "rows": 20},
+    "sinusoids": {"length": 4, "width": 6},
+    "waves": {"length": 9, "width": 8},
+    "schedules": {"steps": 20, "warmup": 4},
+    "activations": {},
+    "loss-curves": {"run": "run"},
+    "scaling-lines": {"widths": [2, 4], "tokens": [1024, 2048]},
+    "lstm-gates": {"distance": 2, "width": 3, "steps": 2},
+    "beam-tree": {"limit": 3},
+    "digit-maps": {"points": 40, "epochs": 1},
+    "reconstructions": {"epochs": 1},
+}
+STEPS = [{"kind": "step", "step": step, "loss": loss} for step, loss in ((1, 2.0), (2, 1.5), (3, 1.25))]
+
+
+@pytest.fixture(autouse=True)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that has recorded three steps."""
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    Path("run", "metrics.jsonl").write_text("\n".join(map(json.dumps, STEPS)))
+
+
+every_figure = pytest.mark.parametrize("name", TINY)
+
+
+def images(figure: Figure) -> list[np.ndarray]:
+    """The arrays that a figure shows as images, colour bars left out."""
+    return [np.asarray(image.get_array()) for axes in figure.axes for image in axes.images]
+
+
+def test_every_figure_is_drawn_here() -> None:
+    assert list(TINY) == list(FIGURES)
+
+
+@every_figure
+def test_a_figure_is_drawn_in_every_format_and_changes_nothing_outside(name: str) -> None:
+    before = torch.get_rng_state()
+    figure = heedful.figure(name, theme="print", **TINY[name])
+    assert isinstance(figure, Figure)
+    for suffix in SUFFIXES:
+        assert len(encode(figure, suffix, dots=40)) > 1000
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["masks", "attention-steps", "beam-tree"])
+def test_the_theme_gives_the_colours(name: str) -> None:
+    from matplotlib.colors import to_hex
+
+    for theme, palette in PALETTES.items():
+        assert to_hex(heedful.figure(name, theme=theme, **TINY[name]).get_facecolor()) == palette.paper
+
+
+# ------------------------------------------------------------------ what is drawn
+def test_a_heat_map_shows_the_attention_weights_of_the_model() -> None:
+    figure = heedful.figure("attention", text="the old cat", layer=2, head=3)
+    model = attention._random("the old cat", 0)
+    with watch(model.model, "*.weights") as seen:
+        tokens = torch.tensor(model.encoded(["the old cat"]).rows)
+        model.model(tokens)
+    weights = list(seen.values())
+    close(torch.from_numpy(images(figure)[0].astype(np.float32)), weights[1][0, 2])
+    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert labels == ["[CLS]", "the", "old", "cat", "[SEP]"]
+
+
+def test_the_mean_of_the_heads_is_their_mean() -> None:
+    one = [images(heedful.figure("attention", text="a cat", head=head))[0] for head in range(5)]
+    np.testing.assert_allclose(one[0], np.mean(one[1:], axis=0), atol=1e-6)
+    np.testing.assert_allclose(images(heedful.figure("heads", text="a cat")), one[1:], atol=1e-6)
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def test_the_worked_examples_have_the_numbers_of_the_lectures() -> None:
+    found = texts(heedful.figure("attention-steps"))
+    assert {"112", "96", "14", "12", "0.8808", "0.1192"} <= set(found)
+    found = texts(heedful.figure("attention-steps", products=[13, 9, 9], width=1, words=["a", "b", "c"]))
+    assert "0.9647" in found and found.count("0.0177") == 2
+    found = texts(heedful.figure("self-attention"))
+    assert {"16", "1.937", "6.683", "1.595", "7.964"} <= set(found)
+    assert "1.595" not in texts(heedful.figure("self-attention", scale=True))
+
+
+def test_masks_follow_their_rules() -> None:
+    q, k = np.indices((6, 6))
+    causal, padding, window, permuted = images(heedful.figure("masks", length=6, real=4, size=1, seed=3))
+    assert (causal == (k <= q)).all() and (padding == (k < 4)).all() and (window == (abs(q - k) <= 1)).all()
+    rank = np.argsort(masks.random_order(6, 3))
+    assert (permuted == (rank[k] < rank[q])).all()
+    left, both, permuted, prefix = images(heedful.figure("three-masks", length=6, source=2, seed=3))
+    assert (left == (k <= q)).all() and both.all() and (permuted == (rank[k] < rank[q])).all()
+    assert (prefix == ((k <= q) | (k < 2))).all()
+
+
+def test_masked_tokens_are_replaced_as_bert_says() -> None:
+    ids, after, chosen = masks.masked_rows([f"w{i}" for i in range(100)], 2000, 0.15, 0)
+    assert (chosen.sum(1) == 15).all() and (after == ids)[~chosen].all()
+    shares = list(masks.outcomes(ids, after, chosen).values())
+    np.testing.assert_allclose(shares, [0.8, 0.1, 0.1], atol=0.02)
+
+
+def test_sinusoids_are_the_tables_of_models_in_both_layouts() -> None:
+    first, second = images(heedful.figure("sinusoids", length=5, width=8))[:2]
+    close(torch.from_numpy(first), interleaved(5, 8))
+    close(torch.from_numpy(second), sinusoid_halves(5, 8))
+    lines = heedful.figure("waves", length=5, width=8, dimensions=[0, 3]).axes[0].lines
+    close(torch.tensor(np.array([line.get_ydata() for line in lines])).float(), interleaved(5, 8)[:, [0, 3]].T)
+
+
+def test_schedules_are_those_of_recipes() -> None:
+    figure = heedful.figure("schedules", steps=50, warmup=10, width=64)
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
+    assert list(lines) == ["noam", "cosine", "linear", "constant"]
+    noam = [Noam(warmup=10, width=64).factor(step, 0.0) for step in range(1, 51)]
+    np.testing.assert_allclose(lines["noam"], np.array(noam) / max(noam))
+    assert lines["constant"][9:].min() == 1.0 and lines["linear"].argmax() == 9
+
+
+def test_loss_curves_are_those_of_the_run() -> None:
+    (line,) = heedful.figure("loss-curves", run="run").axes[0].lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 2, 3], [2.0, 1.5, 1.25])
+
+
+@pytest.mark.slow
+def test_without_a_run_one_is_trained() -> None:
+    train, valid = heedful.figure("loss-curves", epochs=2).axes[0].lines
+    assert train.get_ydata()[-1] < train.get_ydata()[0] and len(valid.get_ydata()) >= 1
+
+
+def test_gates_are_those_that_compute_the_cell() -> None:
+    from heedful.lectures import recall
+    from heedful.plots.gallery.recurrent import gate_values
+
+    trial = recall.trial("LSTM", 3, recall.Settings(width=4))
+    values = gate_values(trial.net, trial.sentences(1)[0][0])
+    assert {name: tuple(value.shape) for name, value in values.items()} == dict.fromkeys(values, (5, 4))
+    assert all(values[name].min() > 0 and values[name].max() < 1 for name in ("forget", "write", "reveal"))
+
+
+def test_a_beam_tree_returns_what_an_exhaustive_search_returns() -> None:
+    words, logs = decoding.table_of(["a b", "a b", "a c", "b"])
+    nodes, paths = decoding.search_tree(logs, 6, 6, 4, 0.0)
+    scores = {(0, 1, 3): 3 / 4 * 2 / 3, (0, 2, 3): 3 / 4 / 3, (1, 3): 1 / 4}
+    assert words == ["a", "b", "c", "<end>"]
+    for tokens, log in zip(paths.tokens[0].tolist(), paths.logs[0].tolist(), strict=True):
+        found = tuple(token for token in tokens if token)
+        if log > -10:
+            assert any(np.exp(log) == pytest.approx(score) for path, score in scores.items() if path[-2:] == found[-2:])
+    assert nodes[0].token == 0
+
+
+# ------------------------------------------------------------------ mistakes
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("sinusoid", {}, "did you mean sinusoids"),
+        ("nothing-like-it", {}, "lists what each shows"),
+        ("sinusoids", {"widht": 3}, "did you mean width"),
+        ("sinusoids", {"width": 3}, "multiple of 2"),
+        ("sinusoids", {"layout": "halves"}, "invalid value for layout"),
+        ("attention", {"text": "a", "layer": 9}, "no such layer"),
+        ("attention", {"text": "a", "head": 9}, "no such head"),
+        ("attention", {"model": "nowhere"}, "no such folder"),
+        ("attention-steps", {"products": [1, 2, 3]}, "every key has a word"),
+        ("self-attention", {"key": [[1, 2]]}, "does not fit the inputs"),
+        ("self-attention", {"inputs": [[1, 2], [3]]}, "this is no matrix"),
+        ("beam-tree", {"beams": 1}, "at most k"),
+        ("loss-curves", {"run": "nowhere"}, "recorded no loss"),
+    ],
+)
+def test_mistakes_are_named(name: str, values: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        heedful.figure(name, **values)
+    assert message in str(error.value)
+
+
+# ------------------------------------------------------------------ style sheets
+def test_a_theme_written_as_a_sheet_reads_back(tmp_path: Path) -> None:
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    for theme, palette in PALETTES.items():
+        path = tmp_path / f"{theme}.mplstyle"
+        path.write_text(write_sheet(theme))
+        found, wanted = read_sheet(path), matplotlib.RcParams(settings(palette))
+        assert found.keys() == wanted.keys()
+        for key, value in wanted.items():
+            if key.endswith("color"):
+                assert to_hex(found[key]) == to_hex(value)
+            elif key != "axes.prop_cycle":
+                assert found[key] == value, key
+        with style_sheet(path):
+            assert encode(heedful.figure("masks"), ".svg") and read_sheet(path)
+
+
+def test_a_sheet_changes_fonts_colours_and_the_map(tmp_path: Path) -> None:
+    path = tmp_path / "mine.mplstyle"
+    path.write_text('font.size: 20 # large\nfigure.facecolor: "#ff0000"\n\n# image\nimage.cmap: viridis\n')
+    figure = heedful.figure("sinusoids", style=path)
+    assert figure.get_facecolor() == (1.0, 0.0, 0.0, 1.0)
+    assert figure.axes[0].images[0].get_cmap().name == "viridis"
+    assert figure.axes[0].title.get_size() == 20
+    assert heedful.figure("sinusoids").axes[0].title.get_size() != 20
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fontsize: 3", "no setting of Matplotlib"),
+        ("font.size 3", "no setting of Matplotlib"),
+        ("\nfont.size: huge", "mine.mplstyle:2: invalid value for font.size"),
+    ],
+)
+def test_a_wrong_line_of_a_sheet_is_named(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.mplstyle"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        heedful.figure("masks", style=path)
+    assert message in str(error.value)
+    with pytest.raises(UserError, match="no such style sheet"):
+        heedful.figure("masks", style=tmp_path / "none")
+
+
+# ------------------------------------------------------------------ the gallery
+def test_a_gallery_has_every_picture_with_its_command(tmp_path: Path) -> None:
+    names, changes = ["masks", "sinusoids", "pooling", "contexts"], {"masks": ["length=4"]}
+    told, path = drained(write_gallery(tmp_path / "all", "dark", names, changes))
+    assert path == tmp_path / "all" / "index.html"
+    assert [now.share for now in told] == sorted(now.share for now in told) and told[-1].share == pytest.approx(1.0)
+    for index in ("index.html", "README.md"):
+        text = (path.parent / index).read_text(encoding="utf-8")
+        assert "heedful figure masks length=4 --theme dark" in text and "model=FOLDER" in text
+        assert all(f"{name}.png" in text for name in names[:3]) and "contexts.png" not in text
+    assert sorted(one.name for one in path.parent.glob("*.png")) == ["masks.png", "pooling.png", "sinusoids.png"]
+
+
+def test_commands_name_every_figure_once_and_each_has_settings() -> None:
+    assert [line.split()[2] for line in commands()] == list(EVERY)
+    for name in EVERY:
+        assert settings_class(name).model_fields
+    with pytest.raises(UserError):
+        draw("masks", overrides=["lenght=3"])
