@@ -18,7 +18,7 @@ from heedful.explore.views import VIEWS
 from heedful.lectures.claims import OPEN, SECTIONS, sheet
 from heedful.lectures.decks import Command, Deck, commands, decks, find, runs, topics
 from heedful.lectures.pages import pages
-from heedful.plots.gallery import EVERY
+from heedful.plots.gallery import EVERY as FIGURES
 from heedful.runs.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def test_the_command_line_takes_every_command(command: Command) -> None:
     if "recipe" in given:
         load_recipe(given["recipe"], given.get("overrides") or [])
     if verb == "figure":
-        assert given["name"] in EVERY
+        assert given["name"] in FIGURES
     if verb == "lectures":
         find(" ".join(given["words"]))
     trained = [runs()[name].train for name in runs()]

@@ -174,7 +174,8 @@ def read_sheet(path: Path) -> dict[str, Any]:
                 todo=f"did you mean {near[0]}?" if near else "`heedful figure --write-style FILE` writes a whole sheet",
             )  # fmt: skip
         try:
-            found[key] = matplotlib.RcParams({key: value.strip('"')})[key]
+            checked: Any = matplotlib.RcParams({key: value.strip('"')})
+            found[key] = checked[key]
         except ValueError as error:
             raise UserError(f"invalid value for {key}", where=where, found=shown(value), expected=str(error)) from None
     return found
@@ -212,7 +213,7 @@ def _changed(palette: Palette, sheet: Mapping[str, Any]) -> Palette:
     from matplotlib.colors import to_hex
 
     parts = {name: sheet[key] for name, key in PARTS.items() if key in sheet}
-    changes = {name: value if name == "colormap" else to_hex(value) for name, value in parts.items()}
+    changes: dict[str, Any] = {name: value if name == "colormap" else to_hex(value) for name, value in parts.items()}
     if "axes.prop_cycle" in sheet:
         colours = sheet["axes.prop_cycle"].by_key().get("color", palette.series)
         changes["series"] = tuple(to_hex(colours[number % len(colours)]) for number in range(len(palette.series)))

@@ -61,7 +61,7 @@ def attention_of(text: str, other: str | None, model: str | None, look: str | No
 def _random(text: str, seed: int) -> Any:
     """A small encoder with random weights, whose tokens are the words of a text."""
     from heedful.data.tokenizers.tokenizer import WordPiece
-    from heedful.data.tokenizers.wordpieces import BertTokenizer
+    from heedful.data.tokenizers.wordpiece import BertTokenizer
     from heedful.lectures.learning import seeded
     from heedful.models import build, config_class
     from heedful.tasks.pretraining.predictor import TextEncoder
@@ -219,7 +219,8 @@ def self_attention(
     ]
     tall = 0.36 * len(x) + 0.55
     with drawing(style, 10.5, 2 * tall + 0.7, f"Self-attention of {len(x)} tokens") as (figure, palette):
-        for row, line in zip(figure.subfigures(2, 1), grid, strict=True):
+        rows: Any = figure.subfigures(2, 1)
+        for row, line in zip(rows, grid, strict=True):
             for axes, (name, matrix) in zip(row.subplots(1, 4), [*line, *[("", x)] * (4 - len(line))], strict=True):
                 _matrix_panel(axes, name, matrix, palette)
     return figure

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from heedful.blocks.feedforward import ACTIVATIONS
+from heedful.blocks.feedforward import ACTIVATIONS, Activation
 from heedful.data.embedded import LibraryProse
 from heedful.errors import UserError
 from heedful.extras.scaling.fits import Run, fit
@@ -57,7 +57,7 @@ def activations(
     style: Style = "light",
 ) -> Figure:  # fmt: skip
     """The activation functions of all models, and their derivatives by autograd."""
-    every = {**SIMPLE, **ACTIVATIONS}
+    every: dict[str, Activation] = {**dict[str, Activation](SIMPLE.items()), **ACTIVATIONS}  # type: ignore[arg-type]
     with drawing(style, 10.5, 4.4, "Activation functions") as (figure, palette):
         for number, (axes, title) in enumerate(zip(figure.subplots(1, 2), ("value", "derivative"), strict=True)):
             for name, function in every.items():
