@@ -17,7 +17,8 @@ from pydantic import Field
 from torch import Tensor
 
 from heedful.blocks.feedforward import ACTIVATIONS, Activation
-from heedful.data.embedded import LibraryProse
+from heedful.data.embedded import NumberWords
+from heedful.data.formats.sources import Split
 from heedful.errors import UserError
 from heedful.extras.scaling.fits import Run, fit
 from heedful.extras.scaling.plot import plot
@@ -57,7 +58,7 @@ def activations(
     style: Style = "light",
 ) -> Figure:  # fmt: skip
     """The activation functions of all models, and their derivatives by autograd."""
-    every: dict[str, Activation] = {**dict[str, Activation](SIMPLE.items()), **ACTIVATIONS}  # type: ignore[arg-type]
+    every: dict[str, Activation] = {**dict[str, Activation](SIMPLE.items()), **ACTIVATIONS}
     with drawing(style, 10.5, 4.4, "Activation functions") as (figure, palette):
         for number, (axes, title) in enumerate(zip(figure.subplots(1, 2), ("value", "derivative"), strict=True)):
             for name, function in every.items():
@@ -122,9 +123,8 @@ def scaling_lines(
     seed: Seed = 0,
     style: Style = "light",
 ) -> Generator[Progress, None, Figure]:  # fmt: skip
-    """A sweep of small language models over bytes of Python's documentation, and the laws that are fitted to it."""
-    prose = LibraryProse()
-    train, valid = (_bytes(prose, split) for split in ("train", "valid"))
+    """A sweep of small language models over bytes of spelled-out numbers, and the laws that are fitted to it."""
+    train, valid = (_bytes(NumberWords(train=5000), split) for split in ("train", "valid"))
     runs, total, done = list[Run](), sum(tokens) * sum(widths), 0.0
     for width in widths:
         sizes = {"vocab": 256, "width": width, "heads": 2, "layers": 2, "context": CONTEXT, "dropout": 0.0}
@@ -140,13 +140,15 @@ def scaling_lines(
             done += count * width
             with torch.no_grad():
                 found = float(_loss(model, valid, torch.Generator().manual_seed(1), 256))
-            runs.append(Run(f"{width}-{count}", name, config.body, steps * BATCH * CONTEXT, found))
+            runs.append(
+                Run(f"{width}-{count}", name, config.parameters(0) - CONTEXT * width, steps * BATCH * CONTEXT, found)
+            )
     return plot(runs, fit(runs, seed=seed), [], "Small language models of bytes: loss by size, data and compute", style)
 
 
-def _bytes(prose: LibraryProse, split: Any, most: int = 1_000_000) -> Tensor:
-    """The first bytes of a split."""
-    text = "\n".join(line for module in prose.modules(split) for line in module)[:most]
+def _bytes(numbers: NumberWords, split: Split) -> Tensor:
+    """The numbers of a split in words, as one text of bytes."""
+    text = "\n".join(source for source, _ in numbers.pairs(split))
     return torch.from_numpy(np.frombuffer(text.encode(), dtype=np.uint8).copy()).long()
 
 
