@@ -114,11 +114,11 @@ def _archive(path: Path, key: str | None, canvas: ImageSpec) -> Images:
 def _check_shape(array: NDArray[Any], canvas: ImageSpec, where: str) -> NDArray[Any]:
     """An array of one or several images as (N, C, Y, X), if they have the size of the training images."""
     channels, rows, columns = canvas.image
-    wanted: list[tuple[int, ...]] = [(rows, columns, channels), (channels, rows, columns), (math.prod(canvas.image),)]
-    wanted += [(rows, columns)] * (channels == 1)
-    if array.shape in wanted:
+    shapes: list[tuple[int, ...]] = [(rows, columns, channels), (channels, rows, columns), (math.prod(canvas.image),)]
+    shapes += [(rows, columns)] * (channels == 1)
+    if array.shape in shapes:
         array = array[None]
-    if array.shape[1:] not in wanted:
+    if array.shape[1:] not in shapes:
         raise UserError(
             "these images do not have the size of the training images", where=where,
             found=f"an array of shape {' x '.join(map(str, array.shape))}",

@@ -78,7 +78,7 @@ def train_command(name: str, overrides: Sequence[str], run: Path | None) -> None
             return
         task = task_of(recipe)
         lines = ["", *scoreboard(test, task)] if test else []
-        lines += ["", f"run folder  {folder}", *([f"model       {made.text}"] if (made := used(folder)) else [])]
+        lines += ["", f"run folder  {folder}", *([f"model       {model.text}"] if (model := used(folder)) else [])]
         lines += [f"loss curve  {folder / 'loss.png'}"]
         lines += [f"report      {folder / 'report.html'}"] * is_file(folder / "report.html")
         lines += ["", "next:", *(f"  {command}" for command in task.next(folder, test))]

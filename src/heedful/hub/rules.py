@@ -104,8 +104,10 @@ def read_tensors(
             wider = "" if tensors[source].dtype == torch.float32 else ", made float32"
             lines.append(LedgerLine(source, rule.ours, rule.operation + wider, tensors[source]))
         else:
-            said = f"left out, the same as {sources[twins[name]]}" if name in twins else "left out, it is no weight"
-            lines.append(LedgerLine(source, None, said, tensors[source]))
+            operation = (
+                f"left out, the same as {sources[twins[name]]}" if name in twins else "left out, it is no weight"
+            )
+            lines.append(LedgerLine(source, None, operation, tensors[source]))
     return found, tuple(lines)
 
 

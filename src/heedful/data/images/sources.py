@@ -62,14 +62,14 @@ class ImageData(Config):
     kind: str
     root: Name = Field(".", description="folder of the files, relative to the working directory")
 
-    def given(self, split: Split) -> Any:
+    def setting(self, split: Split) -> Any:
         """The setting of a split, if it is given."""
         named: Any = self
         return named.test if split == "valid" and named.valid is None else getattr(named, split)
 
     def files(self, split: Split) -> list[Path]:
         """The files of a split; empty if the split is not given."""
-        name = self.given(split)
+        name = self.setting(split)
         return [] if name is None else [Path(self.root, name)]
 
     @abstractmethod
@@ -119,8 +119,8 @@ class IdxImages(ImageData):
 
     def files(self, split: Split) -> list[Path]:
         """The file of images, and that of labels if there is one."""
-        given = self.given(split)
-        names = [] if given is None else [given.images, given.labels]
+        setting = self.setting(split)
+        names = [] if setting is None else [setting.images, setting.labels]
         return [Path(self.root, name) for name in names if name is not None]
 
     def images(self, split: Split) -> Images:
@@ -237,8 +237,8 @@ class ArrayImages(ImageData):
 
     def files(self, split: Split) -> list[Path]:
         """The file of images, and the file of labels if it is a different one."""
-        given = self.given(split)
-        names = [] if given is None else [given.file, given.labels if _is_npy(given.labels) else None]
+        setting = self.setting(split)
+        names = [] if setting is None else [setting.file, setting.labels if _is_npy(setting.labels) else None]
         return [Path(self.root, name) for name in names if name is not None]
 
     def images(self, split: Split) -> Images:
@@ -246,15 +246,17 @@ class ArrayImages(ImageData):
         from heedful.data.formats.arrays import read_npy, read_npz
         from heedful.data.images.pixels import to_images
 
-        given = self.given(split)
-        assert given is not None  # checked by `read`
+        setting = self.setting(split)
+        assert setting is not None  # checked by `read`
         path, *others = self.files(split)
         packed = path.suffix == ".npz"
-        pixels = to_images(read_npz(path, given.key, given.labels) if packed else read_npy(path), self.shape, str(path))
+        pixels = to_images(
+            read_npz(path, setting.key, setting.labels) if packed else read_npy(path), self.shape, str(path)
+        )
         for other in others:
             return _with_labels(pixels, read_npy(other), str(other))
-        if given.labels is not None:
-            return _with_labels(pixels, read_npz(path, given.labels), f"{path}:{given.labels}")
+        if setting.labels is not None:
+            return _with_labels(pixels, read_npz(path, setting.labels), f"{path}:{setting.labels}")
         return Images(pixels)
 
 
@@ -321,9 +323,9 @@ def _with_labels(pixels: NDArray[Any], labels: NDArray[Any], where: str) -> Imag
     return Images(pixels, found, class_names(found))
 
 
-def _shape_error(path: Path, wanted: str, shape: Sequence[int], expected: str) -> UserError:
+def _shape_error(path: Path, content: str, shape: Sequence[int], expected: str) -> UserError:
     return UserError(
-        f"this file holds no {wanted}", where=str(path), found=f"an array of {' x '.join(map(str, shape))} numbers",
+        f"this file has no {content}", where=str(path), found=f"an array of shape {' x '.join(map(str, shape))}",
         expected=expected, todo="check whether the image and label files are swapped",
     )  # fmt: skip
 

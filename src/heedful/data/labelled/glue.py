@@ -44,6 +44,6 @@ RESULTS: dict[str, tuple[float, ...]] = {  # of GLUE's test sets, in the order o
 
 def glue_average(scores: Mapping[str, float]) -> float:
     """The last column: the mean of all nine, each test set counted once."""
-    if lacking := [column for column in COLUMNS if column not in scores]:
-        raise ValueError(f"there is no average without {', '.join(lacking)}")
+    if missing := [column for column in COLUMNS if column not in scores]:
+        raise ValueError(f"there is no average without {', '.join(missing)}")
     return sum(scores[column] for column in COLUMNS) / len(COLUMNS)

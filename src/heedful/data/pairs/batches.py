@@ -78,13 +78,13 @@ class EncodedPairs:
 
     source: Ragged
     target: Ragged
-    kept: NDArray[np.int64]  # (N,) the index of each pair in the encoded list
+    indices: NDArray[np.int64]  # (N,) the index of each pair in the encoded list
     longest: int
     dropped: int  # pairs left out because a side is longer than `longest` tokens
     replaced: int  # lone surrogates in the texts, replaced by U+FFFD
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.indices)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -94,7 +94,7 @@ class EncodedPairs:
     @property
     def sha256(self) -> str:
         """A hash of these ids, in order."""
-        return fingerprint(self.source.flat, self.source.starts, self.target.flat, self.target.starts, self.kept)
+        return fingerprint(self.source.flat, self.source.starts, self.target.flat, self.target.starts, self.indices)
 
     def batch(self, rows: NDArray[np.int64]) -> PairBatch:
         """A batch of these pairs; for no pairs, one row without targets."""
@@ -104,7 +104,7 @@ class EncodedPairs:
             return PairBatch(torch.full((1, MULTIPLE), TrainedTokenizer.eos), one, nothing, one, -one)
         source, source_lengths = self.source.padded(rows, self.longest)
         target, target_lengths = self.target.padded(rows, self.longest)
-        return PairBatch(source, source_lengths, target, target_lengths, torch.from_numpy(self.kept[rows]))
+        return PairBatch(source, source_lengths, target, target_lengths, torch.from_numpy(self.indices[rows]))
 
     def even(self, rows: NDArray[np.int64], batch_tokens: int) -> PairBatch:
         """A batch of these pairs with one of few shapes: equal widths, and as many rows as fit the budget."""
@@ -133,7 +133,7 @@ class EncodedPairs:
             target=self.target.packed(rows, rooms[1], 0, 1),
             labels=self.target.packed(rows, rooms[1], 1, 0),
             target_lengths=torch.from_numpy(lengths[:, 1].copy()),
-            indices=torch.from_numpy(np.pad(self.kept[rows], spare, constant_values=-1)),
+            indices=torch.from_numpy(np.pad(self.indices[rows], spare, constant_values=-1)),
             longest=self.longest,
         )
 
@@ -200,7 +200,7 @@ def encode_pairs(
     sources: list[NDArray[np.int32]] = []
     targets: list[NDArray[np.int32]] = []
     lengths: list[tuple[int, int]] = []
-    kept: list[int] = []
+    indices: list[int] = []
     for start in range(0, len(pairs), CHUNK):
         chunk = pairs[start : start + CHUNK]
         rows = [
@@ -213,13 +213,13 @@ def encode_pairs(
             )
             if max(len(source) + 1, len(target) + 2) <= longest
         ]
-        kept += [index for index, _, _ in rows]
+        indices += [index for index, _, _ in rows]
         lengths += [(len(source), len(target)) for _, source, target in rows]
         sources.append(np.array([number for _, source, _ in rows for number in source], dtype=np.int32))
         targets.append(np.array([number for _, _, target in rows for number in target], dtype=np.int32))
         if progress is not None:
             progress(start + len(chunk), len(pairs))
-    if not kept:
+    if not indices:
         raise UserError(
             "no pair is left", where="data",
             found=f"{len(pairs):,} pairs, each longer than {longest:,} tokens on a side" if pairs else "no pairs",
@@ -229,9 +229,9 @@ def encode_pairs(
     return EncodedPairs(
         source=Ragged.of([source for source, _ in lengths], sources),
         target=Ragged.of([target for _, target in lengths], targets),
-        kept=np.array(kept, dtype=np.int64),
+        indices=np.array(indices, dtype=np.int64),
         longest=longest,
-        dropped=len(pairs) - len(kept),
+        dropped=len(pairs) - len(indices),
         replaced=sum(replace_surrogates(text)[1] for pair in pairs for text in pair),
     )
 

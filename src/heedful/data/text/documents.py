@@ -194,8 +194,8 @@ def library_documents(config: LibraryProse, split: Split) -> Iterator[list[str]]
     """The modules of Python's standard library as documents, without code examples."""
     for module in config.modules(split):
         paragraphs = (part for text in module for part in re.split(r"\n\s*\n", text) if not CODE.search(part))
-        if told := [one for part in paragraphs for one in sentences(part)]:
-            yield told
+        if found := [one for part in paragraphs for one in sentences(part)]:
+            yield found
 
 
 def _split_documents(file: Iterable[str], between: str) -> Iterator[list[str]]:
@@ -229,11 +229,11 @@ class _Titles:
     """Counts documents: each starts with a title, the first may start without one."""
 
     def __init__(self) -> None:
-        self.number, self.told = 0, False
+        self.number, self.started = 0, False
 
     def __call__(self, line: str) -> int:
-        self.number += self.told and TITLE.fullmatch(line) is not None
-        self.told = self.told or bool(line.strip())
+        self.number += self.started and TITLE.fullmatch(line) is not None
+        self.started = self.started or bool(line.strip())
         return self.number
 
 

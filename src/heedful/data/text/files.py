@@ -80,8 +80,8 @@ class TextFiles(Config):
             raise no_data(split)
         if self.valid is not None or split == "test":
             return skip_blank(lines(path, self.longest) for path in paths)
-        kept = self._split_lines(paths, split)
-        return skip_blank((line for _, line in some) for _, some in groupby(kept, itemgetter(0)))
+        numbered = self._split_lines(paths, split)
+        return skip_blank((line for _, line in some) for _, some in groupby(numbered, itemgetter(0)))
 
     def read(self, split: Split) -> Text:
         """The text of a split."""

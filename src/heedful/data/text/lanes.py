@@ -76,7 +76,7 @@ class Lanes(FixedEpochs):
         epoch, number = divmod(position, self.count)
         context = self.encoded.context
         least = self.longest - (self.count - 1) * context  # with a first window that is shorter there is one more
-        drawn = least + int(random_bits(self.seed, epoch, 2, 1)[0] % np.uint64(context - least + 1))
-        first = drawn if epoch else context
+        random = least + int(random_bits(self.seed, epoch, 2, 1)[0] % np.uint64(context - least + 1))
+        first = random if epoch else context
         begin, end = max(0, first + (number - 1) * context), first + number * context
         return np.minimum(self.edges[:-1] + begin, self.edges[1:]), np.minimum(self.edges[:-1] + end, self.edges[1:])

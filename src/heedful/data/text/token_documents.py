@@ -285,15 +285,15 @@ def require_split(folder: Path, manifest: AnyManifest, split: Split, parts: Iter
     """Check the files of a split against the manifest, byte by byte."""
     if split not in manifest.splits:
         raise no_data(split)
-    told = manifest.files
+    listed = manifest.files
     for name in ("tokenizer.json", *(f"{split}.{part}" for part in parts)):
-        if name not in told:
+        if name not in listed:
             raise invalid_files(folder / "manifest.json", f"nothing of {name}")
         path = folder / name
-        if (problem := size_problem(path, told[name].size)) is not None:
+        if (problem := size_problem(path, listed[name].size)) is not None:
             raise problem
-        if (found := hash_file(path).sha256) != told[name].sha256:
-            raise invalid_files(path, f"contents of SHA-256 {found[:16]}..., not {told[name].sha256[:16]}...")
+        if (found := hash_file(path).sha256) != listed[name].sha256:
+            raise invalid_files(path, f"contents of SHA-256 {found[:16]}..., not {listed[name].sha256[:16]}...")
 
 
 def split_hash(manifest: AnyManifest, split: Split, parts: Iterable[str]) -> str:

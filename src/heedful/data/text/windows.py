@@ -167,8 +167,8 @@ class TextBatches(FixedEpochs):
         whole, context = len(self.encoded), self.encoded.context
         left = whole - (self.encoded.windows - 1) * context  # with a first window that is shorter there is one more
         least = 1 if self.encoded.windows % self.size else left
-        drawn = least + int(random_bits(self.seed, epoch, 1, 1)[0] % np.uint64(context - least + 1))
-        first = min(whole, drawn if epoch else context)
+        random = least + int(random_bits(self.seed, epoch, 1, 1)[0] % np.uint64(context - least + 1))
+        first = min(whole, random if epoch else context)
         return first, permutation(self.seed, epoch, 1 - (first - whole) // context)
 
 

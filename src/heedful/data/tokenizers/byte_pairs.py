@@ -145,9 +145,9 @@ class BpeTokenizer(ByteTokenizer):
     @classmethod
     def from_vocab(cls, vocab: dict[str, int], merges: Sequence[Merge], where: str) -> Self:
         """Build it from the id of each piece, and the merges in order."""
-        made = cls.__new__(cls)
-        made._initialize(vocab, merges, {cls.mark}, where)
-        return made
+        tokenizer = cls.__new__(cls)
+        tokenizer._initialize(vocab, merges, {cls.mark}, where)
+        return tokenizer
 
     @classmethod
     def from_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
@@ -200,10 +200,10 @@ class BpeTokenizer(ByteTokenizer):
 
     def with_special(self, tokens: dict[str, int], where: str) -> Self:
         """A copy with more special tokens, which are matched in texts."""
-        made = type(self).__new__(type(self))
+        tokenizer = type(self).__new__(type(self))
         special = {name for name, number in self._vocab.items() if number in self.special}
-        made._initialize(self._vocab | tokens, self._merges, special | tokens.keys(), where)
-        return made
+        tokenizer._initialize(self._vocab | tokens, self._merges, special | tokens.keys(), where)
+        return tokenizer
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text; faster than `encode_batch`, and parallel even for one long text."""
@@ -394,8 +394,8 @@ def check_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
     """A vocabulary of GPT-2's kind in id order: all 256 bytes, `<|endoftext|>`, and pieces made of bytes."""
     ordered = sort_by_id(vocab, where)
     letters = set(byte_letters())
-    if lacking := sorted(letters - (ordered.keys() - special)):
-        raise invalid(where, f"no piece for {len(lacking)} of the 256 bytes, {shown(lacking[0])} for one")
+    if missing := sorted(letters - (ordered.keys() - special)):
+        raise invalid(where, f"no piece for {len(missing)} of the 256 bytes, {shown(missing[0])} for one")
     if END not in ordered:
         raise invalid(where, f"{len(ordered):,} pieces, but none is {END}")
     odd = next((piece for piece in ordered if piece not in special and not (piece and letters.issuperset(piece))), None)
@@ -482,9 +482,9 @@ def unsupported_part(
     data: dict[str, Any], frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]]
 ) -> str | None:
     """A component of a tokenizer file that differs from these types and settings, described for an error."""
-    for part, wanted in frame.items():
+    for part, expected in frame.items():
         found = data[part].get("type") if isinstance(data.get(part), dict) else data.get(part)
-        if found != wanted and not (part == "model" and found is None and "merges" in data["model"]):
+        if found != expected and not (part == "model" and found is None and "merges" in data["model"]):
             return f"{part} of type {shown(found)}"
     for name, values in usual.items():
         part, setting = name.split(".")

@@ -98,9 +98,9 @@ class RobertaTokenizer(ByteLevelTokenizer):
     @classmethod
     def from_vocab(cls, vocab: dict[str, int], merges: Sequence[Merge], prefix: bool, where: str) -> RobertaTokenizer:
         """Build it from the id of each piece, and the merges in order."""
-        made = cls.__new__(cls)
-        made._initialize(vocab, merges, prefix, where)
-        return made
+        tokenizer = cls.__new__(cls)
+        tokenizer._initialize(vocab, merges, prefix, where)
+        return tokenizer
 
     @classmethod
     def from_texts(

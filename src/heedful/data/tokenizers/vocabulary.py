@@ -167,10 +167,10 @@ class TextVocab(ClsSepLayout, Vocabulary):
         extra = [word for word in known if word not in counts and word.isprintable()]
         words = cls._rank(counts, known, extra, at_least)
         data = {"kind": kind, "lowercase": lowercase, "words": words, "labels": list(labels), "vectors": None}
-        made = cls(json.dumps(data), "words")
+        vocab = cls(json.dumps(data), "words")
         if vectors is None:
-            return made
-        return cls(json.dumps({**data, "vectors": made.fingerprint(vectors)}), "words")
+            return vocab
+        return cls(json.dumps({**data, "vectors": vocab.fingerprint(vectors)}), "words")
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
@@ -192,8 +192,8 @@ class TextVocab(ClsSepLayout, Vocabulary):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids to text, without special tokens, words separated by spaces."""
-        kept = self.pieces(number for number in ids if number not in self.special)
-        return (" " if self.kind == "words" else "").join(kept)
+        pieces = self.pieces(number for number in ids if number not in self.special)
+        return (" " if self.kind == "words" else "").join(pieces)
 
     def rows(self, vectors: WordVectors) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The ids that have a vector, and these vectors (N, D)."""

@@ -249,13 +249,13 @@ def read_parts(data: dict[str, Any], where: str) -> TokenizerParts:
     Padding, truncation and post-processing of the file are ignored.
     """
     model, normalizer = data["model"], data["normalizer"]
-    for part, wanted in (
+    for part, expected in (
         ("model", "WordPiece"),
         ("normalizer", "BertNormalizer"),
         ("pre_tokenizer", "BertPreTokenizer"),
     ):
         found = data[part].get("type") if isinstance(data.get(part), dict) else None
-        if found != wanted and not (part == "model" and found is None and "continuing_subword_prefix" in model):
+        if found != expected and not (part == "model" and found is None and "continuing_subword_prefix" in model):
             raise invalid(where, f"{part} of type {shown(found)}")
     for setting, usual in (("unk_token", "[UNK]"), ("continuing_subword_prefix", PREFIX)):
         if model.get(setting, usual) != usual:

@@ -95,13 +95,13 @@ def _parts(
     truncation = (data or {}).get("truncation")
     side = truncation.get("direction", "right") if isinstance(truncation, dict) else "right"
     require_settings({"truncation_side": str(side).lower(), **settings}, where, ROLES, ALLOWED)
-    said = {ours: _switch(settings, key, where) for key, ours in SWITCHES.items() if settings.get(key) is not None}
-    normalizer, longest, notes = DEFAULTS | said, MAX_WORD_CHARS, list[str]()
+    explicit = {ours: _switch(settings, key, where) for key, ours in SWITCHES.items() if settings.get(key) is not None}
+    normalizer, longest, notes = DEFAULTS | explicit, MAX_WORD_CHARS, list[str]()
     if data is None:
         own = folder / VOCAB
         vocab = number_pieces(read_vocab(path_inside(folder, VOCAB)), str(own))
         cased = any(piece != piece.lower() for piece in vocab if not (piece.startswith("[") and piece.endswith("]")))
-        if "lowercase" not in said and cased:
+        if "lowercase" not in explicit and cased:
             normalizer["lowercase"] = has_file(
                 folder, "config.json"
             )  # in the first release, the vocabulary alone decides
@@ -113,7 +113,7 @@ def _parts(
             _require_layout(data.get("post_processor"), own)
             normalizer, longest = there, letters
         for key, ours in (*SWITCHES.items(), ("clean_text", "clean_text")):
-            if there[ours] != normalizer[ours] and ours not in said:
+            if there[ours] != normalizer[ours] and ours not in explicit:
                 notes.append(_note(f"{FILE} has {ours} {json.dumps(there[ours])}", key, normalizer[ours]))
         if letters != longest:
             notes.append(_note(f"{FILE} has max_input_chars_per_word {letters}", "it", longest))
