@@ -109,7 +109,7 @@ def test_long_pairs_are_dropped_and_counted() -> None:
     pairs = [Pair("a", "b"), Pair("x " * 50, "b"), Pair("c", "y " * 50), Pair("\ud800", "d")]
     encoded = encode_pairs(pairs, TOKENIZER, longest=13)
     assert (len(encoded), encoded.dropped, encoded.replaced) == (2, 2, 1)
-    assert encoded.kept.tolist() == [0, 3]
+    assert encoded.indices.tolist() == [0, 3]
     assert encoded.batch(np.array([1])).indices.tolist() == [3]
     assert TOKENIZER.decode(encoded.batch(np.array([1])).target[0].tolist()) == "d"
 
@@ -121,7 +121,7 @@ def test_padding_never_exceeds_the_context() -> None:
     more = next(end for end, length in enumerate(lengths) if length > 11)
     pairs = [Pair(text[:fits], text[:fits]), Pair("a", text[:more]), Pair(text[: lengths.index(max(lengths))], "a")]
     encoded = encode_pairs(pairs, TOKENIZER, longest=13)  # with what begins and ends a target, 12 are one too many
-    assert encoded.kept.tolist() == [0]
+    assert encoded.indices.tolist() == [0]
     batch = encoded.batch(np.array([0]))
     assert batch.source.shape == batch.target.shape == (1, 13)
     assert batch.target_lengths.tolist() == [13]
