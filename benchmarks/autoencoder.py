@@ -53,7 +53,7 @@ def heedful(net: str, file: Path, threads: int) -> Train:
     from heedful.models import build
     from heedful.runs.recipe import load_recipe
     from heedful.tasks import task_of
-    from heedful.training.loop import Counters, Epoch, fit, in_steps
+    from heedful.training.loop import Counters, Epoch, epochs_to_steps, fit
 
     recipe = load_recipe(
         f"mnist-{net}",
@@ -72,7 +72,7 @@ def heedful(net: str, file: Path, threads: int) -> Train:
     require_size(net, sum(weight.numel() for weight in model.parameters()))
     torch.set_num_threads(threads)
     batches, loss_of = task.batches(encoded, False, False), task.loss_of(model, False)
-    settings = in_steps(recipe.train, batches)
+    settings = epochs_to_steps(recipe.train, batches)
     events = fit(model, loss_of, batches, settings, torch.device("cpu"), None, {}, Counters(), records=task.records)
 
     def train(epochs: int) -> float:

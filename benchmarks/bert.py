@@ -144,7 +144,7 @@ def train_ours(size: str, length: int) -> dict[str, Any]:
     from heedful.tasks.pretraining.loss import pretraining_loss
     from heedful.training.carry import stateless
     from heedful.training.configs import Budget, TrainConfig
-    from heedful.training.distributed.team import Spread
+    from heedful.training.distributed.team import ParallelLoss
     from heedful.training.optim import make_optimizer
     from heedful.training.step import GraphedStep, PlainStep
 
@@ -158,7 +158,7 @@ def train_ours(size: str, length: int) -> dict[str, Any]:
     optimizer = make_optimizer(config.optimizer, model, device)
     loss_of = partial(pretraining_loss, model, read=torch.compile(model, dynamic=False))
     step = GraphedStep(
-        PlainStep(model, Spread(stateless(loss_of)), optimizer, config, device, torch.bfloat16), data[0], True
+        PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, device, torch.bfloat16), data[0], True
     )
     turn = cycle(data)
 

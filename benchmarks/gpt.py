@@ -208,7 +208,7 @@ def train_ours() -> dict[str, Any]:
     from heedful.tasks.language_model.perplexity import ahead_loss
     from heedful.training.carry import stateless
     from heedful.training.configs import Budget, TrainConfig
-    from heedful.training.distributed.team import Spread
+    from heedful.training.distributed.team import ParallelLoss
     from heedful.training.optim import make_optimizer
     from heedful.training.step import GraphedStep, PlainStep
 
@@ -223,7 +223,7 @@ def train_ours() -> dict[str, Any]:
     optimizer = make_optimizer(config.optimizer, model, device)
     loss_of = partial(ahead_loss, compiled(model, dynamic=False))
     step = GraphedStep(
-        PlainStep(model, Spread(stateless(loss_of)), optimizer, config, device, torch.bfloat16), data[0], True
+        PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, device, torch.bfloat16), data[0], True
     )
     turn, tokens = cycle(data), TEXTS * CONTEXT
 

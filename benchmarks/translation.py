@@ -173,7 +173,7 @@ def train_ours() -> dict[str, Any]:
     from heedful.tasks.translation.predictor import translation_loss
     from heedful.training.carry import stateless
     from heedful.training.configs import Budget, TrainConfig
-    from heedful.training.distributed.team import Spread
+    from heedful.training.distributed.team import ParallelLoss
     from heedful.training.optim import make_optimizer
     from heedful.training.step import GraphedStep, PlainStep
 
@@ -191,7 +191,7 @@ def train_ours() -> dict[str, Any]:
     config = TrainConfig(budget=Budget(steps=1), compile=True, batching="packed")
     optimizer = make_optimizer(config.optimizer, model, device)
     loss_of = partial(translation_loss, compiled(model, dynamic=False), label_smoothing=0.1)
-    plain = PlainStep(model, Spread(stateless(loss_of)), optimizer, config, device, torch.bfloat16)
+    plain = PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, device, torch.bfloat16)
     step = GraphedStep(plain, batches[0], alike=True)
 
     def cycle() -> None:

@@ -27,7 +27,7 @@ from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
 from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
-from heedful.training.distributed.team import find_seat
+from heedful.training.distributed.team import find_process
 from heedful.training.metrics import Score
 from heedful.training.nan_checks import not_finite
 
@@ -112,7 +112,7 @@ def test_convertible_models(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(("value", "name"), [("-1", "WORLD_SIZE"), ("0", "WORLD_SIZE"), ("x", "LOCAL_WORLD_SIZE")])
 def test_number_of_processes_is_positive(value: str, name: str) -> None:
     with pytest.raises(UserError, match=f"variable {name}") as raised:
-        find_seat({"RANK": "0", "WORLD_SIZE": "1", name: value})
+        find_process({"RANK": "0", "WORLD_SIZE": "1", name: value})
     assert raised.value.expected == "1 or more"
 
 

@@ -126,7 +126,7 @@ def test_the_fused_kernel_really_runs_when_nobody_watches(monkeypatch: pytest.Mo
         calls.append(1)
         return q
 
-    monkeypatch.setattr(attention, "fused", counted)
+    monkeypatch.setattr(attention, "fused_attention", counted)
     x = torch.randn(B, H, S, K)
     attend(x, x, x)
     assert len(calls) == 1
@@ -277,12 +277,12 @@ def test_heads_are_slices_of_one_projection() -> None:
         k, v = F.linear(m, w_k[own], b_k[own]), F.linear(m, w_v[own], b_v[own])
         parts.append((q @ k.mT / 2).softmax(-1) @ v)
     expected = block.out(torch.cat(parts, -1))
-    close(block(x, block.remember(m)), expected, slack=16)
+    close(block(x, block.keys_values(m)), expected, slack=16)
 
 
 def test_the_memory_may_have_another_width_and_the_output_matrix_may_be_absent() -> None:
     block = heads(memory_width=6, output=False, bias=False)
-    assert block(torch.randn(2, 3, 8), block.remember(torch.randn(2, 5, 6))).shape == (2, 3, 8)
+    assert block(torch.randn(2, 3, 8), block.keys_values(torch.randn(2, 5, 6))).shape == (2, 3, 8)
     assert sum(p.numel() for p in block.parameters()) == 8 * 8 + 6 * 16
 
 
@@ -293,7 +293,7 @@ def test_a_width_that_heads_cannot_share_is_refused() -> None:
 
 def test_watched_weights_are_those_of_the_fused_path() -> None:
     block, x = heads(), torch.randn(2, 3, 8)
-    memory = block.remember(x)
+    memory = block.keys_values(x)
     fast = block(x, memory, causal())
     with watch(block, "weights") as seen:
         slow = block(x, memory, causal())
@@ -305,7 +305,7 @@ def test_watched_weights_are_those_of_the_fused_path() -> None:
 def test_keys_that_stand_in_other_rows_are_gathered() -> None:
     k, v = torch.randn(3, 2, 4, 5), torch.randn(3, 2, 4, 5)
     rows = torch.tensor([[0, 1, 2, 0], [2, 2, 1, 1], [0, 0, 0, 2]])
-    got = KV(k, v, rows, torch.tensor(4)).gathered()
+    got = KV(k, v, rows, torch.tensor(4)).gather()
     for r in range(3):
         for s in range(4):
             assert got.k[r, :, s].equal(k[rows[r, s], :, s])
@@ -320,7 +320,7 @@ def test_self_attention_is_multi_head_attention_in_one_product() -> None:
         many.kv.weight.copy_(kv)
         many.out.weight.copy_(one.out.weight)
     x, mask = torch.randn(2, 5, 12), torch.rand(2, 1, 5, 5) < 0.7
-    torch.testing.assert_close(one(x, mask), many.itself(x, mask))
+    torch.testing.assert_close(one(x, mask), many.self_attend(x, mask))
 
 
 def test_dropout_takes_weights_and_keeps_their_mean() -> None:
@@ -360,9 +360,9 @@ def test_other_dimensions_are_refused_in_words(shapes: Sequence[tuple[int, ...]]
 @pytest.mark.parametrize("rotary", [None, Rotary(9, 4)])
 def test_many_heads_take_a_memory_as_it_is(rotary: Rotary | None) -> None:
     heads, x, memory, at = MultiHead(8, 2, rotary=rotary), torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.arange(3)
-    close(heads(x, memory, at=at), heads(x, heads.remember(memory), at=at))
-    close(heads(x, at=at), heads(x, heads.remember(x, at), at=at))
-    close(heads(x, x, causal(), at=at), heads(x, heads.remember(x, at), causal(), at=at))
+    close(heads(x, memory, at=at), heads(x, heads.keys_values(memory), at=at))
+    close(heads(x, at=at), heads(x, heads.keys_values(x, at), at=at))
+    close(heads(x, x, causal(), at=at), heads(x, heads.keys_values(x, at), causal(), at=at))
 
 
 def sparsemax(scores: Tensor) -> Tensor:

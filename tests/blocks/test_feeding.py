@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.blocks.feeding import in_kernels
+from heedful.blocks.feeding import has_kernels
 from heedful.blocks.layouts import Padded
 from heedful.blocks.taps import watch
 from heedful.models import build
@@ -114,4 +114,4 @@ def test_what_has_no_kernel_is_left_to_the_loop(settings: dict[str, str]) -> Non
         is_cuda = True
 
     x = torch.randn(5, 3, 24).as_subclass(Pretended)
-    assert not in_kernels(m.decoder.attention, m.decoder.stack, x, state.source.value)
+    assert not has_kernels(m.decoder.attention, m.decoder.stack, x, state.source.value)

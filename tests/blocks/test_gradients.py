@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from heedful.blocks.attention import MultiHead, attend, softmax
-from heedful.blocks.embedding import Tied
+from heedful.blocks.embedding import TiedEmbedding
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.masks import alibi, causal, padding, window
 from heedful.blocks.norms import PostNorm, PreNorm
-from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.positions import FixedPositions, LearnedPositions, NoPositions, Rotary, sinusoid_halves, sinusoids
 from heedful.blocks.scores import Additive, General, Location, Score, cosine, dot, scaled_dot
 
 AT = torch.tensor([0, 2, 1])
@@ -23,15 +23,15 @@ TOKENS = torch.tensor([[0, 3, 1], [4, 4, 2]])
 
 
 def heads(block: MultiHead) -> Callable[[Tensor], Tensor]:
-    return lambda x: block(x, block.remember(x, AT), causal(), at=AT)
+    return lambda x: block(x, block.keys_values(x, AT), causal(), at=AT)
 
 
 def cross(block: MultiHead) -> Callable[[Tensor], Tensor]:
-    return lambda x: block(x, block.remember(x.flip(1)), padding(LENGTHS))
+    return lambda x: block(x, block.keys_values(x.flip(1)), padding(LENGTHS))
 
 
 def biased(block: MultiHead) -> Callable[[Tensor], Tensor]:
-    return lambda x: block(x, block.remember(x), window(1), alibi(2))
+    return lambda x: block(x, block.keys_values(x), window(1), alibi(2))
 
 
 X = (2, 3, 4)
@@ -50,13 +50,13 @@ BLOCKS: dict[str, Callable[[], tuple[nn.Module, Callable[[Tensor], Tensor]]]] = 
     "feed-forward, swish": lambda: (b := FeedForward(4, 5, ACTIVATIONS["swish"]), b),
     "post-norm": lambda: (b := PostNorm(4, 0.0), lambda x: b(x, torch.tanh)),
     "pre-norm": lambda: (b := PreNorm(4, 0.0), lambda x: b(x, torch.tanh)),
-    "fixed positions": lambda: (b := Fixed(sinusoids(5, 4)), lambda x: b(x, AT)),
-    "fixed positions, halves": lambda: (b := Fixed(sinusoid_halves(5, 4)), lambda x: b(x, AT)),
-    "learned positions": lambda: (b := Learned(5, 4), lambda x: b(x, AT)),
-    "no positions": lambda: (b := Absent(), lambda x: b(x, AT)),
+    "fixed positions": lambda: (b := FixedPositions(sinusoids(5, 4)), lambda x: b(x, AT)),
+    "fixed positions, halves": lambda: (b := FixedPositions(sinusoid_halves(5, 4)), lambda x: b(x, AT)),
+    "learned positions": lambda: (b := LearnedPositions(5, 4), lambda x: b(x, AT)),
+    "no positions": lambda: (b := NoPositions(), lambda x: b(x, AT)),
     "rotary positions": lambda: (b := Rotary(5, 4), lambda x: b(x, AT)),
-    "tied logits": lambda: (b := Tied(5, 4), b.logits),
-    "tied tokens": lambda: (b := Tied(5, 4), lambda x: x + b(TOKENS)),
+    "tied logits": lambda: (b := TiedEmbedding(5, 4), b.logits),
+    "tied tokens": lambda: (b := TiedEmbedding(5, 4), lambda x: x + b(TOKENS)),
 }
 
 

@@ -82,7 +82,7 @@ def test_watching_does_not_change_the_output_and_every_tap_is_called() -> None:
 
 @pytest.mark.parametrize(("a", "b"), [(0, 3), (3, 0), (-1, 1), (1, -1)])
 def test_the_error_for_an_edge_to_a_missing_node_names_it(a: int, b: int) -> None:
-    with pytest.raises(ValueError, match=f"edge from {a} to {b}, but the nodes are 0 to 2"):
+    with pytest.raises(ValueError, match=f"edge from {a} to {b}, but nodes are numbered 0 to 2"):
         Order.of(3, [(0, 1), (a, b)])
 
 
@@ -111,7 +111,7 @@ def test_the_error_for_a_duplicate_edge_names_it() -> None:
 
 @pytest.mark.parametrize("rows", [2, 4])
 def test_the_input_must_have_one_row_for_each_node(rows: int) -> None:
-    with pytest.raises(ValueError, match=f"there are {rows} rows, but the order is of 3 nodes"):
+    with pytest.raises(ValueError, match=f"x has {rows} rows, but the graph has 3 nodes"):
         GraphLSTM(4, 5)(torch.randn(rows, 4), Order.of(3, [(0, 1)]))
 
 

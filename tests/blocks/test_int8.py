@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks import int8 as module
-from heedful.blocks.int8 import Int8Linear, Plain, int8
+from heedful.blocks.int8 import Int8Linear, PlainInt8, int8
 from heedful.blocks.linear import Linear
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
@@ -48,10 +48,10 @@ def test_a_large_token_spoils_no_other() -> None:
 @torch.no_grad()
 def test_the_kernel_computes_its_definition() -> None:
     small, x = Int8Linear(linear()), rows()
-    if isinstance(small.weight, Plain):
+    if isinstance(small.weight, PlainInt8):
         pytest.skip("this CPU has no such kernel")
     whole = torch.randint(0, 256, (9, 64), dtype=torch.uint8)
-    plain = Plain(small.weight.laid.to_dense().t())
+    plain = PlainInt8(small.weight.packed.to_dense().t())
     close(small.weight.product(whole, small.step), plain.product(whole, small.step))
     quick = small(x)
     small.weight = plain
@@ -65,7 +65,7 @@ def test_a_kernel_that_overflows_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module.torch.ops.onednn, "qlinear_pointwise", lambda *a: right(*a) * 0.9)
     exact, x = linear(), rows()
     small = Int8Linear(exact)
-    assert isinstance(small.weight, Plain)
+    assert isinstance(small.weight, PlainInt8)
     assert float(far(small(x), exact(x)).max()) < 0.03
 
 

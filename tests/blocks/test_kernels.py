@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend
-from heedful.blocks.layouts import EndToEnd, Packed
+from heedful.blocks.layouts import PackedPairs, PackedTexts
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.norms import PostNorm
 
@@ -18,7 +18,7 @@ each_precision = pytest.mark.parametrize("dtype", ERROR, ids=str)
 @pytest.mark.parametrize("part", ["mask", "cross", "attend_cached"])
 def test_packed_attention(part: str, dtype: torch.dtype) -> None:
     source, target = torch.tensor([5, 70, 1, 33]), torch.tensor([9, 64, 2, 20])
-    layout = Packed.of(source.cuda(), target.cuda(), 128, 112, longest=70)
+    layout = PackedPairs.of(source.cuda(), target.cuda(), 128, 112, longest=70)
     visible = getattr(layout, part)
     queries, keys = (128 if part == "mask" else 112), (112 if part == "attend_cached" else 128)
     inputs = [torch.randn(1, 4, n, 32, dtype=dtype, device="cuda", requires_grad=True) for n in (queries, keys, keys)]
@@ -42,7 +42,7 @@ def test_look_back(length: int, dtype: torch.dtype) -> None:
     k, v = torch.randn(6, 4, 64, 16, dtype=dtype, device="cuda"), torch.randn(6, 4, 64, 16, dtype=dtype, device="cuda")
     rows = torch.randint(0, 6, (6, 64), device="cuda")
     memory, x = KV(k, v, rows, torch.tensor(length, device="cuda")), torch.randn(6, 1, 64, dtype=dtype, device="cuda")
-    whole = memory.gathered()
+    whole = memory.gather()
     truth = block(x, KV(whole.k[:, :, :length], whole.v[:, :, :length]))
     with torch.inference_mode():
         mine = block(x, memory)
@@ -59,7 +59,7 @@ def test_look_back_past_keys_that_hold_nothing(length: int, dtype: torch.dtype) 
         KV(k, v, rows, torch.tensor(length, device="cuda"), skip),
         torch.randn(6, 1, 64, device="cuda").to(dtype),
     )
-    whole = memory.gathered()
+    whole = memory.gather()
     with torch.inference_mode():
         mine = block(x, memory)
         for row, begin in enumerate(skip.tolist()):
@@ -104,7 +104,7 @@ def test_projected_cross_entropy(dtype: torch.dtype, smoothing: float) -> None:
 @pytest.mark.parametrize("lengths", [[70, 128, 33, 0, 127, 1], [9, 200, 64, 65]], ids=["one tile", "several"])
 def test_attention_within_sequences(dtype: torch.dtype, lengths: list[int]) -> None:
     room, count = sum(lengths) + 40, sum(lengths)
-    mask = EndToEnd.of(torch.tensor(lengths, device="cuda"), room, max(lengths)).mask
+    mask = PackedTexts.of(torch.tensor(lengths, device="cuda"), room, max(lengths)).mask
     block = SelfAttention(64, 2, dropout=0.0).cuda().to(dtype)
     exact = SelfAttention(64, 2, dropout=0.0).double()
     exact.load_state_dict({name: value.double().cpu() for name, value in block.state_dict().items()})
@@ -123,7 +123,7 @@ def test_attention_within_sequences(dtype: torch.dtype, lengths: list[int]) -> N
 def test_dropout_of_attention_keeps_the_mean_and_repeats_with_the_seed() -> None:
     from heedful.blocks.kernels import sequences
 
-    mask = EndToEnd.of(torch.tensor([128] * 4, device="cuda"), 512, 128).mask
+    mask = PackedTexts.of(torch.tensor([128] * 4, device="cuda"), 512, 128).mask
     qkv = torch.randn(512, 3, 4, 64, device="cuda")
     qkv[:, 2] = 1.0  # so that an output is the sum of the weights that were kept
 
@@ -141,7 +141,7 @@ def test_dropout_of_attention_keeps_the_mean_and_repeats_with_the_seed() -> None
 def test_gradients_of_dropped_weights_are_those_of_the_weights_that_were_dropped() -> None:
     from heedful.blocks.kernels import sequences
 
-    mask = EndToEnd.of(torch.tensor([40, 24], device="cuda"), 64, 40).mask
+    mask = PackedTexts.of(torch.tensor([40, 24], device="cuda"), 64, 40).mask
     qkv = torch.randn(64, 3, 2, 16, device="cuda", requires_grad=True)
     probe = torch.randn(64, 2, 16, device="cuda")
 
@@ -194,7 +194,7 @@ def test_projected_cross_entropy_with_a_bias(dtype: torch.dtype, vocab: int) -> 
 def test_one_tile_and_several_lose_the_same_weights(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from heedful.blocks.kernels import sequences
 
-    mask = EndToEnd.of(torch.tensor([longest, 9, 0, 31], device="cuda"), 256, longest).mask
+    mask = PackedTexts.of(torch.tensor([longest, 9, 0, 31], device="cuda"), 256, longest).mask
     qkv = torch.randn(256, 3, 4, 32, dtype=torch.bfloat16, device="cuda", requires_grad=True)
     probe = torch.randn(256, 4, 32, dtype=torch.bfloat16, device="cuda")
     found = []

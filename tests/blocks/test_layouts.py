@@ -2,16 +2,16 @@
 
 import torch
 
-from heedful.blocks.layouts import EndToEnd, Packed, Padded, Rows, Whole
+from heedful.blocks.layouts import PackedPairs, PackedTexts, Padded, Rows, Unpadded
 from heedful.blocks.masks import Ranges
 
 
 def test_padding_moves_no_token() -> None:
     real = torch.tensor([[False, True, True], [True, True, False]])
     assert Padded(real).at.tolist() == [[0, 0, 1], [0, 1, 1]]
-    assert Padded(real).longest_within(3) == 3
-    assert Whole(torch.zeros(2, 3)).at.tolist() == [0, 1, 2]
-    assert Whole(torch.zeros(2, 3)).mask is None
+    assert Padded(real).max_length(3) == 3
+    assert Unpadded(torch.zeros(2, 3)).at.tolist() == [0, 1, 2]
+    assert Unpadded(torch.zeros(2, 3)).mask is None
 
 
 def test_rows_say_where_every_place_belongs() -> None:
@@ -25,11 +25,11 @@ def test_rows_say_where_every_place_belongs() -> None:
 def test_packed_sequences_see_themselves_and_nobody_else() -> None:
     lengths, goals = torch.tensor([2, 3]), torch.tensor([3, 1])
     source, target = Rows.of(lengths, 7), Rows.of(goals, 6)
-    layout = Packed.of(lengths, goals, 7, 6, longest=3)
+    layout = PackedPairs.of(lengths, goals, 7, 6, longest=3)
     for visible, queries, keys, causal in (
         (layout.mask, source, source, False),
         (layout.cross, target, source, False),
-        (layout.past(1).visible(6), target, target, True),
+        (layout.past(1).attention_mask(6), target, target, True),
     ):
         assert isinstance(visible, Ranges)
         seen = visible.dense()
@@ -41,16 +41,16 @@ def test_packed_sequences_see_themselves_and_nobody_else() -> None:
 
 
 def test_packed_targets_come_all_at_once() -> None:
-    layout = Packed.of(torch.tensor([2]), torch.tensor([3]), 3, 4, longest=3)
+    layout = PackedPairs.of(torch.tensor([2]), torch.tensor([3]), 3, 4, longest=3)
     past = layout.past(2)
-    assert past.reach(4) == 3
+    assert past.max_length(4) == 3
     assert past.positions(4, torch.device("cpu")).tolist() == [0, 1, 2, 0]
-    assert len(past.slots(4)) == 2
+    assert len(past.layer_caches(4)) == 2
     assert layout.at.tolist() == [0, 1, 0]
 
 
 def test_sequences_end_to_end_see_themselves_and_nobody_else() -> None:
-    layout = EndToEnd.of(torch.tensor([2, 0, 3]), 7, longest=3)
+    layout = PackedTexts.of(torch.tensor([2, 0, 3]), 7, longest=3)
     assert layout.at.tolist() == [0, 1, 0, 1, 2, 0, 0]
     assert layout.mask.begin.tolist() == [0, 2, 2, 5]
     assert layout.mask.end.tolist() == [2, 2, 5, 5]

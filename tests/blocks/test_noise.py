@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.blocks.noise import gaussian, mixed
+from heedful.blocks.noise import gaussian, splitmix64
 from tolerance import near
 
 MASK = 2**64 - 1
@@ -29,13 +29,13 @@ def drawn(seed: int = 0, epoch: int = 0, start: int = 0, count: int = 500, size:
 
 @pytest.mark.parametrize("x", [0, 1, 2, 783, 2**31, 2**62 + 12345, -1, -(2**63), 2**63 - 1])
 def test_the_hash_is_that_of_whole_numbers_of_64_bits(x: int) -> None:
-    found = int(mixed(torch.tensor([x]))) & MASK
+    found = int(splitmix64(torch.tensor([x]))) & MASK
     assert found == split_mix(x & MASK)
 
 
 def test_the_first_numbers_are_the_published_ones() -> None:
     # SplitMix64 from 0: 0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F
-    found = [int(one) & MASK for one in mixed(torch.arange(3))]
+    found = [int(one) & MASK for one in splitmix64(torch.arange(3))]
     assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 

@@ -10,8 +10,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from heedful.blocks import attention
 from heedful.blocks.attention import MultiHead, SelfAttention, attend
-from heedful.blocks.masks import Mask, Ranges, Together, causal, dense
-from heedful.blocks.normalizers import NORMALIZERS, Normalize, entmax15, normalized, softmax, sparsemax
+from heedful.blocks.masks import BlockDiagonal, Mask, Ranges, causal, dense
+from heedful.blocks.normalizers import NORMALIZERS, Normalize, attention_weights, entmax15, softmax, sparsemax
 from heedful.blocks.scores import SCORES, head_score
 from heedful.blocks.taps import Tap, watch
 from tolerance import close
@@ -145,7 +145,7 @@ def test_packed_sequences_are_normalized_each_alone(normalize: Normalize) -> Non
     x = torch.randn(1, 2, 6, 4)
     number = torch.tensor([0, 0, 0, 1, 1, 2])  # two sequences, and a place that is left over
     begin, end = torch.tensor([0, 3, 5], dtype=torch.int32), torch.tensor([3, 5, 5], dtype=torch.int32)
-    together = attend(x, x, x, Together(begin, end, 3, number), normalize=normalize)
+    together = attend(x, x, x, BlockDiagonal(begin, end, 3, number), normalize=normalize)
     lo, hi = torch.tensor([0, 0, 0, 3, 3, 5]), torch.tensor([3, 3, 3, 5, 5, 5])
     ranges = attend(x, x, x, Ranges(lo, hi, lo, hi), normalize=normalize)
     for start, stop in ((0, 3), (3, 5)):
@@ -157,7 +157,7 @@ def test_packed_sequences_are_normalized_each_alone(normalize: Normalize) -> Non
 
 def test_kernels_are_for_softmax_of_scaled_dot_products(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(attention, "fused", lambda q, *rest: calls.append(1) or q)
+    monkeypatch.setattr(attention, "fused_attention", lambda q, *rest: calls.append(1) or q)
     x = torch.randn(1, 1, 3, 4)
     for normalize in (sparsemax, entmax15, lambda scores, mask: scores.relu()):
         attend(x, x, x, normalize=normalize)
@@ -173,7 +173,7 @@ def test_a_function_of_the_user_need_not_handle_queries_without_keys() -> None:
 
     scores, mask = random_rows()
     scores.requires_grad_()
-    found, expected = normalized(scores, mask, plain), softmax(scores, mask)
+    found, expected = attention_weights(scores, mask, plain), softmax(scores, mask)
     close(found, expected)
     probe = torch.randn_like(scores)
     mine, its = (torch.autograd.grad((one * probe).sum(), scores)[0] for one in (found, expected))
@@ -234,13 +234,13 @@ def test_heads_give_the_same_with_a_cache(normalize: Normalize, score: str) -> N
     heads = MultiHead(8, 2, score=head_score(score, 4), normalize=normalize)
     x, memory = torch.randn(2, 6, 8), torch.randn(2, 3, 8)
     whole = heads(x, mask=causal())
-    cache = heads.remember(x[:, :1])
+    cache = heads.keys_values(x[:, :1])
     outputs = [heads(x[:, :1], cache)]
     for t in range(1, 6):
-        cache = cache.append(heads.remember(x[:, t : t + 1]))
+        cache = cache.append(heads.keys_values(x[:, t : t + 1]))
         outputs.append(heads(x[:, t : t + 1], cache))
     close(torch.cat(outputs, 1), whole)
-    close(heads(x, memory), heads(x, heads.remember(memory)))
+    close(heads(x, memory), heads(x, heads.keys_values(memory)))
     with watch(heads, "weights") as seen:
         close(heads(x, mask=causal()), whole)
     mask = dense(causal(), *(torch.zeros(1, 1, 6, 1),) * 2)

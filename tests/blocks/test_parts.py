@@ -6,14 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from heedful.blocks.embedding import Tied
+from heedful.blocks.embedding import TiedEmbedding
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.linear import Linear
 from heedful.blocks.norms import PostNorm, PreNorm
 
 
 def test_tied_embeddings_use_one_matrix_both_ways() -> None:
-    tied = Tied(11, 4)
+    tied = TiedEmbedding(11, 4)
     assert len(list(tied.parameters())) == 1
     tokens, x = torch.tensor([[3, 7]]), torch.randn(1, 2, 4)
     assert tied(tokens)[0, 1].equal(tied.weight[7] * 2)
@@ -21,7 +21,7 @@ def test_tied_embeddings_use_one_matrix_both_ways() -> None:
 
 
 def test_embedded_tokens_start_with_unit_variance() -> None:
-    assert Tied(500, 64)(torch.arange(500)).std().item() == pytest.approx(1, abs=0.03)
+    assert TiedEmbedding(500, 64)(torch.arange(500)).std().item() == pytest.approx(1, abs=0.03)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -65,16 +65,16 @@ def test_linear_layers_start_within_their_bound() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 1), (3, 7), (2, 3, 5), (600, 1)])
 def test_logits_of_a_decoding_step_are_those_of_training(shape: tuple[int, ...]) -> None:
-    tied, x = Tied(50, 6), torch.randn(*shape, 6)
+    tied, x = TiedEmbedding(50, 6), torch.randn(*shape, 6)
     with torch.inference_mode():
         torch.testing.assert_close(tied.logits(x), F.linear(x, tied.weight))
 
 
 def test_logits_follow_weights_that_change() -> None:
-    tied, x = Tied(50, 6), torch.randn(2, 1, 6)
+    tied, x = TiedEmbedding(50, 6), torch.randn(2, 1, 6)
     for change in (
         lambda: tied.weight.mul_(2),
-        lambda: tied.load_state_dict(Tied(50, 6).state_dict()),
+        lambda: tied.load_state_dict(TiedEmbedding(50, 6).state_dict()),
         lambda: setattr(tied.weight, "data", torch.randn(50, 6)),
     ):
         with torch.no_grad():

@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.positions import FixedPositions, LearnedPositions, NoPositions, Rotary, sinusoid_halves, sinusoids
 from tolerance import near
 
 
-@pytest.mark.parametrize("module", [Fixed(sinusoids(9, 4)), Fixed(sinusoid_halves(9, 4)), Learned(9, 4)])
-def test_a_row_of_the_table_is_added_for_each_place(module: Fixed | Learned) -> None:
+@pytest.mark.parametrize(
+    "module", [FixedPositions(sinusoids(9, 4)), FixedPositions(sinusoid_halves(9, 4)), LearnedPositions(9, 4)]
+)
+def test_a_row_of_the_table_is_added_for_each_place(module: FixedPositions | LearnedPositions) -> None:
     at = torch.tensor([[0, 5, 8], [1, 1, 2]])
     x = torch.randn(2, 3, 4)
     for b in range(2):
@@ -18,14 +20,14 @@ def test_a_row_of_the_table_is_added_for_each_place(module: Fixed | Learned) -> 
 
 
 def test_a_fixed_table_is_not_stored_and_a_learned_one_is() -> None:
-    assert list(Fixed(sinusoids(3, 2)).state_dict()) == []
-    assert list(Learned(3, 2).state_dict()) == ["table"]
+    assert list(FixedPositions(sinusoids(3, 2)).state_dict()) == []
+    assert list(LearnedPositions(3, 2).state_dict()) == ["table"]
     assert list(Rotary(3, 2).state_dict()) == []
 
 
 def test_no_positions_change_nothing() -> None:
     x = torch.randn(2, 3, 4)
-    assert Absent()(x, torch.arange(3)) is x
+    assert NoPositions()(x, torch.arange(3)) is x
 
 
 def test_turned_vectors_keep_their_length_and_their_products_see_distances_only() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.recurrent import CELLS, Both, Cell, Layer, Stack, State, fused, unrolled
+from heedful.blocks.recurrent import CELLS, BidirectionalLayer, Cell, Layer, Stack, State, fused, unroll
 from heedful.blocks.taps import taps, watch
 
 B, T, X, H = 5, 7, 4, 6
@@ -107,7 +107,7 @@ def agree(one: list[Tensor], two: list[Tensor], dtype: torch.dtype) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("run", [unrolled, fused])
+@pytest.mark.parametrize("run", [unroll, fused])
 def test_cells_follow_the_equations(kind: str, run: Any) -> None:
     own, x, state = cell(kind), torch.randn(B, T, X, dtype=torch.float64), state_of(kind)
     y, after = run(own, x, state)
@@ -116,7 +116,7 @@ def test_cells_follow_the_equations(kind: str, run: Any) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("run", [unrolled, fused])
+@pytest.mark.parametrize("run", [unroll, fused])
 def test_cells_are_the_library_modules_values_states_and_gradients(kind: str, run: Any) -> None:
     own, x, state = cell(kind), torch.randn(B, T, X, dtype=torch.float64), state_of(kind)
     other = library(kind, own)
@@ -138,7 +138,7 @@ def test_cells_are_the_library_modules_values_states_and_gradients(kind: str, ru
 
 
 @every_kind
-@pytest.mark.parametrize("run", [unrolled, fused])
+@pytest.mark.parametrize("run", [unroll, fused])
 def test_gradients_are_those_of_small_differences(kind: str, run: Any) -> None:
     own, state = cell(kind), tuple(part[:2].requires_grad_() for part in state_of(kind))
     x = torch.randn(2, 3, X, dtype=torch.float64, requires_grad=True)
@@ -158,7 +158,7 @@ def test_fused_is_unrolled_wherever_the_padding_stands(kind: str, dtype: torch.d
     own, x, real = cell(kind, dtype), torch.randn(B, T, X, dtype=dtype), torch.tensor(rows, dtype=torch.bool)
     state = state_of(kind, dtype, zero=True)
     one = gradients(lambda x, _: fused(own, x, state, real), own, x, state)
-    two = gradients(lambda x, _: unrolled(own, x, state, real), own, x, state)
+    two = gradients(lambda x, _: unroll(own, x, state, real), own, x, state)
     agree(one, two, dtype)
 
 
@@ -166,7 +166,7 @@ def test_fused_is_unrolled_wherever_the_padding_stands(kind: str, dtype: torch.d
 @every_precision
 def test_fused_is_unrolled_from_any_state(kind: str, dtype: torch.dtype) -> None:
     own, x, state = cell(kind, dtype), torch.randn(B, T, X, dtype=dtype), state_of(kind, dtype)
-    one, two = (gradients(lambda x, state, run=run: run(own, x, state), own, x, state) for run in (fused, unrolled))
+    one, two = (gradients(lambda x, state, run=run: run(own, x, state), own, x, state) for run in (fused, unroll))
     agree(one, two, dtype)
 
 
@@ -200,8 +200,8 @@ def test_unrolled_steps_over_padding_between_real_steps(kind: str) -> None:
     own, x = cell(kind), torch.randn(1, T, X, dtype=torch.float64)
     real = torch.tensor([[1, 0, 1, 1, 0, 0, 1]], dtype=torch.bool)
     state = tuple(part[:1] for part in state_of(kind))
-    y, after = unrolled(own, x, state, real)
-    alone, last = unrolled(own, x[:, real[0]], state)
+    y, after = unroll(own, x, state, real)
+    alone, last = unroll(own, x[:, real[0]], state)
     assert y[:, real[0]].equal(alone)
     assert all(a.equal(b) for a, b in zip(after, last, strict=True))
 
@@ -224,7 +224,11 @@ def test_a_layer_goes_on_where_it_stopped(kind: str) -> None:
 @every_kind
 @every_padding
 def test_both_directions_in_a_padded_batch_are_both_alone(kind: str, rows: Any) -> None:
-    both, x, real = moved(Both(kind, X, H)), torch.randn(B, T, X).double(), torch.tensor(rows, dtype=torch.bool)
+    both, x, real = (
+        moved(BidirectionalLayer(kind, X, H)),
+        torch.randn(B, T, X).double(),
+        torch.tensor(rows, dtype=torch.bool),
+    )
     y, after = both(x, None, real)
     assert y.shape == (B, T, 2 * H)
     for row in range(B):
@@ -240,7 +244,7 @@ def test_both_directions_in_a_padded_batch_are_both_alone(kind: str, rows: Any) 
 @every_kind
 @pytest.mark.parametrize("both", [False, True])
 def test_a_stack_is_its_layers_one_after_the_other_and_the_library_stack(kind: str, both: bool) -> None:
-    make, factor = (Both, 2) if both else (Layer, 1)
+    make, factor = (BidirectionalLayer, 2) if both else (Layer, 1)
     stack = moved(Stack([make(kind, X, H), make(kind, factor * H, H)]))
     x = torch.randn(B, T, X, dtype=torch.float64)
     y, states = stack(x)
@@ -388,5 +392,5 @@ def test_the_forget_gate_starts_open() -> None:
 
 @pytest.mark.parametrize("kind", CELLS)
 def test_a_sequence_without_steps_is_refused(kind: str) -> None:
-    with pytest.raises(ValueError, match="the sequence has no steps"):
+    with pytest.raises(ValueError, match="the sequence is empty"):
         Layer(kind, 3, 4)(torch.zeros(2, 0, 3))

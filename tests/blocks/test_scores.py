@@ -115,7 +115,7 @@ def test_what_is_remembered_of_the_keys_serves_every_query(name: str) -> None:
     score = MADE[name]()
     width = 5 if name in ("general", "additive") else K
     q, memory = torch.randn(B, 1, T, K).double(), torch.randn(B, S, width).double()
-    kept = score.remember(memory, torch.arange(S))[:, None]
+    kept = score.project_keys(memory, torch.arange(S))[:, None]
     at_once = score.compare(q, kept)
     assert at_once.shape == (B, 1, T, S)
     for t in range(T):
@@ -127,7 +127,7 @@ def test_what_is_remembered_of_the_keys_serves_every_query(name: str) -> None:
 def test_location_asks_for_the_place_of_a_key_not_for_its_column() -> None:
     score, q = Location(K, 9).double(), torch.randn(B, 1, T, K).double()
     at = torch.tensor([[0, 1, 2, 3, 3, 3, 3], [0, 0, 0, 0, 1, 2, 3]])  # padded on the right, and on the left
-    found = score.compare(q, score.remember(torch.randn(B, S, K).double(), at)[:, None])
+    found = score.compare(q, score.project_keys(torch.randn(B, S, K).double(), at)[:, None])
     truth = q @ score.matrix.weight.T  # (B, 1, T, 9)
     close(found[0, :, :, :4], truth[0, :, :, :4], slack=8192)
     close(found[1, :, :, 3:], truth[1, :, :, :4], slack=8192)

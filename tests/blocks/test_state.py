@@ -39,9 +39,9 @@ def run(block: MultiHead, x: Tensor, past: Past) -> tuple[Tensor, Past]:
     """One layer of self-attention over the next tokens."""
     count = x.shape[1]
     at = past.positions(count, torch.device("cpu"))
-    (slot,) = past.slots(count)
-    kv = slot.append(block.remember(x, at))
-    return block(x, kv, past.visible(count), at=at), past.after([slot])
+    (slot,) = past.layer_caches(count)
+    kv = slot.append(block.keys_values(x, at))
+    return block(x, kv, past.attention_mask(count), at=at), past.after([slot])
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def test_a_row_that_has_ended_stands_at_the_last_place_while_others_go_on() -> N
         assert ragged.positions(3, torch.device("cpu")).tolist() == [
             [min(max(begun + t - skip, 0), 7) for t in range(3)] for skip in (0, 5, 9)
         ]
-    assert Cache((None,), Ragged(torch.tensor([0]), 8)).reach(9) == 8
-    assert Cache((None,)).reach(9) == 9
+    assert Cache((None,), Ragged(torch.tensor([0]), 8)).max_length(9) == 8
+    assert Cache((None,)).max_length(9) == 9
 
 
 def test_a_cache_is_never_written_in_place(block: MultiHead) -> None:

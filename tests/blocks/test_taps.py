@@ -46,8 +46,8 @@ def test_idle_taps_leave_nothing_in_a_compiled_graph() -> None:
 def test_attention_compiles_whole_with_idle_taps() -> None:
     block, x = MultiHead(8, 2), torch.randn(2, 3, 8)
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: block(x, block.remember(x), causal()), backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), block(x, block.remember(x), causal()))
+    compiled = torch.compile(lambda x: block(x, block.keys_values(x), causal()), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), block(x, block.keys_values(x), causal()))
 
 
 def test_watching_records_by_module_path_and_keeps_every_value() -> None:
@@ -86,9 +86,9 @@ def test_zeroing_a_head_is_an_edit_of_its_weights() -> None:
     def without_first(name: str, weights: Tensor) -> Tensor:
         return weights * torch.tensor([0.0, 1.0])[:, None, None]
 
-    plain = block(x, block.remember(x))
+    plain = block(x, block.keys_values(x))
     with watch(block, "weights", edit=without_first):
-        edited = block(x, block.remember(x))
+        edited = block(x, block.keys_values(x))
     assert bool((edited[..., :4] == 0).all())
     torch.testing.assert_close(edited[..., 4:], plain[..., 4:])
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.attention import MultiHead, attend, softmax
-from heedful.blocks.embedding import Tied
+from heedful.blocks.embedding import TiedEmbedding
 from heedful.blocks.masks import causal, window
 from heedful.blocks.scores import Additive, General, Location, Score, cosine, dot, scaled_dot
 from heedful.blocks.taps import Tap, watch
@@ -162,14 +162,14 @@ def test_six_scores_work_in_one_attention_layer(name: str) -> None:
     assert bool((weights.triu(S - T + 1) == 0).all())
     torch.testing.assert_close(output, weights @ v)
     block = MultiHead(2 * D, 2, score=SIX[name]())
-    assert block(torch.randn(1, T, 2 * D), block.remember(torch.randn(1, S, 2 * D))).shape == (1, T, 2 * D)
+    assert block(torch.randn(1, T, 2 * D), block.keys_values(torch.randn(1, S, 2 * D))).shape == (1, T, 2 * D)
 
 
 @pytest.mark.claim("A9")
 def test_weights_come_from_queries_and_keys_and_context_from_values() -> None:
     block = MultiHead(8, 2)
     decoder, encoder = torch.randn(1, T, 8), torch.randn(1, S, 8)
-    memory = block.remember(encoder)
+    memory = block.keys_values(encoder)
     results = {}
     for name, kv in {"as it is": memory, "other values": memory._replace(v=memory.v + 1)}.items():
         with watch(block, "weights") as values:
@@ -235,9 +235,9 @@ def test_self_and_cross_attention_inputs() -> None:
     block = MultiHead(8, 2)
     x, m = torch.randn(1, T, 8, requires_grad=True), torch.randn(1, S, 8, requires_grad=True)
     with watch(block, "weights") as values:
-        own = block(x, block.remember(x))
+        own = block(x, block.keys_values(x))
         assert values["weights"].shape == (1, 2, T, T)
-        other = block(x, block.remember(m))
+        other = block(x, block.keys_values(m))
         assert values["weights"].shape == (1, 2, T, S)
     assert own.shape == other.shape == x.shape
     (none,) = torch.autograd.grad(own.sum(), m, allow_unused=True)
@@ -248,13 +248,13 @@ def test_self_and_cross_attention_inputs() -> None:
 @pytest.mark.claim("A16")
 def test_one_block_attends_to_tokens_memory_slots_and_feature_maps() -> None:
     block, query = MultiHead(8, 2), torch.randn(2, 1, 8)
-    tokens = Tied(11, 8)(torch.randint(0, 11, (2, 5)))
+    tokens = TiedEmbedding(11, 8)(torch.randint(0, 11, (2, 5)))
     slots = nn.Parameter(torch.randn(4, 8)).expand(2, -1, -1)
     image = nn.Conv2d(3, 8, 3)(torch.randn(2, 3, 6, 7))
     for memory, places in ((tokens, 5), (slots, 4), (image.flatten(2).mT, 20)):
         with watch(block, "weights") as values:
-            first = block(query, block.remember(memory))
-            second = block(first, block.remember(memory))  # the output becomes the next query
+            first = block(query, block.keys_values(memory))
+            second = block(first, block.keys_values(memory))  # the output becomes the next query
         assert values["weights"].shape == (2, 2, 1, places)
         assert first.shape == second.shape == query.shape
         assert not values.all["weights"][0].equal(values.all["weights"][1])
@@ -263,8 +263,8 @@ def test_one_block_attends_to_tokens_memory_slots_and_feature_maps() -> None:
 @pytest.mark.claim("A17")
 def test_self_attention_is_permutation_equivariant() -> None:
     block, x, order = MultiHead(8, 2), torch.randn(1, 6, 8), torch.randperm(6)
-    y = block(x, block.remember(x))
+    y = block(x, block.keys_values(x))
     assert y.shape == x.shape  # n in, n out
-    torch.testing.assert_close(block(x[:, order], block.remember(x[:, order])), y[:, order])
-    masked = block(x, block.remember(x), causal())
-    assert not torch.allclose(block(x[:, order], block.remember(x[:, order]), causal()), masked[:, order])
+    torch.testing.assert_close(block(x[:, order], block.keys_values(x[:, order])), y[:, order])
+    masked = block(x, block.keys_values(x), causal())
+    assert not torch.allclose(block(x[:, order], block.keys_values(x[:, order]), causal()), masked[:, order])

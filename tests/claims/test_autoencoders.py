@@ -31,7 +31,7 @@ from heedful.runs.recipe import load_recipe
 from heedful.tasks.pretraining.loss import pretraining_loss
 from heedful.tasks.reconstruction.predictor import Noise, reconstruction_loss
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.loop import Counters, Epoch, Step, fit, in_steps
+from heedful.training.loop import Counters, Epoch, Step, epochs_to_steps, fit
 from heedful.training.optim import AdamW, Constant, RMSprop, make_optimizer
 from tolerance import close
 
@@ -312,7 +312,7 @@ def losses_of(config: Any, encoded: EncodedImages, noise: Noise, train: TrainCon
     model: Any = build(config)
     batches: Any = ImageBatches(encoded, train.seed, train.batch_examples or 1)
     loss_of: Any = partial(reconstruction_loss, model, noise=noise)
-    settings = in_steps(train, batches)
+    settings = epochs_to_steps(train, batches)
     events = fit(model, loss_of, batches, settings, CPU, None, {}, Counters(), records=True)
     return [event.loss for event in events if isinstance(event, Epoch)]
 

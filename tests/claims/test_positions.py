@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.blocks.positions import Absent, Fixed, Learned, sinusoid_halves, sinusoids
+from heedful.blocks.positions import FixedPositions, LearnedPositions, NoPositions, sinusoid_halves, sinusoids
 from heedful.models.gpt.config import GptConfig
 from heedful.models.gpt.model import Gpt
 from heedful.models.transformer.config import TransformerConfig
@@ -31,7 +31,7 @@ def test_sinusoid_formula_and_shift_as_rotation() -> None:
         pairs = table[:, 2 * j : 2 * j + 2]
         close(pairs[:-7] @ turn.T, pairs[7:])
     x = torch.randn(2, 3, width)
-    torch.testing.assert_close(Fixed(table)(x, torch.arange(3)), x + table[:3])
+    torch.testing.assert_close(FixedPositions(table)(x, torch.arange(3)), x + table[:3])
     with pytest.raises(ValueError, match="even"):
         sinusoids(length, 15)
 
@@ -102,7 +102,9 @@ def test_columns_differ_in_frequency_and_phase() -> None:
 @pytest.mark.parametrize(("kind", "trained"), [("sinusoid", 0), ("learned", 40 * 8), ("none", 0)])
 def test_positions_are_fixed_learned_or_absent(kind: str, trained: int) -> None:
     model = Transformer(tiny(kind))
-    assert isinstance(model.positions, {"sinusoid": Fixed, "learned": Learned, "none": Absent}[kind])
+    assert isinstance(
+        model.positions, {"sinusoid": FixedPositions, "learned": LearnedPositions, "none": NoPositions}[kind]
+    )
     assert sum(p.numel() for p in model.positions.parameters()) == trained
     tokens = torch.tensor([[3, 4, 5]])
     at, later = torch.arange(3), torch.arange(3) + 7

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.recurrent import LSTM, Both, Elman, Layer, unrolled
+from heedful.blocks.recurrent import LSTM, BidirectionalLayer, Elman, Layer, unroll
 from heedful.blocks.taps import watch
 from tolerance import close
 
@@ -64,11 +64,11 @@ def test_elman_cell_equation() -> None:
         "x.weight": (H, X),
         "h.weight": (H, H),
     }
-    y, _ = unrolled(cell, x, (h,))
+    y, _ = unroll(cell, x, (h,))
     for t in range(T):
         h = torch.tanh(h @ cell.h.weight.T + x[:, t] @ cell.x.weight.T)
         close(y[:, t], h, slack=8192)
-    zero, _ = unrolled(cell, torch.zeros_like(x), (torch.zeros_like(h),))
+    zero, _ = unroll(cell, torch.zeros_like(x), (torch.zeros_like(h),))
     assert not zero.any()
 
 
@@ -237,7 +237,7 @@ def test_recurrent_matrix_is_in_the_elman_path_only() -> None:
     torch.testing.assert_close(found[0], forget.prod(0).expand(B, H), rtol=1e-12, atol=0)
 
     cell = Elman(X, H).double()
-    y, (last,) = unrolled(cell, x, (start,))
+    y, (last,) = unroll(cell, x, (start,))
     jacobian = torch.eye(H, dtype=torch.float64).expand(B, H, H)
     for t in range(8):
         jacobian = torch.diag_embed(1 - y[:, t] ** 2) @ cell.h.weight @ jacobian
@@ -248,7 +248,7 @@ def test_recurrent_matrix_is_in_the_elman_path_only() -> None:
 @pytest.mark.claim("J8")
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
 def test_bidirectional_outputs_are_concatenated_and_ignore_padding(kind: str) -> None:
-    both, x = Both(kind, X, H).double(), inputs()
+    both, x = BidirectionalLayer(kind, X, H).double(), inputs()
     y, _ = both(x)
     assert y.shape == (B, T, 2 * H)
     assert y[:, :, :H].equal(both.ahead(x)[0])
@@ -265,7 +265,7 @@ def test_bidirectional_outputs_are_concatenated_and_ignore_padding(kind: str) ->
 
 @pytest.mark.claim("J8")
 def test_backward_half_depends_on_this_and_later_positions() -> None:
-    both, x = Both("lstm", X, H).double(), inputs().requires_grad_()
+    both, x = BidirectionalLayer("lstm", X, H).double(), inputs().requires_grad_()
     y, _ = both(x)
     for half, steps in ((y[:, 3, :H], range(4)), (y[:, 3, H:], range(3, T))):
         (grad,) = torch.autograd.grad(half.sum(), x, retain_graph=True)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.blocks.graphs import GraphLSTM, Merging, Order
+from heedful.blocks.graphs import ChildSumCell, GraphLSTM, Order
 from heedful.blocks.grids import GridLSTM
-from heedful.blocks.recurrent import LSTM, unrolled
+from heedful.blocks.recurrent import LSTM, unroll
 from heedful.data.tokenizers.vocabulary import WordVocab
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, WordsConfig
@@ -40,7 +40,7 @@ def sequence(x: torch.nn.Module, below: torch.Tensor) -> LSTM:
 
 def run_lstm(cell: LSTM, x: torch.Tensor) -> torch.Tensor:
     """The LSTM over one sequence (T, X)."""
-    return unrolled(cell, x[None], (x.new_zeros(1, H),) * 2)[0][0]
+    return unroll(cell, x[None], (x.new_zeros(1, H),) * 2)[0][0]
 
 
 @pytest.mark.claim("J9")
@@ -55,7 +55,7 @@ def test_tree_lstm_on_a_chain_is_the_lstm(form: str, arity: int, dtype: torch.dt
     chain = Tree((0,) * STEPS, names, ((), *((below,) for below in range(STEPS - 1))))
     batch = encode_trees([chain], words).batch(np.zeros(1, np.int64))
     states = torch.empty(STEPS, H, dtype=dtype).index_copy(0, batch.nodes, model.states(batch))
-    if isinstance(model.cell, Merging):
+    if isinstance(model.cell, ChildSumCell):
         below = torch.cat([model.cell.h.weight, model.cell.f.weight])
     else:
         below = model.cell.h.weight[: 4 * H, :H]  # the first child position

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 import heedful
 from heedful.blocks.layouts import Padded
-from heedful.blocks.memory import sampled
+from heedful.blocks.memory import one_hot_sample
 from heedful.blocks.taps import watch
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import PairBatch, PairBatches, encode_pairs
@@ -97,7 +97,7 @@ def log_probabilities(m: Any, batch: PairBatch, choices: Choices) -> tuple[Tenso
     """log p(choices) and log p(target | choices) of each sentence."""
     given, targets = batch.target[:, :-1], batch.target[:, 1:]
     with force_choices(m, choices):
-        x, chosen = m.explore(batch.source, given, Padded(batch.source_real))
+        x, chosen = m.read_sampled(batch.source, given, Padded(batch.source_real))
     words = m.tokens.logits(x).log_softmax(-1).gather(-1, targets[:, :, None]).squeeze(-1)
     return chosen.sum(1), (words * (targets != TrainedTokenizer.pad)).sum(1)
 
@@ -176,7 +176,7 @@ def test_mean_of_sampled_gradients_approaches_the_exact_gradient(feed: str) -> N
 @pytest.mark.claim("A13")
 def test_positions_are_sampled_by_attention_weight() -> None:
     weights = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(40_000, 4)
-    frequencies = sampled(weights).mean(0)
+    frequencies = one_hot_sample(weights).mean(0)
     assert frequencies[1] == 0
     torch.testing.assert_close(frequencies, weights[0], rtol=0, atol=0.01)
 

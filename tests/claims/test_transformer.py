@@ -13,7 +13,7 @@ from heedful.blocks.attention import MultiHead, attend
 from heedful.blocks.feedforward import FeedForward
 from heedful.blocks.masks import causal, dense
 from heedful.blocks.norms import PostNorm, PreNorm
-from heedful.blocks.state import GrowingSlot
+from heedful.blocks.state import GrowingLayerCache
 from heedful.blocks.taps import watch
 from heedful.lectures.outline import outline, recurrent_of
 from heedful.models.seq2seq.model import Seq2Seq
@@ -50,7 +50,7 @@ def test_one_head_has_three_weight_matrices() -> None:
     x = torch.randn(1, 5, d)
     w_k, w_v = head.kv.weight.chunk(2)
     q, k, v = (x[0] @ w.T for w in (head.q.weight, w_k, w_v))
-    torch.testing.assert_close(head(x, head.remember(x))[0], (q @ k.T / d**0.5).softmax(-1) @ v)
+    torch.testing.assert_close(head(x, head.keys_values(x))[0], (q @ k.T / d**0.5).softmax(-1) @ v)
 
 
 @pytest.mark.claim("C2")
@@ -69,7 +69,7 @@ def test_heads_have_own_weights_and_are_concatenated(heads: int) -> None:
         outputs.append(attend(*((x @ w.T)[:, None] for w in (w_q, w_k, w_v)))[:, 0])
     joined = torch.cat(outputs, -1)
     assert joined.shape[-1] == heads * p
-    torch.testing.assert_close(block(x, block.remember(x)), joined)
+    torch.testing.assert_close(block(x, block.keys_values(x)), joined)
 
 
 @pytest.mark.claim("C3")
@@ -79,8 +79,8 @@ def test_output_projection_mixes_the_heads_and_is_optional() -> None:
     without.load_state_dict({k: v for k, v in with_.state_dict().items() if not k.startswith("out")})
     assert count(with_) - count(without) == 16 * 16 + 16
     x = torch.randn(2, 5, 16)
-    joined = without(x, without.remember(x))
-    torch.testing.assert_close(with_(x, with_.remember(x)), joined @ with_.out.weight.T + with_.out.bias)
+    joined = without(x, without.keys_values(x))
+    torch.testing.assert_close(with_(x, with_.keys_values(x)), joined @ with_.out.weight.T + with_.out.bias)
     memory = MultiHead(16, 4, memory_width=6)  # keys and values may come from another width
     assert memory.kv.weight.shape == (2 * 16, 6)
 
@@ -89,7 +89,7 @@ def test_output_projection_mixes_the_heads_and_is_optional() -> None:
 def test_eight_heads_of_64_make_512() -> None:
     block = MultiHead(BASE.width, BASE.heads)
     x = torch.randn(1, 3, 512)
-    memory = block.remember(x)
+    memory = block.keys_values(x)
     assert memory.k.shape == memory.v.shape == (1, 8, 3, 64)
     with watch(block, "scores") as seen:
         block(x, memory)
@@ -145,12 +145,12 @@ def test_each_sublayer_has_its_own_add_and_norm(norm: str) -> None:
         return normalized(x + layer(x)) if norm == "post" else x + layer(normalized(x))
 
     x, source = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
-    y = reference(encoder.add1, x, lambda x: encoder.attention(x, encoder.attention.remember(x)))
+    y = reference(encoder.add1, x, lambda x: encoder.attention(x, encoder.attention.keys_values(x)))
     close(encoder(x, none, none, at), reference(encoder.add2, y, encoder.mlp))
-    memory = decoder.cross.remember(source)
-    y = reference(decoder.add1, x, lambda x: decoder.attention(x, decoder.attention.remember(x), causal()))
+    memory = decoder.cross.keys_values(source)
+    y = reference(decoder.add1, x, lambda x: decoder.attention(x, decoder.attention.keys_values(x), causal()))
     y = reference(decoder.add2, y, lambda x: decoder.cross(x, memory))
-    found = decoder(x, GrowingSlot(none), memory, causal(), none, none, at)
+    found = decoder(x, GrowingLayerCache(none), memory, causal(), none, none, at)
     close(found, reference(decoder.add3, y, decoder.mlp))
 
 
@@ -169,9 +169,9 @@ def test_decoder_block_order() -> None:
     calls: list[str] = []
     for name in ("attention", "cross", "mlp"):
         block.get_submodule(name).register_forward_hook(lambda *_, name=name: calls.append(name))
-    memory = block.cross.remember(torch.randn(1, m, 512))
+    memory = block.cross.keys_values(torch.randn(1, m, 512))
     with watch(block, "*weights") as seen:
-        y = block(torch.randn(1, t, 512), GrowingSlot(None), memory, causal(), None, None, torch.arange(t))
+        y = block(torch.randn(1, t, 512), GrowingLayerCache(None), memory, causal(), None, None, torch.arange(t))
     assert y.shape == (1, t, 512)
     assert calls == ["attention", "cross", "mlp"]
     assert seen["attention.weights"].shape == (1, 8, t, t)

@@ -623,10 +623,10 @@ def test_broken_metric_lines_are_counted_when_listed_and_resumed(run: Path, heed
     code, out, err = heedful("runs", tmp_path)
     assert code == 0
     assert "mine" in out
-    assert "metrics.jsonl: 3 lines hold no event and are left out" in err
+    assert "metrics.jsonl: 3 lines are not valid events and were skipped" in err
     code, out, _ = heedful("train", "numbers", *TINY, "--run", mine)
     assert code == 0
-    assert "note: " in out and "metrics.jsonl: 3 lines hold no event and are left out" in out
+    assert "note: " in out and "metrics.jsonl: 3 lines are not valid events and were skipped" in out
     assert heedful("runs", tmp_path)[2] == ""
 
 

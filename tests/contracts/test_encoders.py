@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.blocks.layouts import EndToEnd, Padded
+from heedful.blocks.layouts import PackedTexts, Padded
 from heedful.blocks.taps import taps, watch
 from heedful.hub.model_folder import read_model, write_model
 from heedful.models import build, config_class, kinds_of
@@ -56,7 +56,7 @@ def given(some: Sequence[Row], side: Side = "right", more: int = 0) -> Given:
     if side == "packed":
         room = int(lengths.sum()) + more
         ids, segments = (F.pad(torch.cat([row[part] for row in some]), (0, more), value=1)[None] for part in (0, 1))
-        layout = EndToEnd.of(lengths, room, CONTEXT)
+        layout = PackedTexts.of(lengths, room, CONTEXT)
         return Given(ids, segments, layout, lengths.cumsum(0) - lengths, lengths)
     wide = int(lengths.max()) + more
     ids, segments = torch.full((len(some), wide), 7), torch.zeros(len(some), wide, dtype=torch.long)
@@ -282,7 +282,7 @@ def test_half_precision_gives_finite_numbers_near_the_full(case: Case) -> None:
 
 @every_model
 def test_a_sequence_beyond_the_context_is_refused(case: Case) -> None:
-    with pytest.raises(ValueError, match=f"{CONTEXT + 1} tokens, but the model's context is {CONTEXT}"):
+    with pytest.raises(ValueError, match=f"{CONTEXT + 1} tokens, more than the model's context of {CONTEXT}"):
         case.says(prepared(case), given(rows(CONTEXT + 1)))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from heedful.blocks.layouts import Packed, Padded
+from heedful.blocks.layouts import PackedPairs, Padded
 from heedful.blocks.losses import cross_entropy
 from heedful.blocks.state import Cache, Ragged, regroup, reserve, select
 from heedful.blocks.taps import taps, watch
@@ -417,7 +417,7 @@ def test_packed_in_one_row_is_padded_in_many(case: Case) -> None:
     inputs, goals = torch.zeros(1, 20, dtype=torch.long), torch.zeros(1, 13, dtype=torch.long)
     inputs[0, :14], goals[0, :10] = torch.cat(source), torch.cat(target)
     read, write = (torch.tensor([len(sentence) for sentence in side]) for side in (source, target))
-    layout = Packed.of(read, write, 20, 13, longest=7)
+    layout = PackedPairs.of(read, write, 20, 13, longest=7)
     packed, _ = model(goals, model.start(inputs, layout))
     assert bool(packed.isfinite().all())
     padded, _ = model(pad_sequence(target, batch_first=True), case.start(model, source, "right", 0))
@@ -465,7 +465,7 @@ def test_half_precision_gives_finite_numbers_near_the_full(case: Case) -> None:
 @every_encoding_model
 def test_a_source_beyond_the_context_is_refused(case: Case) -> None:
     model, long = prepared(case), case.config.context + 1
-    with pytest.raises(ValueError, match=f"{long} tokens, but the model's context is {long - 1}"):
+    with pytest.raises(ValueError, match=f"{long} tokens, more than the model's context of {long - 1}"):
         case.start(model, sentences(long), "right", 0)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contracts import test_encoders as encoders
 from contracts import test_models as decoders
-from heedful.blocks.layouts import EndToEnd, Padded
+from heedful.blocks.layouts import PackedTexts, Padded
 from tolerance import close
 
 Side = Literal["left", "right", "between"]
@@ -80,14 +80,14 @@ def test_rows_that_hold_no_token_spoil_nothing(side: Side) -> None:
 def test_the_first_tokens_of_packed_texts_are_known(name: str) -> None:
     model, some = encoders.prepared(encoders.TABLE[name]), encoders.rows(5, 1, 9)
     batch = encoders.given(some, "packed", 3)
-    assert isinstance(batch.layout, EndToEnd)
+    assert isinstance(batch.layout, PackedTexts)
     close(model(batch.ids, batch.segments, batch.layout), torch.stack(encoders.firsts(model, batch)))
 
 
 def test_what_does_not_fit_is_refused_however_it_is_padded() -> None:
     long, context = encoders.CONTEXT + 1, encoders.CONTEXT
     model, real = encoders.prepared(encoders.TABLE["bert"]), places((long, 2), long + 4, "between")
-    with pytest.raises(ValueError, match=f"{long} tokens, but the model's context is {context}"):
+    with pytest.raises(ValueError, match=f"{long} tokens, more than the model's context of {context}"):
         model(torch.ones(2, long + 4, dtype=torch.long), None, Padded(real))
 
 

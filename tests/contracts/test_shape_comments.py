@@ -14,12 +14,12 @@ from heedful.blocks.attention import KV, MultiHead, attend
 from heedful.blocks.convolution import Convolution
 from heedful.blocks.graphs import GraphLSTM, Order
 from heedful.blocks.grids import GridLSTM
-from heedful.blocks.int8 import Int8Linear, Plain, int8
-from heedful.blocks.layouts import Documents, EndToEnd, Packed, Padded, Whole
+from heedful.blocks.int8 import Int8Linear, PlainInt8, int8
+from heedful.blocks.layouts import Documents, PackedPairs, PackedTexts, Padded, Unpadded
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.masks import causal
 from heedful.blocks.noise import gaussian
-from heedful.blocks.recurrent import Both, unrolled
+from heedful.blocks.recurrent import BidirectionalLayer, unroll
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve
 from heedful.blocks.taps import watch
@@ -57,9 +57,9 @@ FILES = [path for pattern in ("blocks/*.py", "models/**/*.py", "decode/*.py") fo
 FILES.remove(SOURCE / "models" / "gpt" / "rows.py")  # all of it runs on a device
 GPU = (
     "attend_cached",
-    "in_ranges",
-    "within",
-    "fed",
+    "packed_attention",
+    "packed_self_attention",
+    "run_fused",
     "likeliest_at_once",
 )  # kernels that a test without a device cannot reach
 
@@ -73,9 +73,9 @@ def scores() -> None:
         attend(q, k, v, causal(S - T), score=score)
     scaled_dot(q, k)
     attend(torch.randn(B * 4, H, T, K), k, v)
-    KV(k, k, torch.zeros(B, S, dtype=torch.long), torch.tensor(S)).gathered()
+    KV(k, k, torch.zeros(B, S, dtype=torch.long), torch.tensor(S)).gather()
     block = MultiHead(D, H)
-    block(torch.randn(B, T, D), block.remember(torch.randn(B, S, D)))
+    block(torch.randn(B, T, D), block.keys_values(torch.randn(B, S, D)))
 
 
 def models() -> None:
@@ -86,13 +86,13 @@ def models() -> None:
             vocab=V, width=D, heads=H, encoder_layers=1, decoder_layers=1, hidden=F, context=40, positions=positions
         )
         model = Transformer(config).eval()
-        model(target, model.start(source, Whole(source)))
+        model(target, model.start(source, Unpadded(source)))
         model.lens(torch.randn(B, T, D))
         with torch.inference_mode():
             _, state = model(target, model.start(source, Padded(real)))
             model(target[:, :1], reserve(reserve(state, 9), 12))
             model(target[:, :1], make_room(state, 1))
-        layout = Packed.of(torch.tensor([4, 2]), torch.tensor([1, 3]), S, T, longest=4)
+        layout = PackedPairs.of(torch.tensor([4, 2]), torch.tensor([1, 3]), S, T, longest=4)
         model(target[:1], model.start(source[:1], layout))
 
 
@@ -121,10 +121,10 @@ def recurrent() -> None:
         model.stack.step(torch.randn(B, D), state.layers)
         model.read(tokens, real)
         model.lens(torch.randn(B, T, F))
-        x, both = torch.randn(B, T, D), Both(cell, D, F)
+        x, both = torch.randn(B, T, D), BidirectionalLayer(cell, D, F)
         both(x, None, real)
         both(x, None, torch.arange(T) != torch.tensor([[1], [2]]))
-        unrolled(both.ahead.cell, x, both.ahead.zeros(x), real)
+        unroll(both.ahead.cell, x, both.ahead.zeros(x), real)
     elmo = Elmo(ElmoConfig(vocab=V, width=D, hidden=F, layers=3))
     elmo(tokens)
     Embedder(elmo)(tokens, real)
@@ -202,9 +202,9 @@ def reading() -> None:
     """BERT with its heads, segments told and not, and its blocks in eight bits."""
     model = Bert(BertConfig(vocab=V, width=D, heads=H, layers=1, hidden=F, context=40)).eval()
     tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
-    padded, packed = Padded(torch.arange(S) < torch.tensor([[S], [4]])), EndToEnd.of(torch.tensor([4, 2]), S, 4)
+    padded, packed = Padded(torch.arange(S) < torch.tensor([[S], [4]])), PackedTexts.of(torch.tensor([4, 2]), S, 4)
     x = model(tokens, segments, padded)
-    for layout in (Whole(tokens), padded):
+    for layout in (Unpadded(tokens), padded):
         layout.first(x)
     packed.first(model(tokens[:1], segments[:1], packed))
     model.words(x[0, :4])
@@ -215,7 +215,7 @@ def reading() -> None:
     for part in small.modules():
         if isinstance(part, Int8Linear):
             whole = torch.randint(-127, 128, (len(part.step), D), dtype=torch.int8)
-            Plain(whole).product(torch.zeros(B * S, D, dtype=torch.uint8), part.step)
+            PlainInt8(whole).product(torch.zeros(B * S, D, dtype=torch.uint8), part.step)
 
 
 def noise() -> None:

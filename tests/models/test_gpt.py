@@ -97,7 +97,7 @@ def looped(model: Gpt, tokens: list[int]) -> list[Vector]:
         pre = c.norm == "pre"
         qkv = [line(norm(x, "add1") if pre else x, p["attention.qkv.weight"], p["attention.qkv.bias"]) for x in xs]
         for t in range(len(xs)):
-            mixed: Vector = []
+            joined: Vector = []
             for head in range(c.heads):
                 begin = head * size
 
@@ -114,11 +114,11 @@ def looped(model: Gpt, tokens: list[int]) -> list[Vector]:
                 ]
                 most = max(scores)
                 weights = [math.exp(score - most) for score in scores]
-                mixed += [
+                joined += [
                     sum(weight * part(s, 2, turns=False)[k] for s, weight in enumerate(weights)) / sum(weights)
                     for k in range(size)
                 ]
-            told = line(mixed, p["attention.out.weight"], p["attention.out.bias"])
+            told = line(joined, p["attention.out.weight"], p["attention.out.bias"])
             x = [a + b for a, b in zip(xs[t], told, strict=True)]
             x = x if pre else norm(x, "add1")
             inner = [gelu(a) for a in line(norm(x, "add2") if pre else x, p["mlp.up.weight"], p["mlp.up.bias"])]
@@ -222,7 +222,7 @@ def test_alibi_is_a_bias_and_others_have_none() -> None:
 
 
 def test_a_text_beyond_the_context_is_refused() -> None:
-    with pytest.raises(ValueError, match=f"{CONTEXT + 1} tokens, but the model's context is {CONTEXT}"):
+    with pytest.raises(ValueError, match=f"{CONTEXT + 1} tokens, more than the model's context of {CONTEXT}"):
         made().read(torch.zeros(1, CONTEXT + 1, dtype=torch.long))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heedful.blocks.layouts import Padded
-from heedful.blocks.memory import sampled
+from heedful.blocks.memory import one_hot_sample
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
 from heedful.models import build
@@ -240,7 +240,7 @@ def test_hard_attention_samples_in_training_and_takes_the_argmax_in_evaluation()
     assert bool((choice.sum(-1) == 1).all())
     m.train()
     with watch(m, "decoder.attention.choice") as seen:
-        _, log_probabilities = m.explore(source, target)
+        _, log_probabilities = m.read_sampled(source, target)
     samples = seen["decoder.attention.choice"]
     assert bool((samples.sum(-1) == 1).all())
     assert len(samples.argmax(-1).unique()) > 1
@@ -294,9 +294,9 @@ def test_packed_batching_is_an_error() -> None:
 @pytest.mark.parametrize("feed", ["input", "output"])
 def test_a_source_or_target_without_tokens_is_an_error(feed: str) -> None:
     model: Any = build(Seq2SeqConfig.model_validate({"vocab": 9, "width": 4, "attention": {"feed": feed}}))
-    with pytest.raises(ValueError, match="the source has no tokens"):
+    with pytest.raises(ValueError, match="the source is empty"):
         model.start(torch.zeros(2, 0, dtype=torch.long))
-    with pytest.raises(ValueError, match="the target has no tokens"):
+    with pytest.raises(ValueError, match="the target is empty"):
         model(torch.zeros(2, 0, dtype=torch.long), model.start(torch.ones(2, 3, dtype=torch.long)))
 
 
@@ -308,7 +308,7 @@ def test_compiling_a_decoder_with_input_feeding_is_an_error() -> None:
 
 def test_sampling_in_half_precision_is_not_biased() -> None:
     weights = torch.full((100_000, 100), 0.01, dtype=torch.bfloat16)
-    share = sampled(weights).float().mean(0)
+    share = one_hot_sample(weights).float().mean(0)
     assert float((share - 0.01).abs().max()) < 6 * (0.01 * 0.99 / 100_000) ** 0.5
     first, last = share[:10].mean(), share[-10:].mean()
     assert abs(float(first - last)) < 5 * (2 * 0.01 / 1_000_000) ** 0.5

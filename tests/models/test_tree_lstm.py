@@ -173,8 +173,8 @@ def test_neither_order_nor_company_in_a_batch_matters(form: str) -> None:
     batch = batch_of(TREES)
     close(in_tree_order(batch, model(batch)), alone, slack=16)
     order = [3, 0, 5, 1, 4, 2]
-    mixed = batch_of([TREES[at] for at in order])
-    close(model(mixed)[mixed.roots], model(batch)[batch.roots][order], slack=16)
+    shuffled = batch_of([TREES[at] for at in order])
+    close(model(shuffled)[shuffled.roots], model(batch)[batch.roots][order], slack=16)
 
 
 @FORMS

@@ -1,4 +1,4 @@
-"""The one reader of a run's metrics: which lines hold an event, and how many do not."""
+"""Reading a run's metrics.jsonl: events, broken lines, and incomplete last lines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from heedful.files.writing import append_jsonl
 from heedful.runs.events import NAME, broken_lines, events_in, read_events
 
 
-@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r", "\n"])
-def test_no_sign_within_a_text_ends_a_line(tmp_path: Path, sign: str) -> None:
-    events = [{"kind": "evaluated", "split": "valid", "step": step, "samples": [[f"a{sign}b"] * 3]} for step in (1, 2)]
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r", "\n"])
+def test_line_separators_within_a_text_do_not_split_an_event(tmp_path: Path, separator: str) -> None:
+    events = [
+        {"kind": "evaluated", "split": "valid", "step": step, "samples": [[f"a{separator}b"] * 3]} for step in (1, 2)
+    ]
     for event in events:
         append_jsonl(tmp_path / NAME, event)
     assert read_events(tmp_path) == (events, 0)
@@ -29,25 +31,25 @@ def test_no_sign_within_a_text_ends_a_line(tmp_path: Path, sign: str) -> None:
     ],
     ids=lambda line: line[:12].decode(errors="replace"),
 )  # fmt: skip
-def test_a_line_without_an_event_is_counted_and_spoils_no_other(line: bytes) -> None:
+def test_invalid_lines_are_skipped_and_counted(line: bytes) -> None:
     found = events_in(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
     assert found == ([{"step": 1}, {"step": 2}], 1)
-    assert "1 line holds no event" in broken_lines(Path("runs/a"), found.broken)
+    assert "1 line is not a valid event" in broken_lines(Path("runs/a"), found.broken)
 
 
-def test_a_line_on_its_way_is_not_broken() -> None:
+def test_an_incomplete_last_line_is_not_counted_as_broken() -> None:
     assert events_in(b'{"step": 1}\n{"st') == ([{"step": 1}], 0)
     assert events_in(b'{"step": 1}\n{"step": 2}') == ([{"step": 1}, {"step": 2}], 0)
     assert events_in(b"") == ([], 0)
 
 
-def test_the_last_events_begin_with_a_whole_line(tmp_path: Path) -> None:
+def test_reading_the_last_bytes_starts_at_a_complete_line(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b'{"step": 1}\n{"step": 2}\n{"step": 3}\n')
     assert read_events(tmp_path, last=20) == ([{"step": 3}], 0)
     assert read_events(tmp_path, last=4096).records == [{"step": 1}, {"step": 2}, {"step": 3}]
 
 
-def test_what_is_no_plain_file_holds_no_events_and_does_not_block(tmp_path: Path) -> None:
+def test_missing_and_special_files_have_no_events_and_do_not_block(tmp_path: Path) -> None:
     assert read_events(tmp_path) == ([], 0)
     os.mkfifo(tmp_path / NAME)
     assert read_events(tmp_path) == ([], 0)

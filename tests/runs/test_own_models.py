@@ -18,7 +18,7 @@ from heedful import hub
 from heedful.data.images.sources import scale_pixels
 from heedful.errors import UserError
 from heedful.models.gpt.model import Gpt
-from heedful.models.own import PlainCausal, in_role, own_class
+from heedful.models.own import PlainCausal, own_class, wrap_module
 from heedful.runs.fit import fit
 from heedful.runs.load import load, read_recipe
 from heedful.runs.recipe import load_recipe
@@ -186,8 +186,8 @@ larger.__name__ = "sentences"  # as if its code had changed
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (None, "run of your own model sentences"),
-        (Others, "run of your own model sentences"),
+        (None, "needs your own model sentences"),
+        (Others, "needs your own model sentences"),
         (larger, "the weights do not fit the model"),
     ],
     ids=["none", "another", "larger"],
@@ -207,12 +207,12 @@ def test_a_module_for_a_run_of_ours_is_refused(tmp_path: Path) -> None:
     run, tiny = tmp_path / "run", numbers("model.width=8", "model.heads=2", "model.hidden=8")
     until(2, run, tiny, None)
     for refused in (lambda: list(train(tiny, run, model=sentences)), lambda: load(run, model=sentences)):
-        with pytest.raises(UserError, match="not a run of a model of your own"):
+        with pytest.raises(UserError, match="does not use a model of your own"):
             refused()
 
 
 def test_a_recipe_that_names_a_class_needs_it(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="run of your own model sentences") as error:
+    with pytest.raises(UserError, match="needs your own model sentences") as error:
         list(train(read_recipe(whole[0]), tmp_path / "run"))
     assert "model=sentences" in str(error.value.todo)
 
@@ -333,7 +333,7 @@ def test_a_module_trained_in_a_loop_of_ones_own_is_saved_and_loaded(
     before = load(whole[0], model=sentences)
     module = Sentences(before.tokenizer.vocab)
     config = read_recipe(whole[0]).model.model_copy(update={"vocab": before.tokenizer.vocab})
-    translator = Translator(in_role(module, config), before.tokenizer, 48, torch.device("cpu"))
+    translator = Translator(wrap_module(module, config), before.tokenizer, 48, torch.device("cpu"))
     translator.save(tmp_path / "saved")
     again = Translator.load(tmp_path / "saved", model=Sentences(before.tokenizer.vocab))
     assert again.translate(["twelve", "one"]) == translator.translate(["twelve", "one"])

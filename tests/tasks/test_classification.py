@@ -25,7 +25,7 @@ from heedful.tasks.classification.predictor import (
 )
 from heedful.training.carry import stateless
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed.team import Spread
+from heedful.training.distributed.team import ParallelLoss
 from heedful.training.optim import AdamW, make_optimizer
 from heedful.training.step import PlainStep
 from tolerance import close
@@ -94,7 +94,7 @@ def test_steps_are_those_of_transformers(outputs: int, packed: bool, tmp_path: P
     settings = AdamW(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
     config = TrainConfig(budget=Budget(steps=1), optimizer=settings)
     learn = partial(number_loss if outputs == 1 else class_loss, ours)
-    step = PlainStep(ours, Spread(stateless(learn)), make_optimizer(settings, ours, CPU), config, CPU, None)
+    step = PlainStep(ours, ParallelLoss(stateless(learn)), make_optimizer(settings, ours, CPU), config, CPU, None)
     bare = ("bias", "LayerNorm.weight")
     named = list(theirs.named_parameters())
     groups = [

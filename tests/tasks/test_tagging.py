@@ -104,7 +104,7 @@ def test_texts_are_tagged_alike_alone_and_together_and_stay_in_order() -> None:
 
 
 def test_entities_are_the_chunks_with_their_least_likely_tag() -> None:
-    class Fixed(torch.nn.Module):
+    class FixedPositions(torch.nn.Module):
         def forward(
             self, tokens: torch.Tensor, segments: torch.Tensor, layout: object, words: torch.Tensor
         ) -> torch.Tensor:
@@ -117,7 +117,7 @@ def test_entities_are_the_chunks_with_their_least_likely_tag() -> None:
             return torch.tensor(rows).log()
 
     SAYS = [("ann", "I-PER", 0.9), ("bob", "I-PER", 0.6), ("saw", "O", 0.8), ("rome", "B-LOC", 0.7), (".", "O", 1.0)]
-    (marked,) = TokenTagger(Fixed(), TOKENIZER, CPU, LABELS, 16).tag(["Ann Bob saw Rome."])
+    (marked,) = TokenTagger(FixedPositions(), TOKENIZER, CPU, LABELS, 16).tag(["Ann Bob saw Rome."])
     assert marked.tags == ("I-PER", "I-PER", "O", "B-LOC", "O")
     assert marked.spans == ((0, 3), (4, 7), (8, 11), (12, 16), (16, 17))
     assert marked.probabilities == pytest.approx((0.9, 0.6, 0.8, 0.7, 1.0))

@@ -13,8 +13,8 @@ from pydantic import create_model
 from torch import Tensor, nn
 
 import heedful
-from heedful.blocks.embedding import Tied
-from heedful.blocks.layouts import Layout, Whole
+from heedful.blocks.embedding import TiedEmbedding
+from heedful.blocks.layouts import Layout, Unpadded
 from heedful.blocks.state import Shared
 from heedful.blocks.taps import Tap
 from heedful.errors import UserError
@@ -57,12 +57,12 @@ class Bag(nn.Module):
     def __init__(self, config: BagConfig) -> None:
         super().__init__()
         assert config.vocab is not None
-        self.config, self.tokens = config, Tied(config.vocab, config.width)
+        self.config, self.tokens = config, TiedEmbedding(config.vocab, config.width)
         if config.looks:
             self.alignment, self.weights = "weights", Tap()
 
     def start(self, source: Tensor, layout: Layout | None = None) -> Shared[tuple[Tensor, Tensor]]:
-        layout = layout or Whole(source)
+        layout = layout or Unpadded(source)
         real = torch.ones_like(source, dtype=torch.bool) if layout.real is None else layout.real
         return Shared((self.tokens(source), real / real.sum(1, keepdim=True).clamp(min=1)))
 

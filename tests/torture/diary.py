@@ -20,7 +20,7 @@ from heedful.cli.app import main
 from heedful.data.pairs.batches import Batch
 from heedful.training import loop
 from heedful.training.distributed.team import Team
-from heedful.training.loop import Share
+from heedful.training.loop import LocalBatches
 
 PATH = "TORTURE_DIARY"
 
@@ -56,7 +56,7 @@ class Diary:
     def keep(self) -> None:
         """From now on, write down what the loop does."""
         real_step, real_weights, real_due = Team.at_step, loop.weights_of, loop.Due.__init__
-        real_next, real_seed, real_exit = Share.next, Share.seed, os._exit
+        real_next, real_seed, real_exit = LocalBatches.next, LocalBatches.seed, os._exit
         micro: list[Batch] = []
 
         def at_step(team: Team, step: int) -> None:
@@ -77,12 +77,12 @@ class Diary:
             self.note("evaluation")
             real_due(event, step, saved)
 
-        def following(share: Share) -> list[Batch]:
+        def following(share: LocalBatches) -> list[Batch]:
             micro[:] = real_next(share)
             return list(micro)
 
-        def seed(share: Share, device: torch.device, step: int, index: int) -> None:
-            number, place = share.turns[index]
+        def seed(share: LocalBatches, device: torch.device, step: int, index: int) -> None:
+            number, place = share.indices[index]
             samples = tuple(sample for sample in micro[index].indices.tolist() if sample >= 0)
             self.note("samples", micro=number, part=place.part, samples=samples)
             real_seed(share, device, step, index)
@@ -94,7 +94,7 @@ class Diary:
 
         hooks: list[tuple[Any, str, Any]] = [
             (Team, "at_step", at_step), (loop, "weights_of", weights_of), (loop.Due, "__init__", due),
-            (Share, "next", following), (Share, "seed", seed), (os, "_exit", leave),
+            (LocalBatches, "next", following), (LocalBatches, "seed", seed), (os, "_exit", leave),
         ]  # fmt: skip
         for where, name, hook in hooks:
             setattr(where, name, hook)

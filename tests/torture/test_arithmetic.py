@@ -58,7 +58,7 @@ def gradients(team: Team, how: Any, micro: list[Batch], tokens: int) -> list[flo
     torch.manual_seed(0)
     model: Any = build(MODEL.model_copy(update={"dropout": 0.0})).train()
     config = TrainConfig(budget=Budget(steps=1), clip=None)
-    spread = team.spread(model, stateless(partial(translation_loss, model, label_smoothing=0.1)), how)
+    spread = team.parallelize(model, stateless(partial(translation_loss, model, label_smoothing=0.1)), how)
     step = PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None)
     for index, batch in enumerate(micro):
         step.gradients(batch, tokens, last=index == len(micro) - 1)
@@ -76,7 +76,7 @@ def test_accumulated_gradients_are_those_of_one_large_batch(tmp_path: Path) -> N
             big = np.array(gradients(Team(), "ddp", [ENCODED.batch(np.array(rows))], sum(tokens)))
 
             def share(team: Team) -> list[float]:
-                micro = [batches.at(*place) for _, place in team.places(3, count)]  # noqa: B023
+                micro = [batches.at(*place) for _, place in team.batch_indices(3, count)]  # noqa: B023
                 return gradients(team, how, micro, sum(tokens))  # noqa: B023
 
             with row.trial(f"{how}, {count} batches, {'packed' if packed else 'padded'}"):
@@ -287,5 +287,5 @@ def assert_fifty(folder: Path, first: int) -> None:
     with pytest.raises(UserError) as error:
         told += [event.step for event, _ in half(folder, 99, set(range(first, 99))) if isinstance(event, Step)]
     assert error.value.where == f"step {first + 49}"
-    assert error.value.message == "the gradients were too large for fp16 in 50 steps in a row"
+    assert error.value.message == "the gradients overflowed in fp16 in 50 steps in a row"
     assert re.search("bf16 or fp32", str(error.value.todo)) and error.value.exit_code == 3

@@ -23,12 +23,12 @@ from heedful.models import build
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.tasks.language_model.perplexity import onward_loss
 from heedful.training import loop
-from heedful.training.carry import own_lanes, restored, saved_form
+from heedful.training.carry import gather_lanes, local_lanes, restore
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed.team import Seat, Spread, Team
+from heedful.training.distributed.team import ParallelLoss, ProcessInfo, Team
 from heedful.training.loop import Counters, Event, Step, fit
 from heedful.training.optim import AdamW, make_optimizer
 from heedful.training.step import PlainStep
@@ -53,7 +53,7 @@ def made(cell: str = "lstm", dropout: float = 0.0) -> Any:
 
 def stepper(model: Any, carry: Any, config: TrainConfig | None = None) -> PlainStep:
     config = config or settings()
-    spread = Spread(partial(onward_loss, model))
+    spread = ParallelLoss(partial(onward_loss, model))
     return PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None, carry)
 
 
@@ -154,7 +154,7 @@ def test_without_its_carry_a_run_differs_when_resumed(tmp_path: Path, monkeypatc
     """What the test above can tell."""
     whole = Trial(tmp_path / "whole", settings()).run()
     part = Trial(tmp_path / "broken", settings()).run(10)
-    monkeypatch.setattr(loop, "restored", lambda first, saved: first)
+    monkeypatch.setattr(loop, "restore", lambda first, saved: first)
     rest = Trial(tmp_path / "broken", settings()).run()
     assert part == whole[:10]
     assert rest[0] != whole[10]
@@ -213,16 +213,16 @@ def test_a_carry_that_is_not_finite_stops_the_step_before_it_is_taken(tmp_path: 
 # ------------------------------------------------------------------ lanes of many processes
 def test_lanes_are_shared_and_found_again() -> None:
     carry = (torch.arange(10.0).view(5, 2), torch.arange(5))
-    teams = [Team(Seat(rank, 2, rank, 2, "127.0.0.1", 1)) for rank in range(2)]
-    parts = [own_lanes(carry, team) for team in teams]
+    teams = [Team(ProcessInfo(rank, 2, rank, 2, "127.0.0.1", 1)) for rank in range(2)]
+    parts = [local_lanes(carry, team) for team in teams]
     assert [part[1].tolist() for part in parts] == [[0, 2, 4], [1, 3]]
-    form = saved_form(carry, Team(), 5)
-    back = restored((torch.zeros(5, 2), torch.zeros(5)), dict(reversed(form.items())))
+    form = gather_lanes(carry, Team(), 5)
+    back = restore((torch.zeros(5, 2), torch.zeros(5)), dict(reversed(form.items())))
     assert all(torch.equal(one, other) for one, other in zip(back, carry, strict=True))
-    assert own_lanes(None, teams[0]) is None
+    assert local_lanes(None, teams[0]) is None
     with pytest.raises(UserError, match="more processes than lanes"):
-        own_lanes((torch.zeros(1, 2),), teams[0])
+        local_lanes((torch.zeros(1, 2),), teams[0])
     with pytest.raises(UserError, match="does not fit the model"):
-        restored((torch.zeros(4, 2), torch.zeros(4)), form)
+        restore((torch.zeros(4, 2), torch.zeros(4)), form)
     with pytest.raises(UserError, match="does not fit the model"):
-        restored((torch.zeros(5, 2),), form)
+        restore((torch.zeros(5, 2),), form)

@@ -43,8 +43,8 @@ from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.distributed import team as distributed
 from heedful.training.distributed.heartbeat import Heartbeat
-from heedful.training.distributed.shards import cut_like, local, whole
-from heedful.training.distributed.team import Parallel, Seat, Team, find_seat, first_host
+from heedful.training.distributed.shards import local, shard_like, whole
+from heedful.training.distributed.team import Parallel, ProcessInfo, Team, find_process, first_host
 from heedful.training.loop import Counters, Step, fit
 from heedful.training.optim import AdamW, load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.step import PlainStep
@@ -79,7 +79,7 @@ def together(world: int, work: Callable[[Team], Any], folder: Path, expected: in
                 os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
                 with open(folder / f"said-{rank}", "wb") as said:
                     os.dup2(said.fileno(), 2)
-                with Team(find_seat(os.environ)) as team:
+                with Team(find_process(os.environ)) as team:
                     result = work(team)
                     (folder / f"result-{rank}").write_text(json.dumps(result))
                 code = 0
@@ -104,8 +104,8 @@ def settings(**changes: Any) -> TrainConfig:
 
 # ------------------------------------------------------------------ who is who
 def test_a_process_on_its_own_has_no_seat() -> None:
-    assert find_seat({}) is None
-    assert find_seat({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}) is None  # a batch script
+    assert find_process({}) is None
+    assert find_process({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}) is None  # a batch script
     alone = Team()
     assert (alone.rank, alone.world, alone.leads, alone.together) == (0, 1, True, False)
     assert alone.word("x") == "x"
@@ -117,12 +117,12 @@ def test_torchruns_seat() -> None:
         "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "one",
         "MASTER_PORT": "1234",
     }  # fmt: skip
-    assert find_seat(variables) == Seat(5, 8, 1, 4, "one", 1234)
-    assert find_seat({"RANK": "1", "WORLD_SIZE": "2"}) == Seat(1, 2, 1, 2, "127.0.0.1", 29500)
+    assert find_process(variables) == ProcessInfo(5, 8, 1, 4, "one", 1234)
+    assert find_process({"RANK": "1", "WORLD_SIZE": "2"}) == ProcessInfo(1, 2, 1, 2, "127.0.0.1", 29500)
     apart = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "elsewhere"}  # a process a machine
-    assert find_seat(apart) == Seat(1, 2, 0, 1, "elsewhere", 29500)
+    assert find_process(apart) == ProcessInfo(1, 2, 0, 1, "elsewhere", 29500)
     with pytest.raises(UserError, match="the environment variable RANK"):
-        find_seat({"RANK": "one", "WORLD_SIZE": "2"})
+        find_process({"RANK": "one", "WORLD_SIZE": "2"})
 
 
 def test_slurms_seat() -> None:
@@ -130,9 +130,11 @@ def test_slurms_seat() -> None:
         "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
         "SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_STEP_NODELIST": "gpu[03-04,09]", "SLURM_JOB_ID": "41007",
     }  # fmt: skip
-    assert find_seat(variables) == Seat(3, 5, 1, 2, "gpu03", 21007)
-    assert find_seat({**variables, "SLURM_NODEID": "2"}) == Seat(3, 5, 1, 1, "gpu03", 21007)
-    assert find_seat({**variables, "MASTER_ADDR": "lead", "MASTER_PORT": "99"}) == Seat(3, 5, 1, 2, "lead", 99)
+    assert find_process(variables) == ProcessInfo(3, 5, 1, 2, "gpu03", 21007)
+    assert find_process({**variables, "SLURM_NODEID": "2"}) == ProcessInfo(3, 5, 1, 1, "gpu03", 21007)
+    assert find_process({**variables, "MASTER_ADDR": "lead", "MASTER_PORT": "99"}) == ProcessInfo(
+        3, 5, 1, 2, "lead", 99
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,8 +153,8 @@ def test_the_processes_share_a_step_without_rest(world: int, accumulate: int) ->
     for position in range(0, 40, accumulate):
         shares = []
         for rank in range(world):
-            team = Team(Seat(rank, world, 0, 1, "", 0))
-            shares.append([batches.at(*place) for _, place in team.places(position, accumulate)])
+            team = Team(ProcessInfo(rank, world, 0, 1, "", 0))
+            shares.append([batches.at(*place) for _, place in team.batch_indices(position, accumulate)])
         assert len({len(share) for share in shares}) == 1  # each has as many turns, or the others would wait for ever
         found = [int(number) for share in shares for batch in share for number in batch.indices if number >= 0]
         wanted = [number for step in range(accumulate) for number in batches.at(position + step).indices.tolist()]
@@ -162,7 +164,7 @@ def test_the_processes_share_a_step_without_rest(world: int, accumulate: int) ->
 
 
 def test_whole_batches_go_round_and_bring_their_dropout_along() -> None:
-    shares = [list(Team(Seat(rank, 2, 0, 1, "", 0)).places(10, 4)) for rank in (0, 1)]
+    shares = [list(Team(ProcessInfo(rank, 2, 0, 1, "", 0)).batch_indices(10, 4)) for rank in (0, 1)]
     assert [[(number, place.position, place.parts) for number, place in share] for share in shares] == [
         [(0, 10, 1), (2, 12, 1)],
         [(1, 11, 1), (3, 13, 1)],
@@ -196,9 +198,9 @@ def gradients(
     model: Any = build(made).train()
     config = settings(accumulate=accumulate, clip=0.25)
     batches = PairBatches(ENCODED, 0, 512, packed)
-    spread = team.spread(model, stateless(partial(translation_loss, model, label_smoothing=0.1)), how)
+    spread = team.parallelize(model, stateless(partial(translation_loss, model, label_smoothing=0.1)), how)
     step = PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None)
-    micro = [batches.at(*place) for _, place in team.places(at, accumulate)]
+    micro = [batches.at(*place) for _, place in team.batch_indices(at, accumulate)]
     tokens = sum(batches.tokens(at + number) for number in range(accumulate))
     for index, batch in enumerate(micro):
         step.gradients(batch, tokens, last=index == len(micro) - 1)
@@ -257,9 +259,9 @@ def tuned_gradients(team: Team, how: Parallel, freeze: bool, packed: bool, file:
     texts = [(pair.source, pair.target) for pair in PAIRS]
     batches = LabelledBatches(encode_texts(texts, np.arange(len(texts)) % 2, WORDS, 60), 0, 512, 16, packed)
     config = settings(clip=None)
-    spread = team.spread(model, stateless(partial(class_loss, model)), how)
+    spread = team.parallelize(model, stateless(partial(class_loss, model)), how)
     step = PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None)
-    for _, place in team.places(2, 1):
+    for _, place in team.batch_indices(2, 1):
         step.gradients(batches.at(*place), batches.tokens(2))
     learns = [whole(weight.grad).flatten() for weight in model.parameters() if weight.requires_grad]
     assert len(learns) == 2 if freeze else len(learns) > 2
@@ -285,7 +287,7 @@ def test_shards_go_back_and_forth(tmp_path: Path) -> None:
         torch.manual_seed(0)
         model: Any = build(MODEL)
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        team.spread(model, stateless(partial(translation_loss, model)), "fsdp")
+        team.parallelize(model, stateless(partial(translation_loss, model)), "fsdp")
         optimizer = make_optimizer(AdamW(), model, CPU)
         for weight in model.parameters():
             weight.grad = torch.ones_like(weight)
@@ -298,7 +300,7 @@ def test_shards_go_back_and_forth(tmp_path: Path) -> None:
             for name, value in optimizer_tensors(again, model).items()
         ]
         weights = dict(model.named_parameters())
-        cut = [torch.equal(local(cut_like(before[name], weights[name])), local(weights[name])) for name in weights]
+        cut = [torch.equal(local(shard_like(before[name], weights[name])), local(weights[name])) for name in weights]
         held = sum(local(weight).numel() for weight in weights.values())
         return [float(all(same)), float(any(cut)), held / sum(value.numel() for value in before.values())]
 
@@ -316,14 +318,14 @@ def train(team: Team, folder: Path, config: TrainConfig, until: int = 99, dropou
     batches = PairBatches(ENCODED, config.seed, config.batch_tokens, config.batching == "packed")
     run = RunFolder.create_or_open(folder, "a: 1\n", keep=9) if team.leads else None
     checkpoint = run.latest() if run else None
-    counters = Counters(**json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {}))))
+    counters = Counters(**json.loads(team.broadcast(json.dumps(checkpoint.state if checkpoint else {}))))
     stems = ("model", "optimizer") if counters.step else ()
-    saved = {stem: team.tensors(checkpoint.load(stem) if checkpoint else None) for stem in stems}
+    saved = {stem: team.broadcast_tensors(checkpoint.load(stem) if checkpoint else None) for stem in stems}
     learn = partial(translation_loss, model, label_smoothing=0.1)
     saver = Saver(run, config.save_behind) if run else None
 
     def wish() -> bool:
-        return team.rank == team.world - 1 and counters.step >= until - team.together
+        return team.rank == team.world - 1 and counters.step >= until - team.distributed
 
     events = list(fit(model, learn, batches, config, CPU, saver, {}, counters, saved, wish, team))
     if run:
@@ -401,7 +403,7 @@ def read_on(team: Team, folder: Path, how: Parallel, until: int = 99) -> list[An
     at = 0
 
     def wish() -> bool:
-        return at >= until - team.together
+        return at >= until - team.distributed
 
     losses = []
     for event in train_recipe(recipe, folder, wish, team):
@@ -467,12 +469,12 @@ def test_an_error_of_one_ends_all_and_is_reported_once(tmp_path: Path) -> None:
 
 
 def test_one_who_waits_in_vain_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "JOINING", timedelta(seconds=1))
+    monkeypatch.setattr(distributed, "JOIN_TIMEOUT", timedelta(seconds=1))
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "")  # which the team sets, and which are put back afterwards
     with (
-        pytest.raises(UserError, match="rank 1 does not reach the others") as error,
-        Team(Seat(1, 2, 1, 2, "127.0.0.1", 9)),
+        pytest.raises(UserError, match="rank 1 cannot reach the other processes") as error,
+        Team(ProcessInfo(1, 2, 1, 2, "127.0.0.1", 9)),
     ):
         pass
     assert error.value.where == "127.0.0.1:9"
@@ -480,7 +482,7 @@ def test_one_who_waits_in_vain_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_different_eyes_are_noticed(tmp_path: Path) -> None:
     together(2, lambda team: team.require_same("sky", f"colour {team.rank}", "look again"), tmp_path, expected=2)
-    assert said(tmp_path)[0] == "error: rank 1: another sky than that of rank 0"
+    assert said(tmp_path)[0] == "error: rank 1: the sky differs from that of rank 0"
 
 
 def test_a_process_that_leaves_in_good_order_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,7 +500,7 @@ def test_a_process_that_leaves_in_good_order_is_not_missed(tmp_path: Path, monke
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_is_killed_ends_all(tmp_path: Path, victim: int) -> None:
     def work(team: Team) -> None:
-        team.at_step(5)
+        team.report_step(5)
         team.wait()
         until(lambda: team.heartbeat is not None and 1 - team.rank in team.heartbeat.signs)
         until(lambda: team.heartbeat is not None and team.heartbeat.signs[1 - team.rank].step == 5)

@@ -35,10 +35,10 @@ from heedful.training.loop import (
     Saved,
     Step,
     choose_device,
-    first_of,
+    first_batch_of,
     fit,
     half_precision,
-    in_steps,
+    epochs_to_steps,
 )
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 from heedful.training.seeds import reseed
@@ -348,7 +348,7 @@ def test_steps_that_overflow_in_fp16_are_skipped_counted_and_resumed(tmp_path: P
 
 
 def test_the_scale_grows_after_many_good_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "STEADY", 3)
+    monkeypatch.setattr(loop, "GROWTH_INTERVAL", 3)
     trial = Trial(tmp_path / "run", settings(7, precision="fp16"))
     list(trial.events())
     assert (trial.counters.scale, trial.counters.steady) == (2.0**18, 1)
@@ -358,7 +358,7 @@ def test_fifty_overflows_in_a_row_are_an_error(tmp_path: Path) -> None:
     trial = Trial(
         tmp_path / "run", settings(99, precision="fp16", save_every=2), wrap=overflowing_gradient(*range(2, 99))
     )
-    with pytest.raises(UserError, match="too large for fp16 in 50 steps in a row") as error:
+    with pytest.raises(UserError, match="overflowed in fp16 in 50 steps in a row") as error:
         list(trial.events())
     assert error.value.exit_code == 3
     assert error.value.where == "step 51"
@@ -492,7 +492,7 @@ def test_bfloat16_is_used_where_it_was_asked_for(tmp_path: Path) -> None:
 def test_the_first_batch_of_an_epoch_is_found(packed: bool) -> None:
     batches = PairBatches(ENCODED, 1, 300, packed)
     for epoch in range(1, 6):
-        position = first_of(epoch, batches)
+        position = first_batch_of(epoch, batches)
         assert (batches.epoch_of(position - 1), batches.epoch_of(position)) == (epoch - 1, epoch)
 
 
@@ -500,8 +500,8 @@ def test_the_first_batch_of_an_epoch_is_found(packed: bool) -> None:
 def test_a_budget_in_epochs_ends_with_the_step_that_has_seen_all(accumulate: int, epochs: int) -> None:
     batches = PairBatches(ENCODED, 0, 512)
     config = settings(budget=Budget(epochs=epochs), accumulate=accumulate)
-    steps = in_steps(config, batches).budget.steps
+    steps = epochs_to_steps(config, batches).budget.steps
     assert steps is not None
-    assert steps * accumulate >= first_of(epochs, batches) > (steps - 1) * accumulate
-    assert in_steps(settings(budget=Budget(epochs=epochs, steps=2)), batches).budget == Budget(steps=2)
-    assert in_steps(settings(budget=Budget(steps=7)), batches).budget == Budget(steps=7)
+    assert steps * accumulate >= first_batch_of(epochs, batches) > (steps - 1) * accumulate
+    assert epochs_to_steps(settings(budget=Budget(epochs=epochs, steps=2)), batches).budget == Budget(steps=2)
+    assert epochs_to_steps(settings(budget=Budget(steps=7)), batches).budget == Budget(steps=7)

@@ -27,11 +27,11 @@ from heedful.training.carry import stateless
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed.team import Spread
+from heedful.training.distributed.team import ParallelLoss
 from heedful.training.loop import Counters, Due, Epoch, Event, Step, fit
 from heedful.training.nan_checks import NotFiniteError
 from heedful.training.optim import AdamW, Constant, RMSprop, make_optimizer, optimizer_tensors
-from heedful.training.step import AnyStep, PlainStep, RecordedStep, evenly, shared
+from heedful.training.step import AnyStep, PlainStep, RecordedStep, balanced_groups, samples_per_thread
 
 CPU = torch.device("cpu")
 MODEL = dense(12, 9, 4)
@@ -56,7 +56,7 @@ def made(config: TrainConfig) -> tuple[Any, PlainStep]:
     model: Any = build(MODEL)
     loss_of: Any = partial(reconstruction_loss, model, noise=NONE)
     return model, PlainStep(
-        model, Spread(stateless(loss_of)), make_optimizer(config.optimizer, model, CPU), config, CPU, None
+        model, ParallelLoss(stateless(loss_of)), make_optimizer(config.optimizer, model, CPU), config, CPU, None
     )
 
 
@@ -66,7 +66,7 @@ def taken(model: Any, step: AnyStep, size: int, steps: int, ahead: bool) -> tupl
     for position in range(steps):
         batch, tokens = batches.at(position), batches.tokens(position)
         if ahead and position % 3:
-            step.begin(batch, tokens)
+            step.start(batch, tokens)
         told += [float(step.gradients(batch, tokens).plain), float(step.norm())]
         step.update(2e-3)
     step.close()
@@ -98,7 +98,7 @@ def test_thirty_recorded_steps_are_thirty_plain_ones(size: int, threads: int, ch
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 20, 127, 128])
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 16])
 def test_every_sample_is_some_threads_and_no_thread_has_none(rows: int, threads: int) -> None:
-    sizes = shared(rows, threads)
+    sizes = samples_per_thread(rows, threads)
     assert sum(sizes) == rows
     assert min(sizes) >= 1
     assert len(sizes) == min(rows, threads)
@@ -110,7 +110,7 @@ def test_every_sample_is_some_threads_and_no_thread_has_none(rows: int, threads:
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_every_weight_is_some_threads_and_no_thread_has_none(sizes: list[int], threads: int) -> None:
     tensors = [torch.full((size,), float(number)) for number, size in enumerate(sizes)]
-    shares = evenly(tensors, threads)
+    shares = balanced_groups(tensors, threads)
     assert sorted(float(tensor[0]) for share in shares for tensor in share) == list(map(float, range(len(sizes))))
     assert len(shares) == min(threads, len(sizes))
     largest = max(sum(map(len, share)) for share in shares)
@@ -123,7 +123,7 @@ def test_gradients_stay_until_the_next_batch_is_asked_for() -> None:
     step, batches = RecordedStep(plain, batches_of(20).at(0)), batches_of(20)
     step.gradients(batches.at(0), 20)
     kept = [weight.grad.clone() for weight in model.parameters()]
-    step.begin(batches.at(1), 20)
+    step.start(batches.at(1), 20)
     time.sleep(0.05)
     assert all(torch.equal(weight.grad, old) for weight, old in zip(model.parameters(), kept, strict=True))
     other = batches.at(2)  # not the one that was begun with
@@ -141,7 +141,7 @@ def test_what_cannot_be_recorded_leaves_no_thread_and_no_setting() -> None:
     model: Any = build(CONV)
     loss_of: Any = partial(reconstruction_loss, model, noise=NONE)
     plain = PlainStep(
-        model, Spread(stateless(loss_of)), make_optimizer(config.optimizer, model, CPU), config, CPU, None
+        model, ParallelLoss(stateless(loss_of)), make_optimizer(config.optimizer, model, CPU), config, CPU, None
     )
     with pytest.raises(loop.CannotRecordError):
         RecordedStep(plain, batches_of(4, torch.rand(8, 1, 4, 4)).at(0))
@@ -323,7 +323,7 @@ def test_an_error_in_a_thread_surfaces_and_no_thread_stays(
 ) -> None:
     def breaks(step: RecordedStep, batch: Any, tokens: int) -> None:
         step.pool.start([lambda: 1 / 0])
-        step.begun = (batch, step.shapes[next(iter(step.shapes))])
+        step.started = (batch, step.shapes[next(iter(step.shapes))])
 
     before = threading.active_count()
     trial = Trial(tmp_path / "run", settings())

@@ -20,7 +20,7 @@ from heedful.tasks.language_model.perplexity import document_loss
 from heedful.training import loop
 from heedful.training.carry import stateless
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed.team import Spread
+from heedful.training.distributed.team import ParallelLoss
 from heedful.training.loop import Counters, Step, fit
 from heedful.training.optim import AdamW, Constant, RMSprop, load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.replay import CannotRecordError
@@ -47,7 +47,7 @@ def made(config: TrainConfig, **changes: Any) -> tuple[Any, PlainStep]:
     model: Any = build(GptConfig(vocab=11, **(SMALL | changes))).train()
     loss_of: Any = partial(document_loss, model)
     return model, PlainStep(
-        model, Spread(stateless(loss_of)), make_optimizer(config.optimizer, model, CPU), config, CPU, None
+        model, ParallelLoss(stateless(loss_of)), make_optimizer(config.optimizer, model, CPU), config, CPU, None
     )
 
 
@@ -57,10 +57,10 @@ def taken(step: AnyStep, batches: TextBatches, first: int, last: int) -> list[fl
     for position in range(first, last):
         batch, tokens = batches.at(position), batches.tokens(position)
         if position % 3:
-            step.begin(batch, tokens)
+            step.start(batch, tokens)
         told += [float(step.gradients(batch, tokens).plain), float(step.norm())]
         step.update(2e-3)
-    step.settle()
+    step.wait()
     step.close()
     return told
 
@@ -145,8 +145,10 @@ def test_a_weight_that_the_loss_does_not_feel_is_not_recorded() -> None:
     model.more = torch.nn.Parameter(torch.ones(3))
     loss_of: Any = partial(document_loss, model)
     optimizer = make_optimizer(AdamW(), model, CPU)
-    with pytest.raises(CannotRecordError, match="does not feel"):
-        RecordedStep(PlainStep(model, Spread(stateless(loss_of)), optimizer, settings(), CPU, None), batches_of().at(0))
+    with pytest.raises(CannotRecordError, match="does not depend on"):
+        RecordedStep(
+            PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, settings(), CPU, None), batches_of().at(0)
+        )
 
 
 def test_a_run_takes_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.translation.predictor import translation_loss
 from heedful.training.carry import stateless
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.distributed.team import Spread
+from heedful.training.distributed.team import ParallelLoss
 from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.seeds import reseed
 from heedful.training.step import GraphedStep, PlainStep
@@ -49,7 +49,7 @@ def made(clip: float | None = None, device: torch.device = CPU, accumulate: int 
         return translation_loss(model, batch, 0.1)
 
     optimizer = make_optimizer(config.optimizer, model, device)
-    return model, PlainStep(model, Spread(stateless(loss_of)), optimizer, config, device, None)
+    return model, PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, device, None)
 
 
 def gradients(parts: list[Batch], weighted: bool = True) -> torch.Tensor:
@@ -114,7 +114,7 @@ def test_frozen_weights_stay_and_are_not_counted() -> None:
     optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad])
     config = TrainConfig(budget=Budget(steps=1), clip=None)
     step = PlainStep(
-        model, Spread(stateless(lambda batch: translation_loss(model, batch))), optimizer, config, CPU, None
+        model, ParallelLoss(stateless(lambda batch: translation_loss(model, batch))), optimizer, config, CPU, None
     )
     before = model.tokens.weight.clone()
     step.gradients(ENCODED.batch(ROWS), 10)
@@ -166,7 +166,7 @@ def recurrent(dropout: float, accumulate: int = 1) -> tuple[Any, PlainStep]:
     trained = TrainConfig(budget=Budget(steps=1), clip=0.5, accumulate=accumulate)
     optimizer = make_optimizer(trained.optimizer, model, GPU)
     return model, PlainStep(
-        model, Spread(stateless(lambda batch: translation_loss(model, batch, 0.1))), optimizer, trained, GPU, None
+        model, ParallelLoss(stateless(lambda batch: translation_loss(model, batch, 0.1))), optimizer, trained, GPU, None
     )
 
 
@@ -199,7 +199,7 @@ def shapes(count: int) -> set[torch.Size]:
 def test_captured_steps_of_several_shapes_are_the_plain_ones(
     accumulate: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heedful.training.step.MOST_SHAPES", most)
+    monkeypatch.setattr("heedful.training.step.MAX_GRAPHS", most)
     torch.backends.cuda.matmul.allow_tf32 = False
     assert len(shapes(8 * accumulate)) > 2
     found = []
@@ -208,7 +208,7 @@ def test_captured_steps_of_several_shapes_are_the_plain_ones(
         run = GraphedStep(plain, EVEN.at(0), alike=False) if captured else plain
         told = stepped(run, range(8), accumulate)
         if isinstance(run, GraphedStep):
-            assert len(run.shapes) == min(most, len(shapes(8 * accumulate)))
+            assert len(run.graphs) == min(most, len(shapes(8 * accumulate)))
         found.append((weights_of(model), torch.tensor(told)))
     (weights, told_plainly), (captured_weights, told_captured) = found
     assert apart(captured_weights, weights) < 1e-4
@@ -279,7 +279,7 @@ def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_with_new_dropout
         model = Bert(BertConfig(vocab=40, width=32, heads=2, layers=2, hidden=64, context=32)).to(GPU).train()
         loss_of = partial(pretraining_loss, model)
         optimizer = make_optimizer(config.optimizer, model, GPU)
-        plain = PlainStep(model, Spread(stateless(loss_of)), optimizer, config, GPU, torch.bfloat16)
+        plain = PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, GPU, torch.bfloat16)
         run: Any = GraphedStep(plain, batch, alike=True) if captured else plain
         told = []
         for seed in (1, 1, 2):

@@ -216,8 +216,8 @@ def attend_by_hand(runs: Path, folder: Path) -> None:
 def multi_head(runs: Path, folder: Path) -> None:
     heads, x = heedful.MultiHead(8, 2), torch.randn(1, 3, 8)
     assert heads(x).shape == heads(x, torch.randn(1, 5, 8)).shape == (1, 3, 8)
-    cache = heads.remember(x[:, :1])
-    assert_type(cache.append(heads.remember(x[:, 1:2])).k, Tensor)
+    cache = heads.keys_values(x[:, :1])
+    assert_type(cache.append(heads.keys_values(x[:, 1:2])).k, Tensor)
 
 
 def plot_weights(runs: Path, folder: Path) -> None:

@@ -1,8 +1,8 @@
 """Attention, written once: normalize(score(q, k) + bias, where mask) v.
 
-Five independent ideas meet here and stay apart: the score (how a query and a key are compared), the mask (which keys a
-query may attend to), the bias (how much position or segment shifts a score), the normalization (how scores become
-weights; softmax unless another is given) and the heads.
+Five independent parts: the score (how a query and a key are compared), the mask (which keys a query may attend to), the
+bias (how position or segment shifts a score), the normalization (how scores become weights; softmax by default) and
+the heads.
 
 B batch, T queries, S keys, D width, H heads, K width of one head.
 """
@@ -16,36 +16,36 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.linear import Linear
-from heedful.blocks.masks import Bias, Mask, Ranges, Together, Visible, dense
-from heedful.blocks.normalizers import Normalize, normalized, normalizer, softmax
+from heedful.blocks.masks import AnyMask, Bias, BlockDiagonal, Mask, Ranges, dense
+from heedful.blocks.normalizers import Normalize, attention_weights, normalizer, softmax
 from heedful.blocks.positions import Rotary
 from heedful.blocks.scores import Score, scaled_dot
 from heedful.blocks.taps import Tap, tapped
 
 
-def fused(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, triangle: bool, dropout: float
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, is_causal: bool, dropout: float
 ) -> Tensor:
     """Scaled dot-product attention in one kernel; the same values as the definition in `attend`."""
-    if bias is None and (triangle or mask is None):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=triangle, dropout_p=dropout)
+    if bias is None and (is_causal or mask is None):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, dropout_p=dropout)
     if bias is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
     shift = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, -math.inf)
-    empty = (shift == -math.inf).all(-1, keepdim=True)  # queries without a key, which the kernel need not handle
+    empty = (shift == -math.inf).all(-1, keepdim=True)  # queries that attend to no key; the kernel gives NaN for them
     shift = shift.masked_fill(empty, 0.0)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=shift, dropout_p=dropout).masked_fill(empty, 0.0)
 
 
-def in_ranges(q: Tensor, k: Tensor, v: Tensor, mask: Ranges) -> Tensor:
-    """The same for packed sequences, in a kernel of our own that computes only what a query attends to."""
+def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Ranges) -> Tensor:
+    """Attention among packed sequences, in a Triton kernel that computes only the keys a query attends to."""
     from heedful.blocks.kernels import attention  # needs Triton, which comes with torch's GPU builds only
 
     return attention.packed(q, k, v, mask.lo, mask.hi, mask.first, mask.last)  # (B, H, T, E)
 
 
-def within(qkv: Tensor, mask: Together, dropout: float) -> Tensor:
-    """The same for packed sequences that attend to themselves, from queries, keys and values (1, T, 3, H, K)."""
+def packed_self_attention(qkv: Tensor, mask: BlockDiagonal, dropout: float) -> Tensor:
+    """Self-attention within packed sequences, in a Triton kernel, from queries, keys and values (1, T, 3, H, K)."""
     from heedful.blocks.kernels import sequences  # needs Triton, which comes with torch's GPU builds only
 
     return sequences.attend(qkv.flatten(0, 1), mask.begin, mask.end, mask.longest, dropout)[None]  # (1, T, H, K)
@@ -55,7 +55,7 @@ def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: Visible = None,
+    mask: AnyMask = None,
     bias: Bias | Tensor | None = None,
     score: Score = scaled_dot,
     normalize: Normalize | str = softmax,
@@ -72,13 +72,13 @@ def attend(
     `normalize` is softmax, sparsemax, entmax15, their names, or a function (scores, mask) -> weights. The scaled dot
     product with softmax runs in a fused kernel as long as no tap has a hook.
 
-    When q has W times the rows of k, W hypotheses of each sentence read one memory, as further queries. `choose`
-    replaces the weights by others, and `dropout` is the share of weights set to zero.
+    When q has W times the rows of k, W hypotheses of a sentence attend to the same memory. `choose` replaces the
+    weights by others (hard attention), and `dropout` is the dropout probability of the weights.
     """
     if not q.dim() == k.dim() == v.dim() or not 2 <= q.dim() <= 4 or k.shape[-2] != v.shape[-2]:
         raise ValueError(
             f"q, k and v have the shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}, but attention takes "
-            "q (T, K), k (S, K) and v (S, E), all with the same dimensions before: none, (B,) or (B, H)"
+            "q (T, K), k (S, K) and v (S, E), with the same leading dimensions: none, (B,) or (B, H)"
         )
     normalize = normalizer(normalize)
     if q.dim() < 4:
@@ -91,21 +91,23 @@ def attend(
     if rows != k.shape[0]:
         q = q.unflatten(0, (k.shape[0], -1)).transpose(1, 2).flatten(2, 3)  # (B, H, W * T, K)
     if isinstance(mask, Mask) and mask.diagonal is not None and mask.diagonal >= k.shape[2] - 1:
-        mask = None  # even the first query sees every key
-    triangle = isinstance(mask, Mask) and mask.diagonal == 0 and q.shape[2] == k.shape[2]
+        mask = None  # even the first query attends to every key
+    is_causal = isinstance(mask, Mask) and mask.diagonal == 0 and q.shape[2] == k.shape[2]
     fast = score is scaled_dot and normalize is softmax and choose is None and not tapped(scores, weights, products)
     if isinstance(mask, Ranges):
         if fast and bias is None and q.is_cuda and not dropout:
-            return in_ranges(q, k, v, mask)
+            return packed_attention(q, k, v, mask)
         mask = mask.dense()
-    if isinstance(mask, Together):
+    if isinstance(mask, BlockDiagonal):
         mask = mask.dense()
-    if isinstance(mask, Mask) and not (triangle and fast and bias is None):
+    if isinstance(mask, Mask) and not (is_causal and fast and bias is None):
         mask = dense(mask, q, k)
     if isinstance(bias, Bias):
         bias = dense(bias, q, k)
     if fast:
-        o = fused(q, k, v, None if isinstance(mask, Mask) else mask, bias, triangle and bias is None, dropout)
+        o = fused_attention(
+            q, k, v, None if isinstance(mask, Mask) else mask, bias, is_causal and bias is None, dropout
+        )
     else:
         a = score(q, k)  # (B, H, T, S)
         a = a if bias is None else a + bias
@@ -113,8 +115,8 @@ def attend(
         allowed = mask if isinstance(mask, Tensor) else None
         if bias is not None or tapped(scores):
             allowed = a > -math.inf if allowed is None else allowed & (a > -math.inf)
-        b = normalized(a, allowed, normalize)
-        b = b if weights is None else edited(b, allowed, weights)
+        b = attention_weights(a, allowed, normalize)
+        b = b if weights is None else apply_hook(b, allowed, weights)
         b = F.dropout((b if choose is None else choose(b)).to(v.dtype), dropout)
         o = b @ v  # (B, H, T, E)
         if products is not None and tapped(products):
@@ -124,8 +126,8 @@ def attend(
     return o
 
 
-def edited(weights: Tensor, mask: Tensor | None, tap: Tap) -> Tensor:
-    """The weights as a hook returns them; where they were zero, no gradient passes, not even that of log(0)."""
+def apply_hook(weights: Tensor, mask: Tensor | None, tap: Tap) -> Tensor:
+    """The weights as a hook returns them; no gradient passes through weights of zero, not even that of log(0)."""
     if not tapped(tap):
         return tap(weights)
     replaced = tap(weights.masked_fill(weights == 0, 0.0))
@@ -133,7 +135,7 @@ def edited(weights: Tensor, mask: Tensor | None, tap: Tap) -> Tensor:
 
 
 def attend_cached(q: Tensor, memory: "KV") -> Tensor:
-    """One query a row, and keys that may stand in other rows of the cache, in a kernel of our own."""
+    """One query per row over a cache whose keys may be stored in other rows, in a Triton kernel."""
     from heedful.blocks.kernels import attention
 
     assert memory.rows is not None and memory.length is not None
@@ -141,10 +143,10 @@ def attend_cached(q: Tensor, memory: "KV") -> Tensor:
 
 
 class KV(NamedTuple):
-    """Keys and values, split into heads: (B, H, S, K) each. A decoder keeps them as its cache, and appends to it.
+    """Keys and values, split into heads: (B, H, S, K) each. A decoder caches them and appends those of each token.
 
-    With `rows` (B, S), key s of row b stands in row rows[b, s], and only the first `length` count; with `skip` (B,),
-    not the first of these.
+    With `rows` (B, S), key s of row b is stored in row rows[b, s], and only the first `length` keys are valid; with
+    `skip` (B,), the first `skip` of these are padding.
     """
 
     k: Tensor
@@ -154,11 +156,11 @@ class KV(NamedTuple):
     skip: Tensor | None = None
 
     def append(self, more: "KV") -> "KV":
-        """These keys and values, then those of later positions."""
+        """These keys and values, followed by those of later positions."""
         return KV(torch.cat([self.k, more.k], 2), torch.cat([self.v, more.v], 2))
 
-    def gathered(self) -> "KV":
-        """The same with every key in its own row."""
+    def gather(self) -> "KV":
+        """The same keys and values, each stored in its own row."""
         if self.rows is None:
             return self
         place = torch.arange(self.rows.shape[1], device=self.rows.device)
@@ -169,18 +171,18 @@ class KV(NamedTuple):
 class MultiHead(nn.Module):
     """o = W_o [o_1; ...; o_H], where o_i = attend(W_q x, W_k m, W_v m) in head i (Vaswani et al., 2017).
 
-    `heads(x)` is self-attention, `heads(x, memory)` cross-attention. `remember(m)` gives keys and values that may stand
-    for the memory: a decoder keeps them, and appends those of each new token.
+    `heads(x)` is self-attention, `heads(x, memory)` cross-attention. `keys_values(m)` projects a memory once, and may
+    be passed in its place: a decoder caches it, and appends the keys and values of each new token.
 
-        cache = heads.remember(x[:, :1])
+        cache = heads.keys_values(x[:, :1])
         y = heads(x[:, :1], cache)
-        cache = cache.append(heads.remember(x[:, 1:2]))
+        cache = cache.append(heads.keys_values(x[:, 1:2]))
         y = heads(x[:, 1:2], cache)
 
     A score with weights is shared by the heads. Without `output` there is no W_o, as in some lectures.
     """
 
-    entrances = ("remember",)  # methods that use weights outside of a call, for models whose weights are sharded
+    entrances = ("keys_values",)  # methods that use weights outside of `forward`, which FSDP must know
 
     def __init__(
         self,
@@ -204,18 +206,22 @@ class MultiHead(nn.Module):
         self.queries, self.keys, self.values = Tap(), Tap(), Tap()
         self.scores, self.weights = Tap(), Tap()
 
-    def itself(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
-        """Self-attention of x (B, T, D), whose positions `at` matter to rotary positions only."""
+    def self_attend(
+        self, x: Tensor, mask: AnyMask = None, bias: Bias | None = None, at: Tensor | None = None
+    ) -> Tensor:
+        """Self-attention of x (B, T, D); its positions `at` are used by rotary positions only."""
         return self(x, None, mask, bias, at)
 
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
 
-    def remember(self, memory: Tensor, at: Tensor | None = None) -> KV:
-        """Keys and values of the memory (B, S, D), whose positions `at` matter to rotary positions only."""
-        return self._remember(memory, at)
+    def keys_values(self, memory: Tensor, at: Tensor | None = None) -> KV:
+        """Keys and values of the memory (B, S, D); its positions `at` are used by rotary positions only."""
+        return self._keys_values(memory, at)
 
-    def _remember(self, memory: Tensor, at: Tensor | None = None) -> KV:  # within a call, where shards are together
+    def _keys_values(
+        self, memory: Tensor, at: Tensor | None = None
+    ) -> KV:  # called within `forward`, where FSDP has gathered the weights
         k, v = map(self.split, self.kv(memory).chunk(2, -1))  # (B, H, S, K)
         return KV(k if self.rotary is None or at is None else self.rotary(k, at), v)
 
@@ -223,15 +229,15 @@ class MultiHead(nn.Module):
         self,
         x: Tensor,
         memory: KV | Tensor | None = None,
-        mask: Visible = None,
+        mask: AnyMask = None,
         bias: Bias | Tensor | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        """The positions `at` are those of x; a memory with others is given as `remember(memory, others)`."""
+        """`at` are the positions of x; for a memory with other positions, pass `keys_values(memory, positions)`."""
         if memory is None or memory is x:
-            memory = self._remember(x, at)
+            memory = self._keys_values(x, at)
         elif isinstance(memory, Tensor):
-            memory = self._remember(memory)
+            memory = self._keys_values(memory)
         q = self.split(self.q(x))  # (B, H, T, K)
         q = self.queries(q if self.rotary is None or at is None else self.rotary(q, at))
         fast = self.score is scaled_dot and self.normalize is softmax
@@ -239,16 +245,16 @@ class MultiHead(nn.Module):
         if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and fast:
             o = attend_cached(q, memory)  # (B, H, T, K)
         else:
-            k, v, *_ = memory.gathered()
+            k, v, *_ = memory.gather()
             k, v = self.keys(k), self.values(v)
             o = attend(q, k, v, mask, bias, self.score, self.normalize, self.scores, self.weights)  # (B, H, T, K)
         return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
 
 
 class SelfAttention(nn.Module):
-    """Self-attention alone: queries, keys and values from one product, and dropout on the weights."""
+    """Self-attention with queries, keys and values from one matrix product, and dropout on the weights."""
 
-    entrances = ("itself",)
+    entrances = ("self_attend",)
 
     def __init__(
         self,
@@ -267,44 +273,44 @@ class SelfAttention(nn.Module):
         self.queries, self.keys, self.values = Tap(), Tap(), Tap()
         self.scores, self.weights = Tap(), Tap()
 
-    def itself(
+    def self_attend(
         self,
         x: Tensor,
-        mask: Visible = None,
+        mask: AnyMask = None,
         bias: Bias | None = None,
         at: Tensor | None = None,
         past: Callable[[KV], KV] = lambda kv: kv,
     ) -> Tensor:
-        """Self-attention of x (B, T, D), whose positions `at` matter to rotary positions only.
+        """Self-attention of x (B, T, D); its positions `at` are used by rotary positions only.
 
-        With a cache, `past` takes the keys and values of x and gives those of all positions so far.
+        With a cache, `past` appends the keys and values of x to it and returns those of all positions so far.
         """
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
-        if isinstance(mask, Together) and qkv.is_cuda and bias is None and self.in_kernels:
-            return self.out(within(qkv, mask, self.dropout if self.training else 0.0).flatten(2))
-        q, kv = self.parted(qkv, at)
-        return self.looked(q, past(kv), mask, bias)  # (B, T, D)
+        if isinstance(mask, BlockDiagonal) and qkv.is_cuda and bias is None and self.has_kernel:
+            return self.out(packed_self_attention(qkv, mask, self.dropout if self.training else 0.0).flatten(2))
+        q, kv = self.split_qkv(qkv, at)
+        return self.attend_to(q, past(kv), mask, bias)  # (B, T, D)
 
     @property
-    def in_kernels(self) -> bool:
-        """Whether kernels compute it: softmax of scaled dot products, and no tap has a hook."""
+    def has_kernel(self) -> bool:
+        """Whether a fused kernel computes it: softmax of scaled dot products, and no tap has a hook."""
         plain = self.score is scaled_dot and self.normalize is softmax
         return plain and not tapped(self.queries, self.keys, self.values, self.scores, self.weights)
 
-    def parted(self, qkv: Tensor, at: Tensor | None) -> tuple[Tensor, KV]:
+    def split_qkv(self, qkv: Tensor, at: Tensor | None) -> tuple[Tensor, KV]:
         q, k, v = qkv.transpose(1, 3).unbind(2)  # (B, H, T, K)
         return (q, KV(k, v)) if self.rotary is None or at is None else (self.rotary(q, at), KV(self.rotary(k, at), v))
 
-    def looked(self, q: Tensor, memory: KV, mask: Visible, bias: Bias | None) -> Tensor:
+    def attend_to(self, q: Tensor, memory: KV, mask: AnyMask, bias: Bias | None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and self.in_kernels:
+        if memory.rows is not None and q.is_cuda and q.shape[2] == 1 and bias is None and self.has_kernel:
             o = attend_cached(q, memory)  # (B, H, T, K)
         else:
-            k, v, *_ = memory.gathered()
+            k, v, *_ = memory.gather()
             q, k, v = self.queries(q), self.keys(k), self.values(v)
             o = attend(
                 q, k, v, mask, bias, self.score, self.normalize, self.scores, self.weights, dropout=dropout
             )  # (B, H, T, K)
         return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
 
-    forward = itself
+    forward = self_attend

@@ -1,4 +1,4 @@
-"""Convolution with the channels of a pixel side by side in memory, which a CPU does nearly twice as fast.
+"""Convolution in channels-last memory format, which is nearly twice as fast on a CPU.
 
 B batch, C channels, Y rows, X columns, F filters.
 """

@@ -1,4 +1,4 @@
-"""Token embeddings that also give the logits.
+"""Token embeddings that also compute the logits.
 
 B batch, T positions, D width, V vocabulary.
 """
@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FEW = 512  # rows of a decoding step
+FEW = 512  # at most this many rows in a decoding step
 
 
-class Tied(nn.Module):
-    """x = E[tokens] s coming in, logits = x E^T going out (Press and Wolf, 2017).
+class TiedEmbedding(nn.Module):
+    """Input and output embedding with shared weights: x = s E[tokens], logits = x E^T (Press and Wolf, 2017).
 
-    s is sqrt(D), and E drawn that much smaller, where nothing else is said (Vaswani et al., 2017).
+    By default s = sqrt(D), and E is initialized with standard deviation 1 / s (Vaswani et al., 2017).
     """
 
     def __init__(self, vocab: int, width: int, scale: float | None = None) -> None:
@@ -37,5 +37,5 @@ class Tied(nn.Module):
 
 
 def onednn() -> bool:
-    """Whether oneDNN's own product can stand for `F.linear`: it has no gradient, and is unknown to a compiler."""
+    """Whether oneDNN's matrix product can replace `F.linear`: it has no gradient and cannot be compiled."""
     return not (torch.compiler.is_compiling() or torch.is_grad_enabled()) and torch.backends.mkldnn.is_available()

@@ -1,4 +1,4 @@
-"""The block that a Transformer's encoder, and all of BERT, is a stack of; and the heads of BERT and its like.
+"""The encoder block of Transformer and BERT, and the pre-training heads of BERT.
 
 B batch, S positions, D width.
 """
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from heedful.blocks.attention import MultiHead, SelfAttention
 from heedful.blocks.feedforward import Activation, FeedForward
 from heedful.blocks.linear import Linear
-from heedful.blocks.masks import Bias, Visible
+from heedful.blocks.masks import AnyMask, Bias
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.taps import Tap
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then a dense layer shared by all positions; add & norm around each."""
+    """Self-attention, then a position-wise feed-forward layer; add & norm around each."""
 
     def __init__(
         self, attention: MultiHead | SelfAttention, mlp: FeedForward, add1: PostNorm | PreNorm, add2: PostNorm | PreNorm
@@ -24,13 +24,13 @@ class EncoderBlock(nn.Module):
         self.add1, self.add2 = add1, add2
         self.output = Tap()
 
-    def forward(self, x: Tensor, mask: Visible = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
-        x = self.add1(x, lambda x: self.attention.itself(x, mask, bias, at))  # (B, S, D)
+    def forward(self, x: Tensor, mask: AnyMask = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
+        x = self.add1(x, lambda x: self.attention.self_attend(x, mask, bias, at))  # (B, S, D)
         return self.output(self.add2(x, self.mlp))  # (B, S, D)
 
 
 class Pooler(nn.Module):
-    """tanh(W x), x the vector of a sequence's first token."""
+    """tanh(W x) of x, the vector of the first token of a sequence."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -40,8 +40,8 @@ class Pooler(nn.Module):
         return self.dense(first).tanh()
 
 
-class MaskedWords(nn.Module):
-    """The head that predicts masked tokens: a dense layer, then the product with all token embeddings, and a bias."""
+class MaskedTokenHead(nn.Module):
+    """Masked-token head: norm(f(W x)), whose product with the token embeddings plus `bias` gives the logits."""
 
     def __init__(self, width: int, activation: Activation, norm_eps: float, vocab: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is made of an encoder's layers where they serve as features (Devlin et al., 2019, section 5.3).
+"""Token features from the layers of an encoder (Devlin et al., 2019, section 5.3).
 
 B batch, T positions, D width.
 """

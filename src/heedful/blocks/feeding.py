@@ -1,6 +1,6 @@
 """A recurrent decoder that attends to a memory before each step, over whole sequences on a GPU.
 
-The definition is the loop in `models/seq2seq/model.py`; here the same runs in kernels of our own.
+The definition is the loop in `models/seq2seq/model.py`; here the same runs in Triton kernels.
 
 B batch, T steps, E width of an embedding, H hidden width, M width of the memory.
 """
@@ -16,23 +16,23 @@ from heedful.blocks.recurrent import GRU, LSTM, Stack, State
 from heedful.blocks.scores import Additive, General, Weightless, dot, scaled_dot
 from heedful.blocks.taps import watched
 
-WIDEST = 1024  # a kernel holds a row of the keys and of the memory
-LONGEST = 4096  # and a weight for each key
+WIDEST = 1024  # a kernel holds one key and one value vector
+LONGEST = 4096  # and the attention weights of all keys
 
 
-def in_kernels(look: MemoryAttention, stack: Stack, x: Tensor, source: Source) -> bool:
-    """Whether there are kernels for this, and no tap inside has a hook."""
+def has_kernels(attention: MemoryAttention, stack: Stack, x: Tensor, source: Source) -> bool:
+    """Whether the kernels support this attention and stack, and no tap in them has a hook."""
     if not x.is_cuda or x.shape[1] == 1 or x.dtype == torch.float64 or len(x) != len(source.real):
         return False
-    known = isinstance(look.score, Additive | General) or look.score.compare in (dot, scaled_dot)
-    plain = isinstance(look.span, GlobalSpan) and look.normalize is softmax and not look.hard
+    known = isinstance(attention.score, Additive | General) or attention.score.compare in (dot, scaled_dot)
+    plain = isinstance(attention.span, GlobalSpan) and attention.normalize is softmax and not attention.hard
     fits = max(source.kv.k.shape[-1], source.kv.v.shape[-1]) <= WIDEST and source.real.shape[1] <= LONGEST
     gated = all(isinstance(layer.cell, LSTM | GRU) for layer in stack.layers)
-    return known and plain and fits and gated and not watched(look) and not watched(stack)
+    return known and plain and fits and gated and not watched(attention) and not watched(stack)
 
 
-def fed(
-    look: MemoryAttention, stack: Stack, x: Tensor, layers: tuple[State, ...], source: Source
+def run_fused(
+    attention: MemoryAttention, stack: Stack, x: Tensor, layers: tuple[State, ...], source: Source
 ) -> tuple[Tensor, tuple[State, ...]]:
     """The outputs (B, T, H) of a stack that reads [context; x], and the states after the last step."""
     from heedful.blocks.kernels.feeding import Feeding  # needs Triton, which comes with torch's GPU builds only
@@ -41,11 +41,13 @@ def fed(
     cells: list[Any] = [layer.cell for layer in stack.layers]
     memory, gru = source.kv.v[:, 0], isinstance(cells[0], GRU)
     wide = memory.shape[-1]
-    context, embedding = cells[0].x.weight.split([wide, x.shape[-1]], 1)  # what the context and the embedding meet
-    weights = [joined(cells[0], context), *(joined(cell, cell.x.weight) for cell in cells[1:])]
+    context, embedding = cells[0].x.weight.split(
+        [wide, x.shape[-1]], 1
+    )  # input weights of the context and of the embedding
+    weights = [stack_weights(cells[0], context), *(stack_weights(cell, cell.x.weight) for cell in cells[1:])]
     biases = [bias(cell) for cell in cells]
-    pre = torch.nn.functional.linear(x, in_four(embedding) if gru else embedding, biases[0])  # (B, T, 4 H)
-    score = look.score
+    pre = torch.nn.functional.linear(x, as_four_gates(embedding) if gru else embedding, biases[0])  # (B, T, 4 H)
+    score = attention.score
     masks = None
     if stack.training and stack.dropout.p and len(cells) > 1:
         masks = stack.dropout(x.new_ones(len(cells) - 1, x.shape[1], len(x), cells[0].h.weight.shape[1])).to(half)
@@ -65,17 +67,17 @@ def fed(
     return y.transpose(0, 1), states  # (B, T, H)
 
 
-def joined(cell: LSTM | GRU, below: Tensor) -> Tensor:
-    """The weights of what comes from below beside those of the state, (4 H, X + H)."""
+def stack_weights(cell: LSTM | GRU, below: Tensor) -> Tensor:
+    """The input weights and the state weights side by side, (4 H, X + H)."""
     if isinstance(cell, LSTM):
         return torch.cat([below, cell.h.weight], 1)
     gates, new = cell.h.weight.split([len(below) // 3 * 2, len(below) // 3])
     state = torch.cat([gates, torch.zeros_like(new), new])
-    return torch.cat([in_four(below), state], 1)
+    return torch.cat([as_four_gates(below), state], 1)
 
 
-def in_four(weight: Tensor) -> Tensor:
-    """A GRU's three products as four: the candidate's part from the state, which stands apart, gets zeros here."""
+def as_four_gates(weight: Tensor) -> Tensor:
+    """The three gates of a GRU as four: the candidate's part from the state is separate, and zero here."""
     return torch.cat([weight, torch.zeros_like(weight[: len(weight) // 3])])
 
 

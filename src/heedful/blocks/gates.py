@@ -1,4 +1,4 @@
-"""The gates that every LSTM cell beyond sequences shares, whatever it reads its old cells from."""
+"""The gates shared by LSTM cells over trees, graphs and grids."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from heedful.blocks.taps import Tap
 
 
 class Gates(nn.Module):
-    """c = i * g + kept and h = o * tanh(c), from i, g, o before their sigmoid, tanh and sigmoid."""
+    """c = i * g + kept and h = o * tanh(c), with sigmoid on i and o, and tanh on g."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -15,7 +15,7 @@ class Gates(nn.Module):
         self.cell, self.hidden = Tap(), Tap()
 
     def forward(self, igo: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """igo (..., 3 H), and what the forget gates keep of the old cells, if there are any."""
+        """igo (..., 3 H): the gates before activation; kept: the sum of f_k * c_k, None without predecessors."""
         i, g, o = igo.chunk(3, -1)
         c = self.write(torch.sigmoid(i)) * self.candidate(torch.tanh(g))
         c = self.cell(c if kept is None else c + kept)

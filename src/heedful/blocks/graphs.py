@@ -1,8 +1,8 @@
-"""An LSTM over a graph without cycles: each node reads the nodes that have an edge to it (Liang et al., 2016).
+"""An LSTM over a directed acyclic graph: each node reads its predecessors (Liang et al., 2016).
 
-Nodes are computed in levels, every node after all that it reads and all nodes of a level at once.
+Nodes are computed level by level, in topological order; all nodes of a level at once.
 
-Differs: the paper's nodes also read neighbours that come later, by their state of the layer before.
+Differs: in the paper, nodes also read their successors, by the states of the previous layer.
 
 N nodes, E edges, X width in, H hidden width.
 """
@@ -18,24 +18,24 @@ from heedful.blocks.linear import Linear
 from heedful.blocks.taps import Tap
 
 
-def summed(x: Tensor, to: Tensor, count: int) -> Tensor:
+def sum_over_edges(x: Tensor, to: Tensor, count: int) -> Tensor:
     """The sum over the edges to each of `count` nodes."""
     return x.new_zeros(count, x.shape[-1]).index_add(0, to, x)
 
 
-def averaged(x: Tensor, to: Tensor, count: int) -> Tensor:
+def mean_over_edges(x: Tensor, to: Tensor, count: int) -> Tensor:
     """The mean over the edges to each of `count` nodes."""
     degree = x.new_zeros(count).index_add(0, to, x.new_ones(len(to)))
-    return summed(x, to, count) / degree.clamp(min=1)[:, None]
+    return sum_over_edges(x, to, count) / degree.clamp(min=1)[:, None]
 
 
-MERGES: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {"sum": summed, "mean": averaged}
+MERGES: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {"sum": sum_over_edges, "mean": mean_over_edges}
 
 
-class Merging(nn.Module):
+class ChildSumCell(nn.Module):
     """h~ = sum h_k; i, g, o from x and h~; f_k from x and h_k; c = i * g + sum f_k * c_k and h = o * tanh(c).
 
-    The cell for any number of states h_k, c_k in no order: one forget gate for each (Tai et al., 2015, "child-sum").
+    For any number of unordered predecessors, with a forget gate each: the child-sum cell (Tai et al., 2015).
     """
 
     def __init__(self, width: int, hidden: int, merge: str = "sum") -> None:
@@ -48,7 +48,7 @@ class Merging(nn.Module):
         nn.init.ones_(self.x.bias.data[3 * hidden :])
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor, to: Tensor) -> tuple[Tensor, Tensor]:
-        """x (N, 4 H), what the inputs give to the gates; h and c (E, H), what is read, and `to` (E,), by whom."""
+        """x (N, 4 H): projected inputs; h, c (E, H): predecessors' states; to (E,): the node of each edge."""
         igo, f = x.split([3 * h.shape[1], h.shape[1]], -1)
         if not len(to):
             return self.gates(igo)
@@ -58,7 +58,7 @@ class Merging(nn.Module):
 
 @dataclass(frozen=True)
 class Level:
-    """Nodes that are computed together, and the edges to them: for each level that is read, which of its nodes."""
+    """Nodes that are computed together, and the edges to them, grouped by the level they come from."""
 
     size: int
     reads: tuple[tuple[int, Tensor], ...]
@@ -74,14 +74,14 @@ class Order:
 
     @classmethod
     def of(cls, count: int, edges: Sequence[tuple[int, int]]) -> "Order":
-        """The order in which `count` nodes are computed, where an edge (a, b) means that b reads a."""
+        """The topological order of `count` nodes, where an edge (a, b) means that b reads a."""
         if not count:
             raise ValueError("the graph has no nodes")
         reads: list[list[int]] = [[] for _ in range(count)]
         seen = set[tuple[int, int]]()
         for a, b in edges:
             if not (0 <= a < count and 0 <= b < count):
-                raise ValueError(f"there is an edge from {a} to {b}, but the nodes are 0 to {count - 1}")
+                raise ValueError(f"edge from {a} to {b}, but nodes are numbered 0 to {count - 1}")
             if (a, b) in seen:
                 raise ValueError(f"the edge from {a} to {b} is given twice")
             seen.add((a, b))
@@ -109,7 +109,7 @@ class Order:
 
 
 def _heights(reads: list[list[int]]) -> list[int]:
-    """How many steps each node comes after the first; a node that waits for itself is an error."""
+    """The level of each node: the longest path to it. A cycle is an error."""
     waiting = [len(some) for some in reads]
     readers: list[list[int]] = [[] for _ in reads]
     for b, some in enumerate(reads):
@@ -117,7 +117,7 @@ def _heights(reads: list[list[int]]) -> list[int]:
             readers[a].append(b)
     heights = [0] * len(reads)
     ready = [node for node, count in enumerate(waiting) if not count]
-    for a in ready:  # grows while it is gone through
+    for a in ready:  # grows during iteration
         for b in readers[a]:
             heights[b] = max(heights[b], heights[a] + 1)
             waiting[b] -= 1
@@ -129,7 +129,7 @@ def _heights(reads: list[list[int]]) -> list[int]:
 
 
 def _cycle(reads: list[list[int]], waiting: list[int]) -> list[int]:
-    """The nodes of one cycle, the first again at the end; every node that waits reads another that does."""
+    """The nodes of one cycle, the first repeated at the end; each of the `waiting` nodes reads another one."""
     path = [next(node for node, count in enumerate(waiting) if count)]
     seen: dict[int, int] = {}
     while path[-1] not in seen:
@@ -139,15 +139,15 @@ def _cycle(reads: list[list[int]], waiting: list[int]) -> list[int]:
 
 
 class GraphLSTM(nn.Module):
-    """x (N, X) and an order -> h (N, H), each node after those it reads."""
+    """x (N, X) and a topological order -> h (N, H)."""
 
     def __init__(self, width: int, hidden: int, merge: str = "sum") -> None:
         super().__init__()
-        self.cell, self.size = Merging(width, hidden, merge), hidden
+        self.cell, self.size = ChildSumCell(width, hidden, merge), hidden
 
     def forward(self, x: Tensor, order: Order) -> Tensor:
         if len(x) != len(order.nodes):
-            raise ValueError(f"there are {len(x)} rows, but the order is of {len(order.nodes)} nodes")
+            raise ValueError(f"x has {len(x)} rows, but the graph has {len(order.nodes)} nodes")
         gates = self.cell.x(x.index_select(0, order.nodes)).split([level.size for level in order.levels])
         states: list[tuple[Tensor, Tensor]] = []
         nothing = gates[0].new_zeros(0, self.size)  # (0, H)

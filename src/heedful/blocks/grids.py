@@ -1,8 +1,8 @@
-"""An LSTM over a grid: each cell reads the one above it and the one to its left (Graves et al., 2007).
+"""A two-dimensional LSTM: each cell reads the cells above and to the left (Graves et al., 2007).
 
-All cells of a diagonal from bottom left to top right depend only on the diagonal before, and are computed at once.
+The cells of an antidiagonal depend only on the previous one, and are computed at once.
 
-Differs: no weights from a memory cell to the gates ("peepholes").
+Differs: no peephole connections from the memory cell to the gates.
 
 B batch, Y rows, X columns, D width in, N cells of a diagonal, H hidden width.
 """
@@ -16,7 +16,7 @@ from heedful.blocks.linear import Linear
 from heedful.blocks.taps import Tap
 
 
-class Crossing(nn.Module):
+class GridCell(nn.Module):
     """c = i * g + f_up * c_up + f_left * c_left and h = o * tanh(c), every gate from x, h_up and h_left."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -28,7 +28,7 @@ class Crossing(nn.Module):
         nn.init.ones_(self.x.bias.data[3 * hidden :])
 
     def forward(self, x: Tensor, up: tuple[Tensor, Tensor], left: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """x (B, N, 5 H), what the inputs give to the gates, and the states (h, c) above and to the left."""
+        """x (B, N, 5 H) are the inputs after projection; `up` and `left` the states (h, c) of the neighbours."""
         h, c = (torch.cat(parts, -1) for parts in zip(up, left, strict=True))  # (B, N, 2 * H)
         igo, f = (x + self.h(h)).tensor_split([3 * up[0].shape[-1]], -1)
         kept = self.forget(torch.sigmoid(f)) * c  # (B, N, 2 * H)
@@ -36,22 +36,22 @@ class Crossing(nn.Module):
 
 
 class GridLSTM(nn.Module):
-    """x (B, Y, X, D) -> h (B, Y, X, H), row by row in meaning, diagonal by diagonal in fact."""
+    """x (B, Y, X, D) -> h (B, Y, X, H), computed antidiagonal by antidiagonal."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.cell, self.size = Crossing(width, hidden), hidden
+        self.cell, self.size = GridCell(width, hidden), hidden
 
     def forward(self, x: Tensor) -> Tensor:
         B, Y, X, _ = x.shape
         if not Y * X:
-            raise ValueError(f"a grid of {Y} rows and {X} columns has no cell")
+            raise ValueError(f"the grid is empty: {Y} rows and {X} columns")
         spans = [range(max(0, d - X + 1), min(Y, d + 1)) for d in range(Y + X - 1)]  # the rows of each diagonal
         cells = torch.tensor([y * X + d - y for d, rows in enumerate(spans) for y in rows], device=x.device)  # (Y * X,)
         gates = self.cell.x(x).flatten(1, 2)[:, cells].split([len(rows) for rows in spans], 1)
         state, first, states = (x.new_zeros(B, 0, self.size),) * 2, 0, []
         for gate, rows in zip(gates, spans, strict=True):
-            # With zeros for what lies outside, the cells above rows y are rows y - 1 of the diagonal before.
+            # With zeros outside the grid, the cells above rows y are rows y - 1 of the previous antidiagonal.
             before = [F.pad(part, (0, 0, 1, 1)) for part in state]
             above = rows.start - first
             up, left = (tuple(part[:, at : at + len(rows)] for part in before) for at in (above, above + 1))

@@ -1,7 +1,7 @@
-"""Linear maps in eight bits, for models that only read on a CPU.
+"""Linear layers quantized to int8, for inference on a CPU.
 
-Weights have a step a row. What comes in is cut into 254 steps between its smallest and its largest value, each token's
-own, so that a token with one large value spoils no other.
+Weights have one scale per row. Inputs are quantized per token to 254 levels between the token's minimum and maximum, so
+that an outlier in one token does not affect others.
 
 M rows, D width in, E width out.
 """
@@ -15,30 +15,30 @@ from torch import Tensor, nn
 from heedful.blocks.linear import Linear
 
 LEVELS = 127  # of a weight, on either side of zero
-STEPS = 254  # of what comes in: one less than a byte has, since both ends are rounded
-SHIFT = 1.5 * 2**23  # added to a float32, it leaves the nearest whole number in the lowest bits
-TINY = 1e-12  # a step is never smaller
+STEPS = 254  # levels of an input: one less than a byte has, since both ends are rounded
+SHIFT = 1.5 * 2**23  # added to a float32, it leaves the nearest integer in the lowest bits
+TINY = 1e-12  # smallest scale
 
 
-class Laid:
-    """Integers (E, D) as a kernel of oneDNN reads them; copied and pickled as a plain tensor."""
+class OneDnnInt8:
+    """Integers (E, D) in oneDNN's packed format; copied and pickled as a plain tensor."""
 
     def __init__(self, whole: Tensor) -> None:
-        self.laid: Tensor = torch.ops.onednn.qlinear_prepack(whole, None)
+        self.packed: Tensor = torch.ops.onednn.qlinear_prepack(whole, None)
         self.zeros = torch.zeros(len(whole), dtype=torch.int32)
 
-    def __reduce__(self) -> tuple[type["Laid"], tuple[Tensor]]:
-        return Laid, (self.laid.to_dense().t().contiguous(),)
+    def __reduce__(self) -> tuple[type["OneDnnInt8"], tuple[Tensor]]:
+        return OneDnnInt8, (self.packed.to_dense().t().contiguous(),)
 
     def product(self, x: Tensor, step: Tensor) -> Tensor:
-        """What `Plain` computes, in one kernel."""
+        """The same as `PlainInt8`, in one kernel."""
         found: Tensor = torch.ops.onednn.qlinear_pointwise(
-            x, 1.0, 0, self.laid, step, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            x, 1.0, 0, self.packed, step, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
         return found  # (M, E)
 
 
-class Plain:
+class PlainInt8:
     """Integers (E, D) in a plain tensor."""
 
     def __init__(self, whole: Tensor) -> None:
@@ -61,12 +61,12 @@ class Int8Linear(nn.Module):
         weight = linear.weight.detach().float()  # (E, D)
         step = (weight.abs().amax(1) / LEVELS).clamp(min=TINY)  # (E,)
         whole = (weight / step[:, None]).round().to(torch.int8)  # (E, D)
-        step = step / STEPS  # of a product: times the span of what comes in, which is its step times their number
+        step = step / STEPS  # scale of a product, relative to the span of the input
         self.register_buffer("step", step, persistent=False)
-        self.register_buffer("total", whole.sum(1) * step, persistent=False)  # what a token's lowest value is times
+        self.register_buffer("total", whole.sum(1) * step, persistent=False)  # multiplied by a token's minimum
         bias = torch.zeros_like(step) if linear.bias is None else linear.bias.detach().float()
         self.register_buffer("bias", bias, persistent=False)
-        self.weight = Laid(whole) if suits(whole, step) else Plain(whole)
+        self.weight = OneDnnInt8(whole) if has_kernel(whole, step) else PlainInt8(whole)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).float()  # (M, D)
@@ -80,17 +80,17 @@ class Int8Linear(nn.Module):
         return y.view(*x.shape[:-1], -1).to(x.dtype)
 
 
-def suits(whole: Tensor, step: Tensor) -> bool:
-    """Whether there is a kernel for these integers (E, D), and its sums do not overflow."""
+def has_kernel(whole: Tensor, step: Tensor) -> bool:
+    """Whether there is a kernel for these integers (E, D) whose sums do not overflow."""
     if whole.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     largest = torch.full((1, whole.shape[1]), 255, dtype=torch.uint8)
-    found, right = (kind(whole).product(largest, step)[0].double() for kind in (Laid, Plain))  # (E,)
+    found, right = (kind(whole).product(largest, step)[0].double() for kind in (OneDnnInt8, PlainInt8))  # (E,)
     return torch.allclose(found, right, rtol=1e-4, atol=float(step.max()))
 
 
 def int8(model: nn.Module) -> nn.Module:
-    """A copy of a model that has blocks, with all linear maps in these in eight bits."""
+    """A copy of a model with all linear layers of its blocks in int8."""
     copied = deepcopy(model).cpu().eval().requires_grad_(False)
     for module in copied.get_submodule("blocks").modules():
         for name, part in list(module.named_children()):

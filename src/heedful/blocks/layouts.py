@@ -1,7 +1,7 @@
 """Layouts: how sequences of different lengths are stored in one tensor.
 
-`Padded` gives each sequence its own row, padded to the longest. `Packed` concatenates them in a single row, so that
-almost nothing is padding and every batch has the same shape. A layout gives a model the positions and the masks.
+`Padded` gives each sequence its own row, padded to the longest. `PackedTexts` and `PackedPairs` concatenate them in one
+row, so that almost nothing is padding and every batch has the same shape. Models get positions and masks from a layout.
 
 B batch, S source positions, T target positions, N sequences.
 """
@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from heedful.blocks.masks import Ranges, Together, Visible, causal, same
+from heedful.blocks.masks import AnyMask, BlockDiagonal, Ranges, causal, same
 from heedful.blocks.state import Cache, NoCache, Past
 
 
@@ -32,14 +32,14 @@ class Layout(Protocol):
         """The position of each source token in its own sequence, (S,) or (B, S)."""
 
     @property
-    def mask(self) -> Visible:
+    def mask(self) -> AnyMask:
         """The source positions that a source position may attend to."""
 
     @property
-    def cross(self) -> Visible:
+    def cross(self) -> AnyMask:
         """The source positions that a target position may attend to."""
 
-    def longest_within(self, context: int) -> int:
+    def max_length(self, context: int) -> int:
         """An upper bound of the lengths, which is exact if a row is wider than the model's context."""
 
     def past(self, layers: int) -> Past:
@@ -47,7 +47,7 @@ class Layout(Protocol):
 
 
 @dataclass(frozen=True)
-class Whole:
+class Unpadded:
     """One row for each sequence, all of the same length."""
 
     gaps: ClassVar = False
@@ -63,14 +63,14 @@ class Whole:
         return torch.arange(self.tokens.shape[1], device=self.tokens.device)  # (S,)
 
     @property
-    def mask(self) -> Visible:
+    def mask(self) -> AnyMask:
         return None
 
     @property
-    def cross(self) -> Visible:
+    def cross(self) -> AnyMask:
         return None
 
-    def longest_within(self, context: int) -> int:
+    def max_length(self, context: int) -> int:
         return self.tokens.shape[1]
 
     def first(self, x: Tensor) -> Tensor:
@@ -93,14 +93,14 @@ class Padded:
         return (self.real.cumsum(1) - 1).clamp(min=0)  # (B, S)
 
     @property
-    def mask(self) -> Visible:
+    def mask(self) -> AnyMask:
         return self.real[:, None, None, :]  # (B, 1, 1, S)
 
     @property
-    def cross(self) -> Visible:
+    def cross(self) -> AnyMask:
         return self.mask
 
-    def longest_within(self, context: int) -> int:
+    def max_length(self, context: int) -> int:
         width = self.real.shape[1]
         return width if width <= context else int(self.real.sum(1).max())
 
@@ -151,20 +151,20 @@ def ranges(queries: Rows, keys: Rows, causal: bool) -> Ranges:
 
 
 @dataclass(frozen=True)
-class EndToEnd:
+class PackedTexts:
     """Sequences concatenated in one row, for encoders."""
 
     at: Tensor  # (S,)
-    mask: Together
+    mask: BlockDiagonal
     longest: int
 
     @classmethod
-    def of(cls, lengths: Tensor, room: int, longest: int) -> "EndToEnd":
+    def of(cls, lengths: Tensor, room: int, longest: int) -> "PackedTexts":
         """Sequences of these lengths (N,) in a row of `room` columns."""
         rows = Rows.of(lengths, room)
-        return cls(rows.at, Together(rows.begin.int(), rows.end.int(), longest, rows.number), longest)
+        return cls(rows.at, BlockDiagonal(rows.begin.int(), rows.end.int(), longest, rows.number), longest)
 
-    def longest_within(self, context: int) -> int:
+    def max_length(self, context: int) -> int:
         return self.longest
 
     def first(self, x: Tensor) -> Tensor:
@@ -172,11 +172,11 @@ class EndToEnd:
         return x[0, self.mask.begin[:-1]]  # (N, D)
 
 
-Reading = Whole | Padded | EndToEnd  # layouts of encoders
+EncoderLayout = Unpadded | Padded | PackedTexts  # layouts of encoders
 
 
 @dataclass(frozen=True)
-class OneByOne:
+class CausalRows:
     """One row for each sequence, all of the same length, with causal attention."""
 
     tokens: Tensor  # (B, T)
@@ -201,7 +201,7 @@ class Documents:
     shape: tuple[int, int]
     width: int
     at: Tensor  # (B, T), or (B * T,) if all are in one row
-    mask: Visible
+    mask: AnyMask
 
     @classmethod
     def of(cls, documents: Tensor, in_one_row: bool) -> "Documents":
@@ -227,16 +227,16 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedPairs:
     """Source sequences concatenated in one row, and target sequences in another, in the same order."""
 
     gaps: ClassVar = False
 
     at: Tensor  # (S,)
     target_at: Tensor  # (T,)
-    mask: Visible
-    cross: Visible
-    attend_cached: Visible
+    mask: AnyMask
+    cross: AnyMask
+    target_mask: AnyMask
     longest: int
 
     @property
@@ -244,7 +244,7 @@ class Packed:
         raise ValueError("a recurrent network cannot read packed sequences: use `Padded`, one row for each sequence")
 
     @classmethod
-    def of(cls, source: Tensor, target: Tensor, source_room: int, target_room: int, longest: int) -> "Packed":
+    def of(cls, source: Tensor, target: Tensor, source_room: int, target_room: int, longest: int) -> "PackedPairs":
         """Sequences of these source and target lengths (N,), in rows of `source_room` and `target_room` columns."""
         read, write = Rows.of(source, source_room), Rows.of(target, target_room)
         return cls(
@@ -252,12 +252,12 @@ class Packed:
             write.at,
             mask=ranges(read, read, causal=False),
             cross=ranges(write, read, causal=False),
-            attend_cached=ranges(write, write, causal=True),
+            target_mask=ranges(write, write, causal=True),
             longest=longest,
         )
 
-    def longest_within(self, context: int) -> int:
+    def max_length(self, context: int) -> int:
         return self.longest
 
     def past(self, layers: int) -> Past:
-        return NoCache(layers, self.longest, self.target_at, self.attend_cached)
+        return NoCache(layers, self.longest, self.target_at, self.target_mask)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Linear(nn.Module):
-    """x W^T + b, starting with Glorot's uniform weights and b = 0."""
+    """x W^T + b, initialized with Glorot's uniform weights and b = 0."""
 
     def __init__(self, width: int, out: int, bias: bool = True) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Losses come as a sum and a count, so that accumulation, processes and evaluation can average rightly.
+"""Losses are a sum and a count, so that accumulation, several processes and evaluation average correctly.
 
 N predictions (positions of all rows), D width, V vocabulary.
 """
@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-MOST_LOGITS = 1 << 29  # that exist at a time
-EVEN = 64  # a GPU multiplies matrices faster whose sides are multiples of this
+MAX_LOGITS = 1 << 29  # held in memory at a time
+EVEN = 64  # matrix products on a GPU are faster for multiples of this
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A summed loss (with gradient), the same without label smoothing (for reporting), and how many items it sums."""
+    """A summed loss (with gradient), the same without label smoothing (for reporting), and the number of items."""
 
     total: Tensor
     plain: Tensor
@@ -26,19 +26,19 @@ class Loss:
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = -100) -> Loss:
     """-sum log p(target), with the target's mass smoothed evenly over the vocabulary (Szegedy et al., 2016).
 
-    The definition; `projected_cross_entropy` gives the same without ever holding all logits.
+    `projected_cross_entropy` computes the same without storing all logits.
     """
-    logs = _wide(logits).log_softmax(-1)  # (N, V)
+    logs = _at_least_float32(logits).log_softmax(-1)  # (N, V)
     keep = targets != ignore
-    # Chosen by `where`, since a number of rows that only the device knows cannot be captured as a graph.
+    # By `where`, since indexing with a mask gives shapes that a CUDA graph cannot capture.
     plain = -torch.where(keep, logs.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1), 0.0).sum()
     even = -torch.where(keep, logs.mean(-1), 0.0).sum()
     return Loss((1 - smoothing) * plain + smoothing * even, plain.detach(), keep.sum())
 
 
-def squared_error(made: Tensor, wanted: Tensor) -> Tensor:
-    """sum (made - wanted)^2 over all elements; only the difference is stored for the gradient."""
-    total: Tensor = _SquaredError.apply(made, wanted)  # type: ignore[no-untyped-call]
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """sum (output - target)^2 over all elements; only the difference is stored for the gradient."""
+    total: Tensor = _SquaredError.apply(output, target)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -46,17 +46,17 @@ class _SquaredError(torch.autograd.Function):
     """The sum of squares; its gradient is twice the difference."""
 
     @staticmethod
-    def forward(ctx: Any, made: Tensor, wanted: Tensor) -> Tensor:
-        apart = made.to(wanted.dtype) - wanted
-        ctx.save_for_backward(apart)
-        ctx.dtype = made.dtype
-        flat = apart.flatten()
+    def forward(ctx: Any, output: Tensor, target: Tensor) -> Tensor:
+        difference = output.to(target.dtype) - target
+        ctx.save_for_backward(difference)
+        ctx.dtype = output.dtype
+        flat = difference.flatten()
         return flat.dot(flat)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (apart,) = ctx.saved_tensors
-        return (apart * (2 * grads[0])).to(ctx.dtype), None
+        (difference,) = ctx.saved_tensors
+        return (difference * (2 * grads[0])).to(ctx.dtype), None
 
 
 def projected_cross_entropy(
@@ -69,8 +69,8 @@ def projected_cross_entropy(
 ) -> Loss:
     """`cross_entropy(x weight^T + bias, targets)` for x (N, D) and weight (V, D), computed a slice of rows at a time.
 
-    The gradients are made slice by slice along with the loss, so N x V logits never exist at once. Without a weight,
-    x (N, V) are logits.
+    The gradients are computed slice by slice along with the loss, so N x V logits are never stored at once. Without a
+    weight, x (N, V) are logits.
     """
     if weight is None:
         return cross_entropy(x, targets, smoothing, ignore)
@@ -81,7 +81,7 @@ def projected_cross_entropy(
     return Loss(total, plain, (targets != ignore).sum())
 
 
-def _wide(x: Tensor) -> Tensor:
+def _at_least_float32(x: Tensor) -> Tensor:
     """At least float32."""
     return x if x.dtype == torch.float64 else x.float()
 
@@ -89,13 +89,13 @@ def _wide(x: Tensor) -> Tensor:
 def _slice_loss(
     logits: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, ignore: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, plain loss and the loss's gradient in the logits, for one slice."""
+    """Loss, loss without smoothing, and gradient with respect to the logits, for one slice."""
     if logits.is_cuda:
         from heedful.blocks.kernels import losses  # needs Triton, which comes with torch's GPU builds only
 
         total, plain = losses.cross_entropy_(logits, bias, targets, smoothing, ignore)
         return total, plain, logits
-    wide, vocab = _wide(logits if bias is None else logits + bias), logits.shape[-1]
+    wide, vocab = _at_least_float32(logits if bias is None else logits + bias), logits.shape[-1]
     keep = (targets != ignore).to(wide.dtype)
     norm = wide.logsumexp(-1)  # (N,)
     hit = wide.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)  # (N,)
@@ -106,34 +106,34 @@ def _slice_loss(
     return (1 - smoothing) * plain + smoothing * even, plain, grad.mul_(keep[:, None]).to(logits.dtype)
 
 
-def _even(weight: Tensor) -> Tensor:
-    """The same with rows of zeros at its end, as many as tensor cores like; their logits, and gradients, are zero."""
+def _pad_rows(weight: Tensor) -> Tensor:
+    """The weight with rows of zeros up to a multiple of `EVEN`, on a GPU; their logits and gradients are zero."""
     more = -len(weight) % EVEN if weight.is_cuda else 0
     return torch.nn.functional.pad(weight, (0, 0, 0, more)) if more else weight
 
 
 def _slice(rows: int, vocab: int, even: int) -> int:
-    """How many rows to take at a time: slices of one size, of at most about half a billion logits."""
-    slices = max(1, -(-rows * vocab // MOST_LOGITS))
+    """The number of rows per slice: equal slices with at most about `MAX_LOGITS` logits."""
+    slices = max(1, -(-rows * vocab // MAX_LOGITS))
     return max(1, -(-rows // (slices * even)) * even)
 
 
-def _added(sum: Tensor | None, more: Tensor) -> Tensor:
-    """A running sum, in float32 from its second part on."""
-    return more if sum is None else _wide(sum) + more
+def _accumulate(sum: Tensor | None, more: Tensor) -> Tensor:
+    """A running sum, in float32 from the second term on."""
+    return more if sum is None else _at_least_float32(sum) + more
 
 
-def _with_product(sum: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    """A running sum of products; on a GPU, halves are summed in float32 as they are multiplied."""
+def _accumulate_product(sum: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """A running sum of matrix products; on a GPU, half-precision products are accumulated in float32."""
     if not a.is_cuda or a.dtype not in (torch.bfloat16, torch.float16):
-        return _added(sum, a @ b)
+        return _accumulate(sum, a @ b)
     if sum is None:
         return torch.mm(a, b, out_dtype=torch.float32)
     return torch.addmm(sum, a, b, out_dtype=torch.float32, out=sum)
 
 
 class _Projected(torch.autograd.Function):
-    """Forward makes loss and gradients slice by slice; backward only scales them."""
+    """Forward computes loss and gradients slice by slice; backward only scales them."""
 
     apply: ClassVar[Callable[..., tuple[Tensor, Tensor]]]  # inherited, where it has no type
 
@@ -144,20 +144,22 @@ class _Projected(torch.autograd.Function):
         vocab = len(weight)
         rows = _slice(len(x), vocab, EVEN if x.is_cuda else 1)
         wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
-        total = plain = _wide(x.new_zeros(()))
-        grad_x, grad_weight, grad_bias, even = torch.empty_like(x), None, None, _even(weight)
+        total = plain = _at_least_float32(x.new_zeros(()))
+        grad_x, grad_weight, grad_bias, even = torch.empty_like(x), None, None, _pad_rows(weight)
         for at in range(0, x.shape[0], rows):
             part = slice(at, at + rows)
             logits = x[part] @ even.mT  # (N, V), and the columns that make it even
             more, more_plain, grad = _slice_loss(logits[:, :vocab], bias, targets[part], smoothing, ignore)
             total, plain = total + more, plain + more_plain
-            grad = logits if grad.is_cuda else grad  # there it is written over the logits, and all columns are meant
+            grad = (
+                logits if grad.is_cuda else grad
+            )  # on a GPU the gradient is written over the logits, padding included
             if wants_x:
                 torch.mm(grad, even, out=grad_x[part])
             if wants_weight:
-                grad_weight = _with_product(grad_weight, grad.mT, x[part])
+                grad_weight = _accumulate_product(grad_weight, grad.mT, x[part])
             if wants_bias:
-                grad_bias = _added(grad_bias, grad.sum(0, dtype=_wide(x).dtype))
+                grad_bias = _accumulate(grad_bias, grad.sum(0, dtype=_at_least_float32(x).dtype))
         ctx.save_for_backward(grad_x, grad_weight, grad_bias)
         ctx.mark_non_differentiable(plain)
         ctx.vocab, ctx.dtype, ctx.wants_x = vocab, weight.dtype, wants_x

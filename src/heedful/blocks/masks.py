@@ -1,4 +1,4 @@
-"""Masks and biases: which keys a query may attend to, and how position shifts a score, as rules over (b, h, q, k).
+"""Masks and biases: which keys a query may attend to, and what position adds to a score, as rules over (b, h, q, k).
 
 The rules have FlexAttention's signature, are combined with `&`, `|` and `+`, and become tensors where they are needed.
 
@@ -18,7 +18,7 @@ Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 class Mask:
     """Which keys a query may attend to: a rule over indices (b, h, q, k) -> bool, with FlexAttention's signature.
 
-    `diagonal` is set when the rule is k <= q + diagonal and nothing else: kernels that know triangles may use it.
+    `diagonal` is set when the rule is exactly k <= q + diagonal, for kernels with a causal mode.
     """
 
     rule: Rule
@@ -36,9 +36,9 @@ class Mask:
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """The same for sequences packed end to end in one row: query t sees keys lo[t] ... hi[t] - 1.
+    """A mask for sequences packed end to end in one row: query t attends to keys lo[t] ... hi[t] - 1.
 
-    On the way back, key s is seen by queries first[s] ... last[s] - 1; lo, hi (T,) and first, last (S,) are int32.
+    For the backward pass, queries first[s] ... last[s] - 1 attend to key s. lo, hi (T,) and first, last (S,) are int32.
     """
 
     lo: Tensor
@@ -47,21 +47,21 @@ class Ranges:
     last: Tensor
 
     def dense(self) -> Tensor:
-        place = torch.arange(len(self.first), device=self.lo.device)  # (S,)
-        return (place >= self.lo[:, None]) & (place < self.hi[:, None])  # (T, S)
+        keys = torch.arange(len(self.first), device=self.lo.device)  # (S,)
+        return (keys >= self.lo[:, None]) & (keys < self.hi[:, None])  # (T, S)
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
-    """Sequences packed in one row, each of which attends to itself: columns begin[n] ... end[n] - 1, int32 (N + 1,).
+class BlockDiagonal:
+    """Each of the sequences packed in one row attends to itself: columns begin[n] ... end[n] - 1, int32 (N + 1,).
 
-    None is longer than `longest`. The last one is empty: there begins what is left over.
+    None is longer than `longest`. The last one is empty: the unused columns start there.
     """
 
     begin: Tensor
     end: Tensor
     longest: int
-    number: Tensor  # (T,) the sequence of each column, N where it is left over
+    number: Tensor  # (T,) the sequence of each column, N for unused columns
 
     def dense(self) -> Tensor:
         same = self.number == self.number[:, None]  # (T, T)
@@ -70,7 +70,7 @@ class Together:
 
 @dataclass(frozen=True, eq=False)
 class Bias:
-    """By how much a score is shifted: a rule over the same four indices -> float; rules add up with `+`."""
+    """What is added to a score: a rule over indices (b, h, q, k) -> float; rules are added with `+`."""
 
     rule: Rule
 
@@ -81,11 +81,11 @@ class Bias:
         return Bias(lambda b, h, q, k: self(b, h, q, k) + other(b, h, q, k))
 
 
-Visible = Mask | Ranges | Together | Tensor | None  # None: everything
+AnyMask = Mask | Ranges | BlockDiagonal | Tensor | None  # None: no mask
 
 
 def causal(offset: int | Tensor = 0) -> Mask:
-    """A query attends to keys up to its own position; `offset` is that of query 0, when a cache holds earlier keys."""
+    """A query attends to keys up to its own position; `offset` is the position of query 0, after cached keys."""
     return Mask(lambda b, h, q, k: k <= q + offset, offset if isinstance(offset, int) else None)
 
 
@@ -100,7 +100,7 @@ def padding(lengths: Tensor) -> Mask:
 
 
 def real(keys: Tensor) -> Mask:
-    """Keys that are marked; keys (B, S) bool. Padding may then stand on the left, on the right, or between."""
+    """Keys that are not padding; keys (B, S) bool. Padding may be on the left, on the right, or in between."""
     return Mask(lambda b, h, q, k: keys[b, k])
 
 
@@ -120,18 +120,18 @@ def order(ranks: Tensor) -> Mask:
 
 
 def alibi(heads: int, offset: int | Tensor = 0, at: Tensor | None = None) -> Bias:
-    """Attention with linear biases (Press et al., 2022): a slope a head times the distance.
+    """Attention with linear biases (Press et al., 2022): a slope per head times the distance.
 
-    Where padding may stand between tokens, `at`, (S,) or (B, S), gives their positions.
+    Where padding may be between tokens, `at`, (S,) or (B, S), are their positions.
     """
 
-    def place(b: Tensor, i: Tensor) -> Tensor:
+    def position(b: Tensor, i: Tensor) -> Tensor:
         if at is None:
             return i
         return at[i] if at.dim() == 1 else at[b, i]
 
     def rule(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return -torch.exp2(-8.0 * (h + 1) / heads) * (place(b, q) + offset - place(b, k)).abs()
+        return -torch.exp2(-8.0 * (h + 1) / heads) * (position(b, q) + offset - position(b, k)).abs()
 
     return Bias(rule)
 

@@ -1,7 +1,7 @@
-"""A recurrent decoder's attention to a memory: the lectures' five stages, each visible by name.
+"""A recurrent decoder's attention to the encoder's outputs, with a tap at each of its stages.
 
-The inputs are the decoder's states and what the encoder left of each source token. `scores` compares them, `weights` is
-the scores normalized, by softmax for one, `products` each vector times its weight, and `context` their sum.
+`scores` compares the decoder's state with each source vector, `weights` normalizes the scores (softmax by default),
+`products` is each vector times its weight, and `context` is their sum.
 
 B sentences, R rows (sentences times hypotheses), T queries, S source tokens, H width of a query, M width of the memory.
 """
@@ -29,7 +29,7 @@ class Source:
 
 
 class Span(NamedTuple):
-    """Which keys a query may attend to, (B, T, S), and a bias for nearness to the middle."""
+    """The keys a query may attend to, (B, T, S), and a bias that favours keys near the centre."""
 
     mask: Tensor
     bias: Tensor | None = None
@@ -43,7 +43,7 @@ class GlobalSpan(nn.Module):
 
 
 class MonotonicSpan(nn.Module):
-    """Local attention whose window moves on with the target: |s - t| <= window (Luong et al., 2015, local-m)."""
+    """Local attention around the target's own position: |s - t| <= window (Luong et al., 2015, local-m)."""
 
     def __init__(self, window: int) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class MonotonicSpan(nn.Module):
 class PredictiveSpan(nn.Module):
     """Local attention around p = S sigmoid(v . tanh(W q)), where |s - p| <= window (Luong et al., 2015, local-p).
 
-    Differs: the bell exp(-(s - p)^2 / 2 (window / 2)^2) stands inside the softmax, so that the weights sum to one; in
-    the paper it multiplies them.
+    Differs: the Gaussian exp(-(s - p)^2 / 2 (window / 2)^2) is applied before the softmax, so that the weights sum to
+    one; in the paper it multiplies them.
     """
 
     def __init__(self, width: int, window: int) -> None:
@@ -71,19 +71,19 @@ class PredictiveSpan(nn.Module):
 
     def forward(self, q: Tensor, source: Source, step: Tensor) -> Span:
         length = source.real.sum(1)[:, None, None]  # (B, 1, 1)
-        place = self.v(torch.tanh(self.hidden(q)))  # (B, T, 1)
-        place = place.to(torch.promote_types(place.dtype, torch.float32))  # half floats cannot count far
-        p = self.middle(length * torch.sigmoid(place))  # (B, T, 1)
-        away = source.at.expand_as(source.real)[:, None, :] - p  # (B, T, S)
-        near = (away.abs() <= self.window) & source.real[:, None, :]  # (B, T, S)
-        return Span(near, -2 * (away / self.window).square())
+        p = self.v(torch.tanh(self.hidden(q)))  # (B, T, 1)
+        p = p.to(torch.promote_types(p.dtype, torch.float32))  # half precision cannot represent large positions
+        p = self.middle(length * torch.sigmoid(p))  # (B, T, 1)
+        distance = source.at.expand_as(source.real)[:, None, :] - p  # (B, T, S)
+        near = (distance.abs() <= self.window) & source.real[:, None, :]  # (B, T, S)
+        return Span(near, -2 * (distance / self.window).square())
 
 
 class MemoryAttention(nn.Module):
     """context = sum_s weight_s v_s, where weight = normalize(score(q, k)) over the span.
 
-    Soft attention takes that sum. Hard attention takes a single v_s: in training sampled with these weights as
-    probabilities, later the most likely (Xu et al., 2015).
+    Soft attention is this sum. Hard attention uses a single v_s: in training sampled with the weights as probabilities,
+    in evaluation the most probable (Xu et al., 2015).
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class MemoryAttention(nn.Module):
         if hard:
             self.choice = Tap()
 
-    def remember(self, memory: Tensor, real: Tensor, at: Tensor) -> Source:
-        """The memory that queries attend to, the score's part on the keys done once."""
-        return Source(KV(self.score.remember(memory, at)[:, None], memory[:, None]), real, at)
+    def prepare(self, memory: Tensor, real: Tensor, at: Tensor) -> Source:
+        """The memory that queries attend to, with its keys projected once."""
+        return Source(KV(self.score.project_keys(memory, at)[:, None], memory[:, None]), real, at)
 
     def forward(self, q: Tensor, source: Source, at: Tensor) -> tuple[Tensor, Tensor | None]:
         """Contexts (R, T, M) of queries (R, T, H) at the steps `at` (T,); and log p(choice) (R, T) if hard."""
@@ -111,7 +111,7 @@ class MemoryAttention(nn.Module):
         logs: list[Tensor] = []
 
         def choose(weights: Tensor) -> Tensor:
-            one = self.choice(sampled(weights) if self.training else likeliest(weights))
+            one = self.choice(one_hot_sample(weights) if self.training else one_hot_argmax(weights))
             logs.append(torch.where(one > 0, weights, 1.0).log().sum((1, 3)))
             return one
 
@@ -124,14 +124,14 @@ class MemoryAttention(nn.Module):
         return context, logs[0].unflatten(1, (-1, steps)).flatten(0, 1) if logs else None
 
 
-def likeliest(weights: Tensor) -> Tensor:
-    """One where the weight is largest, zero elsewhere; zeros where no key is allowed."""
+def one_hot_argmax(weights: Tensor) -> Tensor:
+    """One-hot argmax of the weights; zeros where no key is allowed."""
     best = torch.zeros_like(weights).scatter(-1, weights.argmax(-1, keepdim=True), 1.0)
     return best.masked_fill(weights == 0, 0.0)
 
 
 @torch.no_grad()
-def sampled(weights: Tensor) -> Tensor:
-    """One at a key sampled with these probabilities: the first to come of exponential waiting times."""
-    waited = torch.empty_like(weights, dtype=torch.float32).exponential_()  # half floats would tie
-    return likeliest(weights / waited).to(weights.dtype)
+def one_hot_sample(weights: Tensor) -> Tensor:
+    """A one-hot sample from the weights, by the smallest of exponential random variables with these rates."""
+    times = torch.empty_like(weights, dtype=torch.float32).exponential_()  # half precision would tie
+    return one_hot_argmax(weights / times).to(weights.dtype)

@@ -1,4 +1,4 @@
-"""A learned mix of layers (Peters et al., 2018).
+"""A learned weighted sum of layers, as in ELMo (Peters et al., 2018).
 
 B batch, L layers, T positions, D width.
 """
@@ -10,7 +10,7 @@ from heedful.blocks.taps import Tap
 
 
 class Mix(nn.Module):
-    """gamma * sum over layers of softmax(s)_l x_l, starting with gamma = 1 and all layers alike."""
+    """gamma * sum_l softmax(s)_l x_l, initialized with gamma = 1 and equal weights."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()

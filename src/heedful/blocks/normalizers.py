@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 Normalize = Callable[[Tensor, Tensor | None], Tensor]
-OUTSIDE = -4.0  # of scores whose largest is zero, those below -1 (sparsemax) or -2 (1.5-entmax) have no weight
+OUTSIDE = -4.0  # relative to the largest score, those below -1 (sparsemax) or -2 (1.5-entmax) have weight zero
 
 
 def softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -51,10 +51,10 @@ def normalizer(named: Normalize | str) -> Normalize:
     return NORMALIZERS[named]
 
 
-def normalized(scores: Tensor, mask: Tensor | None, normalize: Normalize) -> Tensor:
-    """Weights by any function (scores, mask) -> weights, which need not care about queries that attend to no key.
+def attention_weights(scores: Tensor, mask: Tensor | None, normalize: Normalize) -> Tensor:
+    """Attention weights by any `normalize(scores, mask)`, which need not handle queries that attend to no key.
 
-    Such queries come with scores of zero and no mask, and every masked weight is then set to zero.
+    For such queries it gets scores of zero without a mask, and their weights are then set to zero.
     """
     if mask is None or normalize in NORMALIZERS.values():
         return normalize(scores, mask)
@@ -63,7 +63,7 @@ def normalized(scores: Tensor, mask: Tensor | None, normalize: Normalize) -> Ten
 
 
 def hidden(scores: Tensor, mask: Tensor) -> Tensor:
-    """Scores of -inf for masked keys, and of zero for a query that may attend to no key."""
+    """Scores with -inf for masked keys, and zeros for a query that may attend to no key."""
     return scores.masked_fill(~mask, -math.inf).masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
 
@@ -75,7 +75,7 @@ def _sparse(apply: Callable[[Tensor], Tensor], scores: Tensor, mask: Tensor | No
 
 
 def _below_zero(z: Tensor) -> Tensor:
-    """The same scores less their largest, which changes no weight; those far below it, and masked ones, are cut."""
+    """Scores minus their maximum, which changes no weight; scores far below it, and masked ones, are clamped."""
     return (z - z.detach().amax(-1, keepdim=True)).clamp(min=OUTSIDE)
 
 

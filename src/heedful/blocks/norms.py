@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 class PostNorm(nn.Module):
-    """norm(x + dropout(sublayer(x))), as in the lectures (Vaswani et al., 2017).
+    """norm(x + dropout(sublayer(x))) (Vaswani et al., 2017).
 
-    Sum and norm are taken in float32; the result has the sublayer's precision. Training on a GPU, they are one kernel.
+    Sum and norm are computed in float32; the result has the sublayer's precision. On a GPU, training uses one kernel.
     """
 
     def __init__(self, width: int, dropout: float, eps: float = 1e-5) -> None:
@@ -32,7 +32,7 @@ class PostNorm(nn.Module):
 class PreNorm(nn.Module):
     """x + dropout(sublayer(norm(x))) (Xiong et al., 2020); the stack then needs one more norm at its end.
 
-    The sum is taken in float32, and has the sublayer's precision.
+    The sum is computed in float32; the result has the sublayer's precision.
     """
 
     def __init__(self, width: int, dropout: float, eps: float = 1e-5) -> None:

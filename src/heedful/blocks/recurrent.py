@@ -1,8 +1,7 @@
-"""Recurrent layers: cells written out as on the slides, and the same cells over a whole sequence in one fused call.
+"""Recurrent layers: the cells as defined in the papers, and the same cells over a whole sequence in one fused call.
 
-A state is what one layer carries from step to step: (h,), or (h, c) for an LSTM, each (B, H). Steps that are not `real`
-are padding, wherever they stand: they leave the state as it is and give zeros. Without `gaps`, none stands between
-real ones.
+The state of a layer is (h,), or (h, c) for an LSTM, each (B, H). Steps that are not `real` are padding: they leave the
+state unchanged and output zeros. Without `gaps`, there is no padding between real steps.
 
 B batch, T steps, X width in, H hidden width, G gates.
 """
@@ -19,14 +18,14 @@ from heedful.blocks.taps import Tap, watched
 
 State = tuple[Tensor, ...]
 SHUT = 1e4  # sigmoid(-SHUT) is 0 and sigmoid(SHUT) is 1 exactly, in every precision
-FLAGS = 8  # columns that a flag for padding takes: matrix products like multiples of eight
+FLAGS = 8  # columns of the padding flag: matrix products are faster with multiples of eight
 
 
 class Elman(nn.Module):
     """h' = tanh(W_x x + W_h h): the plain RNN (Elman, 1990)."""
 
     parts: ClassVar = 1
-    shut: ClassVar = ()  # no gate keeps the state: a zero input keeps a zero state
+    shut: ClassVar = ()  # has no gates; a zero input keeps a zero state
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -69,11 +68,11 @@ class LSTM(nn.Module):
     def forward(self, x: Tensor, state: State) -> State:
         h, c = state
         i, f, g, o = (self.x(x) + self.h(h)).chunk(4, -1)  # (B, H)
-        f = self.forget(torch.sigmoid(f))  # what is erased from the cell
-        i = self.write(torch.sigmoid(i))  # what is written to it
+        f = self.forget(torch.sigmoid(f))  # how much of the cell is kept
+        i = self.write(torch.sigmoid(i))  # how much is written to it
         g = self.candidate(torch.tanh(g))
         c = self.cell(f * c + i * g)  # (B, H)
-        o = self.reveal(torch.sigmoid(o))  # what of it is read
+        o = self.reveal(torch.sigmoid(o))  # how much of it is output
         h = self.hidden(o * torch.tanh(c))  # (B, H)
         return h, c
 
@@ -130,8 +129,8 @@ Cell = Elman | LSTM | GRU
 CELLS: dict[str, type[Elman] | type[LSTM] | type[GRU]] = {"rnn": Elman, "lstm": LSTM, "gru": GRU}
 
 
-def unrolled(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
-    """A cell over a sequence (B, T, X), step by step: the definition."""
+def unroll(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
+    """A cell over a sequence (B, T, X), step by step; `fused` computes the same."""
     outputs = []
     for t in range(x.shape[1]):
         after = cell(x[:, t], state)
@@ -144,12 +143,12 @@ def unrolled(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) ->
 
 
 def fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None, gaps: bool = True) -> tuple[Tensor, State]:
-    """The same in one call of the library's kernels, from a zero state where there is padding.
+    """A cell over a sequence in one call of torch's kernels; with padding, from a zero state.
 
-    Padding reaches the kernel as further input columns, which shut the gates that would change the state. What is
-    revealed still changes there: where there may be gaps, real steps are moved together.
+    The kernel sees padding as extra input columns, which close the gates that would change the state. The output gate
+    still changes h there: where there may be gaps, the real steps are first moved together.
     """
-    if real is not None and gaps and gapped(real):
+    if real is not None and gaps and has_gaps(real):
         to = real_first(real)  # (B, T)
         x = torch.zeros_like(x).scatter(1, to[:, :, None].expand_as(x), x)
         y, after = _fused(cell, x, state, torch.zeros_like(real).scatter(1, to, real))
@@ -157,8 +156,8 @@ def fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None, gaps:
     return _fused(cell, x, state, real)
 
 
-def gapped(real: Tensor) -> bool:
-    """Whether padding may stand between real steps; on a GPU, where checking would synchronize, it is assumed."""
+def has_gaps(real: Tensor) -> bool:
+    """Whether there is padding between real steps; assumed on a GPU, where checking would synchronize."""
     if real.is_cuda or torch.compiler.is_compiling():
         return True
     begins = real[:, 1:] > real[:, :-1]  # (B, T - 1)
@@ -166,7 +165,7 @@ def gapped(real: Tensor) -> bool:
 
 
 def _fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
-    """The same where padding does no harm to what follows it."""
+    """The same where no real step follows padding, or the cell's state survives it."""
     into: Tensor = cell.x.weight
     if real is not None:
         x, into = _flagged(cell, x, into, real)
@@ -175,10 +174,10 @@ def _fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> t
     if torch.is_autocast_enabled(place):
         half = torch.get_autocast_dtype(place)
         x, state, weights = x.to(half), tuple(part.to(half) for part in state), [part.to(half) for part in weights]
-    if x.is_cuda:  # where the library wants all weights in one piece
+    if x.is_cuda:  # cuDNN wants all weights in one contiguous tensor
         whole = torch.cat([weight.flatten() for weight in weights]).split([weight.numel() for weight in weights])
         weights = [part.view_as(weight) for part, weight in zip(whole, weights, strict=True)]
-    with torch.autocast(place, enabled=False):  # which would choose a precision of its own
+    with torch.autocast(place, enabled=False):  # the precision is chosen above
         y, after = cell.fused(x.contiguous(), tuple(part.contiguous() for part in state), weights)
     if real is None:
         return y, after
@@ -187,7 +186,7 @@ def _fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> t
 
 
 def _flagged(cell: Cell, x: Tensor, into: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs and input weights such that a step of padding keeps the state."""
+    """Inputs and input weights with flags such that a padded step keeps the state."""
     if not cell.shut:
         return x.masked_fill(~real[:, :, None], 0.0), into
     flags = nn.functional.pad((~real)[:, :, None].to(x.dtype), (0, FLAGS - 1))  # (B, T, FLAGS)
@@ -198,7 +197,7 @@ def _flagged(cell: Cell, x: Tensor, into: Tensor, real: Tensor) -> tuple[Tensor,
 
 
 def last(y: Tensor, real: Tensor) -> Tensor:
-    """The output at the last real step of each row, zeros where there is none."""
+    """The output at the last real step of each row; zeros where there is none."""
     steps = torch.arange(real.shape[1], device=real.device)
     at = torch.where(real, steps, 0).amax(1)  # (B,)
     return y[torch.arange(len(y), device=y.device), at]  # (B, H)
@@ -207,7 +206,7 @@ def last(y: Tensor, real: Tensor) -> Tensor:
 class Layer(nn.Module):
     """One cell over a sequence: (B, T, X) -> (B, T, H), and the state after it."""
 
-    stepped: ClassVar = True  # it may be called once a step, for those who keep weights in shards
+    stepped: ClassVar = True  # called once per step, so FSDP must not gather its weights on each call
 
     def __init__(self, kind: str, width: int, hidden: int) -> None:
         super().__init__()
@@ -224,16 +223,16 @@ class Layer(nn.Module):
         self, x: Tensor, state: State | None = None, real: Tensor | None = None, gaps: bool = True
     ) -> tuple[Tensor, State]:
         if x.shape[1] == 0:
-            raise ValueError("there is nothing to read: the sequence has no steps")
+            raise ValueError("the sequence is empty: it has no steps")
         if x.shape[1] == 1 and real is None:
             state = self.step(x[:, 0], state or self.zeros(x))
             return state[0][:, None], state  # (B, T, H)
         if watched(self.cell) or (state and real is not None):
-            return unrolled(self.cell, x, state or self.zeros(x), real)
+            return unroll(self.cell, x, state or self.zeros(x), real)
         return fused(self.cell, x, state or self.zeros(x), real, gaps)
 
 
-class Both(nn.Module):
+class BidirectionalLayer(nn.Module):
     """A layer in each direction, their outputs side by side: (B, T, X) -> (B, T, 2 H) (Schuster and Paliwal, 1997)."""
 
     def __init__(self, kind: str, width: int, hidden: int) -> None:
@@ -249,7 +248,7 @@ class Both(nn.Module):
 
 
 class Stack(nn.Module):
-    """Layers on top of each other, with dropout between them."""
+    """A stack of layers, with dropout between them."""
 
     def __init__(self, layers: Sequence[nn.Module], dropout: float = 0.0) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """How a query and a key are compared: the six scores of the lectures.
 
-A score with weights does its part on the keys, and their positions, once, in `remember`; `compare` takes the queries.
+A score with weights projects the keys once, in `project_keys`; `compare` then takes queries and projected keys.
 
 B batch, H heads, T queries, S keys, K width of one head, M width of a key.
 """
@@ -25,23 +25,23 @@ def dot(q: Tensor, k: Tensor) -> Tensor:
 
 
 def scaled_dot(q: Tensor, k: Tensor) -> Tensor:
-    """q . k / sqrt(K), so that unit-variance inputs give unit-variance scores (divided first: half floats overflow)."""
+    """q . k / sqrt(K): unit-variance inputs give unit-variance scores; divided first, against overflow in fp16."""
     return (q / math.sqrt(q.shape[-1])) @ k.mT  # (B, H, T, S)
 
 
 def cosine(q: Tensor, k: Tensor) -> Tensor:
-    """cos(q, k): blind to lengths."""
+    """cos(q, k): independent of the vectors' lengths."""
     return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT  # (B, H, T, S)
 
 
 class Weightless(nn.Module):
-    """One of the scores above, which has no weights, with the interface of those that have."""
+    """A score without weights, such as `dot`, with the interface of those that have weights."""
 
     def __init__(self, score: Score) -> None:
         super().__init__()
         self.compare = score
 
-    def remember(self, k: Tensor, at: Tensor) -> Tensor:
+    def project_keys(self, k: Tensor, at: Tensor) -> Tensor:
         return k
 
 
@@ -52,14 +52,14 @@ class General(nn.Module):
         super().__init__()
         self.matrix = Linear(key_width, query_width, bias=False)
 
-    def remember(self, k: Tensor, at: Tensor | None = None) -> Tensor:
+    def project_keys(self, k: Tensor, at: Tensor | None = None) -> Tensor:
         return self.matrix(k)
 
     def compare(self, q: Tensor, k: Tensor) -> Tensor:
         return dot(q, k)  # (B, H, T, S)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return self.compare(q, self.remember(k))  # (B, H, T, S)
+        return self.compare(q, self.project_keys(k))  # (B, H, T, S)
 
 
 class Additive(nn.Module):
@@ -71,7 +71,7 @@ class Additive(nn.Module):
         self.k = Linear(key_width, hidden, bias=False)
         self.v = Linear(hidden, 1, bias=False)
 
-    def remember(self, k: Tensor, at: Tensor | None = None) -> Tensor:
+    def project_keys(self, k: Tensor, at: Tensor | None = None) -> Tensor:
         return self.k(k)
 
     def compare(self, q: Tensor, k: Tensor) -> Tensor:
@@ -83,13 +83,13 @@ class Additive(nn.Module):
         return scores  # (B, H, T, S)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return self.compare(q, self.remember(k))  # (B, H, T, S)
+        return self.compare(q, self.project_keys(k))  # (B, H, T, S)
 
 
 class _Additive(torch.autograd.Function):
-    """v . tanh(q + k), some queries and keys at a time: the hidden layer (B, H, T, S, K) never exists as a whole.
+    """v . tanh(q + k) in blocks of queries and keys, so that the hidden layer (B, H, T, S, K) is never stored whole.
 
-    Backward makes it again, piece by piece.
+    Backward recomputes it block by block.
     """
 
     apply: ClassVar[Callable[..., Tensor]]  # inherited, where it has no type
@@ -125,14 +125,14 @@ class _Additive(torch.autograd.Function):
 
 
 class Location(nn.Module):
-    """(W q)_s: the weights depend on the query alone, not on what the keys hold; at most `longest` keys."""
+    """(W q)_s (Luong et al., 2015): depends on the query and the key's position alone; at most `longest` keys."""
 
     def __init__(self, query_width: int, longest: int) -> None:
         super().__init__()
         self.matrix = Linear(query_width, longest, bias=False)
 
-    def remember(self, k: Tensor, at: Tensor) -> Tensor:
-        """The rows of W at the positions of the keys (B, S, M), which padding on the left moves."""
+    def project_keys(self, k: Tensor, at: Tensor) -> Tensor:
+        """The rows of W at the positions of the keys (B, S, M), which need not be their indices."""
         return self.matrix.weight[at].expand(*k.shape[:2], -1)
 
     def compare(self, q: Tensor, k: Tensor) -> Tensor:
@@ -144,12 +144,12 @@ class Location(nn.Module):
         return self.matrix(q)[..., : k.shape[-2]]  # (B, H, T, S)
 
 
-def remembering(score: Score) -> Weightless | General | Additive | Location:
-    """A score that does its part on the keys beforehand, in `remember`; one without weights has none to do."""
+def with_key_projection(score: Score) -> Weightless | General | Additive | Location:
+    """The score as a module with `project_keys` and `compare`."""
     return score if isinstance(score, General | Additive | Location) else Weightless(score)
 
 
-# By name, for queries and keys of these widths, and at most `longest` keys.
+# By name; each entry builds a score for queries and keys of these widths, and at most `longest` keys.
 SCORES: dict[str, Callable[[int, int, int], Score]] = {
     "scaled_dot": lambda query_width, key_width, longest: scaled_dot,
     "dot": lambda query_width, key_width, longest: dot,
@@ -161,5 +161,5 @@ SCORES: dict[str, Callable[[int, int, int], Score]] = {
 
 
 def head_score(name: str, width: int) -> Score:
-    """The score of that name for heads of this width, which share its weights."""
+    """The score of that name for attention heads of this width; the heads share its weights."""
     return SCORES[name](width, width, 0)

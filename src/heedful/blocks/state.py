@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.attention import KV
-from heedful.blocks.masks import Mask, Visible, causal
+from heedful.blocks.masks import AnyMask, Mask, causal
 
 Value = TypeVar("Value")
 
@@ -23,7 +23,7 @@ class Shared(Generic[Value]):
     value: Value
 
 
-class Slot(Protocol):
+class LayerCache(Protocol):
     """The cache of one layer during a forward pass."""
 
     def append(self, kv: KV, /) -> KV:
@@ -36,20 +36,20 @@ class Past(Protocol):
     @property
     def length(self) -> int | Tensor: ...
 
-    def reach(self, queries: int, /) -> int:
+    def max_length(self, queries: int, /) -> int:
         """The length of the longest sequence after the next queries."""
 
     def positions(self, queries: int, device: torch.device, /) -> Tensor:
         """The positions of the next queries."""
 
-    def visible(self, queries: int, /) -> Visible:
+    def attention_mask(self, queries: int, /) -> AnyMask:
         """The attention mask of the next queries, over the cached keys and their own."""
 
-    def slots(self, queries: int, /) -> Sequence[Slot]:
-        """One slot for each layer, for the next queries."""
+    def layer_caches(self, queries: int, /) -> Sequence[LayerCache]:
+        """The cache of each layer, for the next queries."""
 
-    def after(self, slots: Sequence[Any], /) -> "Past":
-        """The past after a forward pass with these slots."""
+    def after(self, caches: Sequence[Any], /) -> "Past":
+        """The past after a forward pass with these layer caches."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def _longest(length: int, ragged: Ragged | None) -> int:
 
 
 @dataclass
-class GrowingSlot:
-    """A slot of a `Cache`: appending concatenates."""
+class GrowingLayerCache:
+    """The layer cache of a `Cache`: appending concatenates."""
 
     held: KV | None
 
@@ -111,24 +111,24 @@ class Cache:
         first = self.layers[0]
         return 0 if first is None else first.k.shape[2]
 
-    def reach(self, queries: int) -> int:
+    def max_length(self, queries: int) -> int:
         return _longest(self.length + queries, self.ragged)
 
     def positions(self, queries: int, device: torch.device) -> Tensor:
         return _positions(self.length, queries, device, self.ragged)
 
-    def visible(self, queries: int) -> Visible:
+    def attention_mask(self, queries: int) -> AnyMask:
         return causal(self.length) if self.ragged is None else causal(self.length) & self.ragged.real_keys
 
-    def slots(self, queries: int) -> Sequence[Slot]:
-        return [GrowingSlot(layer) for layer in self.layers]
+    def layer_caches(self, queries: int) -> Sequence[LayerCache]:
+        return [GrowingLayerCache(layer) for layer in self.layers]
 
-    def after(self, slots: Sequence[GrowingSlot]) -> "Cache":
-        return Cache(tuple(slot.held for slot in slots), self.ragged)
+    def after(self, caches: Sequence[GrowingLayerCache]) -> "Cache":
+        return Cache(tuple(cache.held for cache in caches), self.ragged)
 
 
-class NoCacheSlot:
-    """A slot that stores nothing."""
+class NoLayerCache:
+    """A layer cache that stores nothing."""
 
     def append(self, kv: KV) -> KV:
         return kv
@@ -141,28 +141,28 @@ class NoCache:
     layers: int
     longest: int
     at: Tensor  # (T,) or (B, T)
-    mask: Visible
+    mask: AnyMask
     length: int = 0
 
-    def reach(self, queries: int) -> int:
+    def max_length(self, queries: int) -> int:
         return self.longest
 
     def positions(self, queries: int, device: torch.device) -> Tensor:
         return self.at
 
-    def visible(self, queries: int) -> Visible:
+    def attention_mask(self, queries: int) -> AnyMask:
         return self.mask
 
-    def slots(self, queries: int) -> Sequence[Slot]:
-        return [NoCacheSlot()] * self.layers
+    def layer_caches(self, queries: int) -> Sequence[LayerCache]:
+        return [NoLayerCache()] * self.layers
 
-    def after(self, slots: Sequence[Slot]) -> Past:
+    def after(self, caches: Sequence[LayerCache]) -> Past:
         return Cache(())  # a cache of no layers: no further step is possible
 
 
 @dataclass
-class PreallocatedSlot:
-    """A slot of a `PreallocatedCache`."""
+class PreallocatedLayerCache:
+    """The layer cache of a `PreallocatedCache`."""
 
     room: KV
     length: int
@@ -187,20 +187,20 @@ class PreallocatedCache:
     length: int
     ragged: Ragged | None = None
 
-    def reach(self, queries: int) -> int:
+    def max_length(self, queries: int) -> int:
         return _longest(self.length + queries, self.ragged)
 
     def positions(self, queries: int, device: torch.device) -> Tensor:
         return _positions(self.length, queries, device, self.ragged)
 
-    def visible(self, queries: int) -> Visible:
+    def attention_mask(self, queries: int) -> AnyMask:
         return causal(self.length) if self.ragged is None else causal(self.length) & self.ragged.real_keys
 
-    def slots(self, queries: int) -> Sequence[Slot]:
-        return [PreallocatedSlot(layer, self.length) for layer in self.layers]
+    def layer_caches(self, queries: int) -> Sequence[LayerCache]:
+        return [PreallocatedLayerCache(layer, self.length) for layer in self.layers]
 
-    def after(self, slots: Sequence[PreallocatedSlot]) -> "PreallocatedCache":
-        return replace(self, length=slots[0].length)
+    def after(self, caches: Sequence[PreallocatedLayerCache]) -> "PreallocatedCache":
+        return replace(self, length=caches[0].length)
 
     def regroup(self, rows: Tensor) -> "PreallocatedCache":
         for before, after in zip(self.layers, self.spare, strict=True):
@@ -237,8 +237,8 @@ def make_room(state: Any, count: int) -> Any:
 
 
 @dataclass(frozen=True)
-class StaticSlot:
-    """A slot of a `StaticCache`."""
+class StaticLayerCache:
+    """The layer cache of a `StaticCache`."""
 
     room: KV
     at: Tensor
@@ -262,28 +262,28 @@ class StaticCache:
     length: Tensor
     ragged: Ragged | None = None
 
-    def reach(self, queries: int) -> int:
+    def max_length(self, queries: int) -> int:
         return queries  # the length is on the GPU: the caller of `reserve` checks the limit
 
     def positions(self, queries: int, device: torch.device) -> Tensor:
         return _positions(self.length, queries, device, self.ragged)
 
-    def visible(self, queries: int) -> Visible:
+    def attention_mask(self, queries: int) -> AnyMask:
         keys = torch.arange(self.rows.shape[1], device=self.rows.device)  # (S,)
         seen = keys <= _columns(self.length, queries, self.rows.device)[:, None]  # (T, S)
         return seen if self.ragged is None else seen & (keys >= self.ragged.skip[:, None, None, None])
 
-    def slots(self, queries: int) -> Sequence[Slot]:
+    def layer_caches(self, queries: int) -> Sequence[LayerCache]:
         at, own = (
             _columns(self.length, queries, self.rows.device),
             torch.arange(len(self.rows), device=self.rows.device),
         )
         rows = self.rows.index_copy(1, at, own[:, None].expand(-1, queries))  # (R, S)
         length, skip = self.length + queries, None if self.ragged is None else self.ragged.skip
-        return [StaticSlot(KV(layer.k, layer.v, rows, length, skip), at) for layer in self.layers.value]
+        return [StaticLayerCache(KV(layer.k, layer.v, rows, length, skip), at) for layer in self.layers.value]
 
-    def after(self, slots: Sequence[StaticSlot]) -> "StaticCache":
-        rows, length = slots[0].room.rows, slots[0].room.length
+    def after(self, caches: Sequence[StaticLayerCache]) -> "StaticCache":
+        rows, length = caches[0].room.rows, caches[0].room.length
         assert rows is not None and length is not None
         return StaticCache(self.layers, rows, length, self.ragged)
 

@@ -15,7 +15,7 @@ Hook = Callable[[Tensor], Tensor | None]
 
 
 class Tap(nn.Module):
-    """x -> x; with a hook, the hook sees x and may return a replacement."""
+    """x -> x; a hook gets x and may return a replacement."""
 
     hook: Hook | None
 
@@ -40,8 +40,8 @@ def tapped(*taps: Tap | None) -> bool:
     return any(tap is not None and tap.hook is not None for tap in taps)
 
 
-class Seen(dict[str, Tensor]):
-    """The last value at each watched tap, by module path; `all` keeps every value in order."""
+class Recorded(dict[str, Tensor]):
+    """The last value at each watched tap, by module path; `all` has every value in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,14 +60,14 @@ def taps(model: nn.Module) -> dict[str, Tap]:
 @contextmanager
 def watch(
     model: nn.Module, pattern: str = "*", edit: Callable[[str, Tensor], Tensor | None] | None = None
-) -> Iterator[Seen]:
-    """Record (and with `edit` replace) what passes the taps whose path matches the pattern."""
+) -> Iterator[Recorded]:
+    """Record (and with `edit` replace) the values at the taps whose path matches the pattern."""
     found = {name: tap for name, tap in taps(model).items() if fnmatchcase(name, pattern)}
     if not found:
         raise ValueError(f"no tap matches {pattern!r}; taps here: {', '.join(taps(model)) or 'none'}")
-    seen, before = Seen(), {name: tap.hook for name, tap in found.items()}
+    seen, before = Recorded(), {name: tap.hook for name, tap in found.items()}
 
-    def listen(name: str) -> Hook:
+    def hook_for(name: str) -> Hook:
         def hook(x: Tensor) -> Tensor | None:
             replaced = None if edit is None else edit(name, x)
             seen.record(name, (x if replaced is None else replaced).detach())
@@ -77,7 +77,7 @@ def watch(
 
     try:
         for name, tap in found.items():
-            tap.hook = listen(name)
+            tap.hook = hook_for(name)
         yield seen
     finally:
         for name, tap in found.items():

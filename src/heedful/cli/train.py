@@ -24,7 +24,7 @@ from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.folder import is_saved
-from heedful.training.distributed.team import Team, find_seat
+from heedful.training.distributed.team import Team, find_process
 from heedful.training.loop import Step
 
 ECHO = 2.0  # seconds within which a second signal is taken for the first one, forwarded by a launcher
@@ -68,7 +68,7 @@ def signal_handler(stopper: Stopper) -> Iterator[None]:
 
 def train_command(name: str, overrides: Sequence[str], run: Path | None) -> None:
     """Train a recipe by name, and say at the end how good it is and what to do next."""
-    seat = find_seat(os.environ)
+    seat = find_process(os.environ)
     stopper = Stopper(together=seat is not None)
     with signal_handler(stopper), Team(seat) as team:
         recipe = load_recipe(name, overrides)

@@ -1,4 +1,4 @@
-"""The activations of a model for an input: which tokens it reads, and what passes its taps.
+"""The activations of a model for an input: the tokens it reads, and the values at its taps.
 
 T queries, S keys, H heads, V vocabulary.
 """
@@ -23,13 +23,13 @@ from heedful.explore.capabilities import Aligns, Encodes, HasMask, part_of
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import TooLongError, Translator
 
-WEIGHTS = "weights"  # the tap of attention weights
+WEIGHTS = "weights"  # last part of the path of an attention weights tap
 
 
 class TextInput(Config):
     """The input of a model: one text or two.
 
-    The second is the other sentence of a pair, or a translation; where there is none, the model generates it.
+    The second is the other sentence of a pair, or a translation; without it, the model translates.
     """
 
     text: str
@@ -38,7 +38,7 @@ class TextInput(Config):
 
 @dataclass(frozen=True)
 class Token:
-    """A token: its text, its id, and the number of the input text it belongs to; None for special tokens."""
+    """A token: its text, its id, and the index of the input text it belongs to (None for special tokens)."""
 
     piece: str
     id: int
@@ -50,7 +50,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward pass: the sides of its queries and of its cross-attention's keys, and the function that runs it."""
+    """One forward pass: the sequences of its queries and of its cross-attention keys, and the function that runs it."""
 
     queries: str
     keys: str
@@ -60,7 +60,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Reading:
-    """An input as a model reads it: the tokens of each side (text, source, target ...), and the forward passes."""
+    """A tokenized input: the tokens of each sequence (`text`, `source`, `target` ...), and the forward passes."""
 
     sides: dict[str, list[Token]]
     passes: tuple[Pass, ...]
@@ -68,25 +68,25 @@ class Reading:
 
 @dataclass(frozen=True)
 class Attention:
-    """One kind of attention in a model: its taps from the first layer to the last, and its sides."""
+    """One kind of attention in a model, such as the decoder's cross-attention: its taps, layer by layer."""
 
-    name: str  # that of the taps, with a star for the layer's number
+    name: str  # path of the taps, with * for the layer number
     kind: str  # self, causal or cross
-    queries: str  # a side of the reading
+    queries: str  # a key of `Reading.sides`, as `keys` is
     keys: str
     taps: tuple[str, ...]
     heads: int
 
     def tap(self, layer: int) -> str:
-        """The tap of a layer."""
+        """The path of a layer's tap."""
         if layer >= len(self.taps):
             expected = f"1 to {len(self.taps)}"
-            raise UserError("there is no such layer", where="layer", found=str(layer + 1), expected=expected)
+            raise UserError("the model has no such layer", where="layer", found=str(layer + 1), expected=expected)
         return self.taps[layer]
 
     @property
     def title(self) -> str:
-        """Its name on the page, such as "decoder masked self"."""
+        """Its name in the explorer, such as "decoder masked self"."""
         where = self.name.split(".")[0] if self.name.startswith(("encoder", "decoder")) else ""
         return " ".join(part for part in (where, {"causal": "masked self"}.get(self.kind, self.kind)) if part)
 
@@ -97,7 +97,9 @@ class Trace:
 
     reading: Reading
     attentions: tuple[Attention, ...]
-    values: dict[str, Tensor] = field(repr=False)  # by tap, the first row of the batch; a decoder's steps concatenated
+    values: dict[str, Tensor] = field(
+        repr=False
+    )  # by tap: the first row of the batch, with a decoder's steps concatenated
     output: Tensor = field(repr=False)
 
     def weights(self, attention: Attention, layer: int) -> Tensor:
@@ -105,17 +107,17 @@ class Trace:
         return self.values[attention.tap(layer)]
 
     def attention(self, name: str | None) -> Attention:
-        """The kind of attention of a name, or the first."""
+        """The attention of this name; the first one, if there is none."""
         return next((one for one in self.attentions if one.name == name), self.attentions[0])
 
     @cached_property
     def size(self) -> int:
-        """The bytes it takes."""
+        """Its size in bytes."""
         return sum(value.nbytes for value in self.values.values()) + self.output.nbytes
 
 
 def attention_taps(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The taps of a model's attention weights layer by layer, by a name with a star for the layer's number."""
+    """The attention weights taps of a model, layer by layer, by their path with * for the layer number."""
     found: dict[str, list[str]] = {}
     every = taps(model)
     for name in every:
@@ -162,9 +164,9 @@ def _attentions(model: nn.Module, values: dict[str, Tensor], passes: dict[str, P
             yield Attention(name, kind, queries, ran.keys if cross else ran.queries, found, heads)
 
 
-# ------------------------------------------------------------------ how each kind of model reads
+# ------------------------------------------------------------------ readings by kind of model
 def reading(predictor: Any, given: TextInput) -> Reading:
-    """An input as a model reads it, by the model's capabilities."""
+    """The input as this predictor's model reads it."""
     for fits, read in READERS:
         if fits(predictor):
             return read(predictor, given)
@@ -194,19 +196,19 @@ def encoder_of(predictor: Any) -> Any:
 
 
 def is_bidirectional_rnn(predictor: Any) -> bool:
-    """Whether a model is a recurrent language model of both directions."""
+    """Whether a model is a bidirectional recurrent language model."""
     return bool(predictor.model.config.role == "bidirectional")
 
 
 def context_of(predictor: Any) -> int | None:
-    """The number of tokens that a model can read; None where there is no limit."""
+    """The number of tokens that a model can read; None: unlimited."""
     encoder = None if is_translator(predictor) or is_language_model(predictor) else encoder_of(predictor)
     found: int | None = predictor.context if encoder is None else encoder.config.context
     return found
 
 
 def read_translation(predictor: Any, given: TextInput) -> Reading:
-    """A source and its translation, which the model generates where none is given."""
+    """A source and its translation, which the model generates if it is not given."""
     source = source_ids(predictor, given.text)
     if given.other is None:
         written = predictor.search([given.text])[0][0].ids
@@ -264,7 +266,7 @@ def read_bidirectional(predictor: Any, given: TextInput) -> Reading:
 
 
 def bidirectional_reading(predictor: Any, row: list[int], segments: list[int]) -> Reading:
-    """The same of ids and their segments."""
+    """A reading from token ids and their segments."""
     encoder = encoder_of(predictor)
 
     def run() -> Tensor:
@@ -302,12 +304,12 @@ def read_recurrent(predictor: Any, given: TextInput) -> Reading:
 
 
 def tokens_of(predictor: Any, ids: Sequence[int], part: int = 0) -> list[Token]:
-    """The tokens of ids of one text."""
+    """The tokens of one text, from its ids."""
     return [Token(piece, one, part) for piece, one in zip(predictor.tokenizer.pieces(ids), ids, strict=True)]
 
 
 def too_long(count: int, context: int) -> UserError:
-    """The error of a text that exceeds a model's context."""
+    """The error for a text that exceeds the model's context."""
     return UserError(
         "this text is too long for the model", where="text", found=f"{count:,} tokens",
         expected=f"at most {context:,}", todo="shorten the text",

@@ -10,28 +10,22 @@ from typing import Any
 
 MAX_DEPTH = 64  # nested lists and objects
 HUGE = re.compile(r"[0-9]{309}|[eE]\+?[0-9]{3}")  # numbers that may overflow a float
-Pairs = list[tuple[str, Any]]
 
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-def read_json(
-    text: str,
-    *,
-    max_depth: int = MAX_DEPTH,
-    constant: Callable[[str], Any] = _refuse,
-    pairs: Callable[[Pairs], Any] | None = None,
-    whole: Callable[[str], int] | None = None,
-) -> Any:
-    """Parse JSON; `constant` handles NaN and infinities, `pairs` an object, `whole` an integer."""
+def read_json(text: str, *, max_depth: int = MAX_DEPTH, constant: Callable[[str], Any] = _refuse) -> Any:
+    """Parse JSON; `constant` converts NaN and infinities, which are refused by default."""
     huge = HUGE.search(text) is not None  # checking every number is slow, so it is done only if needed
     try:
         value = json.loads(
-            text, parse_constant=constant, object_pairs_hook=pairs,
-            parse_int=whole or (_finite_int if huge else None), parse_float=_finite if huge else None,
-        )  # fmt: skip
+            text,
+            parse_constant=constant,
+            parse_int=_finite_int if huge else None,
+            parse_float=_finite if huge else None,
+        )
     except json.JSONDecodeError:
         raise
     except RecursionError:

@@ -102,10 +102,10 @@ def read_config(folder: Path, *roles: Role) -> Any:
         own = sentences[0]
     if has_file(own, "config.json"):
         where, settings = own / "config.json", read_settings(own, "config.json")
-        return exchange_for(settings, where, roles).described(settings, where).config
+        return exchange_for(settings, where, roles).read_config(settings, where).config
     if (released := find_release(own, roles)) is not None:
         exchange, name = released
-        return exchange.released(read_settings(own, name), own / name).config
+        return exchange.release_config(read_settings(own, name), own / name).config
     raise no_model_error(folder)
 
 

@@ -36,7 +36,7 @@ from heedful.hub.safetensors import read_safetensors
 from heedful.hub.sentence_transformers import SentenceConfig, read_sentence_config
 from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
 from heedful.models import build, config_class
-from heedful.models.exchange import Described, Exchange, Table, checked
+from heedful.models.exchange import Exchange, PublishedConfig, Table, validate_config
 from heedful.models.roles import Role
 from heedful.training.checkpoint.choice import picked
 from heedful.training.checkpoint.chosen import Chosen, chosen
@@ -132,37 +132,37 @@ def _hugging_face(folder: Path, weights: Weights, roles: tuple[Role, ...]) -> Pr
     """Load a Hugging Face folder, with the heads that its weights include."""
     where, settings = folder / "config.json", read_settings(folder, "config.json")
     exchange = exchange_for(settings, where, roles)
-    described = exchange.described(settings, where)
+    published = exchange.read_config(settings, where)
     tensors, file = weights(folder)
     names = exchange.canonical(tensors)
-    described = exchange.as_found(described, set(names.values()), where)
-    table = exchange.table(described.config, described.head)
-    ours, ledger = _convert(tensors, names, table, described.config, file)
-    return _with_head(described, ours, ledger, folder, where)
+    published = exchange.match_tensors(published, set(names.values()), where)
+    table = exchange.table(published.config, published.head)
+    ours, ledger = _convert(tensors, names, table, published.config, file)
+    return _with_head(published, ours, ledger, folder, where)
 
 
 def _first_release(folder: Path, name: str, exchange: Exchange, settings: str) -> Pretrained:
     """Load the TensorFlow checkpoint of a model's first release, with the heads that its weights include."""
     where, file = folder / settings, folder / f"{name}.index"
-    described = exchange.released(read_settings(folder, where.name), where)
+    published = exchange.release_config(read_settings(folder, where.name), where)
     tensors = exchange.release_tensors(read_checkpoint(folder, name))
-    described, table = exchange.release_table(described, tensors)
+    published, table = exchange.release_table(published, tensors)
     require_finite(tensors, str(file), AGAIN)
-    ours, ledger = _convert(tensors, {name: name for name in tensors}, table, described.config, file)
-    return _with_head(described, ours, ledger, folder, where)
+    ours, ledger = _convert(tensors, {name: name for name in tensors}, table, published.config, file)
+    return _with_head(published, ours, ledger, folder, where)
 
 
 def _with_head(
-    described: Described, tensors: dict[str, Tensor], ledger: tuple[LedgerLine, ...], folder: Path, where: Path
+    published: PublishedConfig, tensors: dict[str, Tensor], ledger: tuple[LedgerLine, ...], folder: Path, where: Path
 ) -> Pretrained:
     """Separate the head from the encoder, and find the tokenizer beside them."""
-    config, head = described.config, described.head
+    config, head = published.config, published.head
     own = {name.removeprefix("head."): tensors.pop(name) for name in ("head.weight", "head.bias") if name in tensors}
     if head == "classifier" and len(own["bias"]) == 1:
         head = "regressor"
-    labels = () if head is None else _output_labels(described.labels, len(own["bias"]), head, where)
+    labels = () if head is None else _output_labels(published.labels, len(own["bias"]), head, where)
     top = None if head is None else Head(head, labels, own, str(where))
-    model = Pretrained(config, None, tensors, ledger, top, notes=described.notes)
+    model = Pretrained(config, None, tensors, ledger, top, notes=published.notes)
     if model.writes:
         pairs, starts = find_tokenizer(folder, config.vocab or 0, config.usual_tokenizer)
         if isinstance(pairs, Gpt1Tokenizer):
@@ -314,7 +314,7 @@ def task_model(model: Pretrained) -> TaskModel:
         "longest": model.longest,
     }
     settings = {name: value for name, value in settings.items() if name in cls.model_fields}
-    config = checked(cls, settings, {"labels": "id2label"}, where)
+    config = validate_config(cls, settings, {"labels": "id2label"}, where)
     with torch.device("meta"):
         needed = build(encoder).state_dict()
     tensors = {f"encoder.{name}": value for name, value in model.tensors.items() if name in needed}

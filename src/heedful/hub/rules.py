@@ -48,14 +48,14 @@ def tensor_sha256(tensor: Tensor) -> str:
 
 def _ours(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
     """Heedful's tensor from the external ones."""
-    parts = [tensors[name].T if rule.turned else tensors[name] for name in rule.theirs]
+    parts = [tensors[name].T if rule.transposed else tensors[name] for name in rule.theirs]
     return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
 
 
 def _theirs(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
     """The external tensors from Heedful's."""
     parts = tensor.chunk(len(rule.theirs)) if len(rule.theirs) > 1 else (tensor,)
-    return {name: part.T if rule.turned else part for name, part in zip(rule.theirs, parts, strict=True)}
+    return {name: part.T if rule.transposed else part for name, part in zip(rule.theirs, parts, strict=True)}
 
 
 def read_tensors(

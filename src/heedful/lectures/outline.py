@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from heedful.models.seq2seq.config import RecurrentEncoder, Seq2SeqConfig
-from heedful.models.seq2seq.model import InputFeeding, OutputJoining, Plain, Seq2Seq
+from heedful.models.seq2seq.model import InputFeeding, NoAttention, OutputJoining, Seq2Seq
 from heedful.models.transformer.config import TransformerConfig
 from heedful.models.transformer.model import Transformer
 
@@ -27,7 +27,7 @@ class Stage(NamedTuple):
 READS = {  # how a recurrent decoder uses the memory
     InputFeeding: "once a step, before the first decoder layer",
     OutputJoining: "once a step, after the last decoder layer",
-    Plain: "not at all: the decoder starts from a summary",
+    NoAttention: "not at all: the decoder starts from a summary",
 }
 
 

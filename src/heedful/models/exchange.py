@@ -61,25 +61,27 @@ QKV = ("query", "key", "value")
 
 
 class Rule(NamedTuple):
-    """One tensor of ours: one of theirs, or several stacked; `turned` where theirs is transposed."""
+    """How one of our tensors is stored in published files: as one tensor or several to stack, maybe transposed."""
 
     ours: str
     theirs: tuple[str, ...]
-    turned: bool = False
+    transposed: bool = False
 
     @property
     def operation(self) -> str:
-        """What is done, as the ledger says it."""
+        """The conversion, as the ledger records it."""
         stacked = f"one of {len(self.theirs)} stacked" if len(self.theirs) > 1 else "as it is"
-        return f"turned, {stacked}" if self.turned and len(self.theirs) > 1 else "turned" if self.turned else stacked
+        if not self.transposed:
+            return stacked
+        return f"turned, {stacked}" if len(self.theirs) > 1 else "turned"
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of each of theirs, given the shape of ours."""
         one = (shape[0] // len(self.theirs), *shape[1:]) if len(self.theirs) > 1 else tuple(shape)
-        return one[::-1] if self.turned else one
+        return one[::-1] if self.transposed else one
 
 
-def both(ours: str, theirs: str) -> list[Rule]:
+def weight_and_bias(ours: str, theirs: str) -> list[Rule]:
     """The rules of a layer's weight and bias."""
     return [Rule(f"{ours}.{part}", (f"{theirs}.{part}",)) for part in ("weight", "bias")]
 
@@ -90,7 +92,7 @@ def encoder_rules(prefix: str, layers: int) -> list[Rule]:
         Rule("tokens.weight", (f"{prefix}embeddings.word_embeddings.weight",)),
         Rule("positions.table", (f"{prefix}embeddings.position_embeddings.weight",)),
         Rule("segments", (f"{prefix}embeddings.token_type_embeddings.weight",)),
-        *both("norm", f"{prefix}embeddings.LayerNorm"),
+        *weight_and_bias("norm", f"{prefix}embeddings.LayerNorm"),
     ]
     for index in range(layers):
         ours, theirs = f"blocks.{index}", f"{prefix}encoder.layer.{index}"
@@ -98,7 +100,7 @@ def encoder_rules(prefix: str, layers: int) -> list[Rule]:
             stack = tuple(f"{theirs}.attention.self.{name}.{part}" for name in QKV)
             rules.append(Rule(f"{ours}.attention.qkv.{part}", stack))
         for own, other in LAYER.items():
-            rules += both(f"{ours}.{own}", f"{theirs}.{other}")
+            rules += weight_and_bias(f"{ours}.{own}", f"{theirs}.{other}")
     return rules
 
 
@@ -117,7 +119,7 @@ class Table(NamedTuple):
     spare: tuple[str, ...] = ()  # names that hold no weights, and may be there or not
 
 
-class Described(NamedTuple):
+class PublishedConfig(NamedTuple):
     """What a published config.json says: the model with its heads, the head of a task, and the names of its outputs."""
 
     config: Any
@@ -136,7 +138,7 @@ class Exchange(Protocol):
     RELEASE: tuple[str, str] | None  # settings and weights of its first release, where it is read; else no more below
     PREFIX: str  # what names of tensors begin with, and is left out where all of them do; else empty
 
-    def described(self, settings: Mapping[str, Any], where: Path) -> Described:
+    def read_config(self, settings: Mapping[str, Any], where: Path) -> PublishedConfig:
         """The settings of a config.json; an invalid one is an error that names it."""
 
     def config_json(
@@ -150,20 +152,20 @@ class Exchange(Protocol):
     def canonical(self, names: Iterable[str]) -> dict[str, str]:
         """The table's name of each name in a file."""
 
-    def as_found(self, told: Described, names: set[str], where: Path) -> Described:
+    def match_tensors(self, published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
         """The same, with the parts for which there are tensors."""
 
-    def released(self, settings: Mapping[str, Any], where: Path) -> Described:
+    def release_config(self, settings: Mapping[str, Any], where: Path) -> PublishedConfig:
         """The settings beside the checkpoint of the first release."""
 
     def release_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of that checkpoint as the table has them."""
 
-    def release_table(self, told: Described, names: Iterable[str]) -> tuple[Described, Table]:
+    def release_table(self, published: PublishedConfig, names: Iterable[str]) -> tuple[PublishedConfig, Table]:
         """Their names, and what is there by them."""
 
 
-def checked(
+def validate_config(
     make: Callable[..., AnyConfig], settings: Mapping[str, Any], keys: Mapping[str, str], where: str | Path
 ) -> AnyConfig:
     """A config made of published settings; an error names the key of the file, where there is one."""
@@ -215,7 +217,7 @@ def refuse_attention(config: Any, title: str) -> None:
             raise unwritable(title, name, getattr(config, name), usual)
 
 
-def whole(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:
+def int_setting(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:
     found = settings.get(key)
     if key not in settings:
         raise wrong(where, key, None, f"a whole number from {least:,} to {most:,}, but it is missing")
@@ -224,7 +226,7 @@ def whole(settings: Mapping[str, Any], key: str, least: int, most: int, where: P
     return found
 
 
-def real(settings: Mapping[str, Any], key: str, usual: float, where: Path) -> float:
+def float_setting(settings: Mapping[str, Any], key: str, usual: float, where: Path) -> float:
     found = settings.get(key, usual)
     if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < 1:
         raise wrong(where, key, found, "a number from 0 to 1")
@@ -244,7 +246,7 @@ def architecture_in(settings: Mapping[str, Any], known: Collection[str], where: 
 def _count(settings: Mapping[str, Any], where: Path) -> int:
     """The number of outputs according to the file."""
     if "num_labels" in settings:
-        return whole(settings, "num_labels", 1, MOST_LABELS, where)
+        return int_setting(settings, "num_labels", 1, MOST_LABELS, where)
     return len(labels_in(settings, where)) or 2
 
 
@@ -264,14 +266,14 @@ def encoder_settings(
 ) -> dict[str, Any]:
     """The settings of an encoder of BERT's kind, by our names."""
     found: dict[str, Any] = {
-        ours: whole(settings, key, least, most, where) for key, (ours, least, most) in sizes.items()
+        ours: int_setting(settings, key, least, most, where) for key, (ours, least, most) in sizes.items()
     }
-    found |= {ours: real(settings, key, 0.1, where) for key, ours in SHARES.items()}
+    found |= {ours: float_setting(settings, key, 0.1, where) for key, ours in SHARES.items()}
     act = settings.get("hidden_act", "gelu")
     if not isinstance(act, str) or act not in ACTIVATIONS:
         raise unsupported(where, "hidden_act", act, ACTIVATIONS)
     found["activation"] = ACTIVATIONS[act]
-    found["norm_eps"] = real(settings, "layer_norm_eps", 1e-12, where)
+    found["norm_eps"] = float_setting(settings, "layer_norm_eps", 1e-12, where)
     if found["width"] % found["heads"]:
         raise wrong(where, "num_attention_heads", found["heads"], f"a divisor of hidden_size, {found['width']:,}")
     return found
@@ -313,11 +315,11 @@ def head_in(settings: Mapping[str, Any], head: str | None, where: Path) -> str |
 
 def label_settings(head: str | None, labels: Sequence[str]) -> dict[str, Any]:
     """The settings of a config.json about the outputs of a head."""
-    told = {"problem_type": "regression"} if head == "regressor" else {}
+    settings: dict[str, Any] = {"problem_type": "regression"} if head == "regressor" else {}
     labels = ("LABEL_0",) if head == "regressor" else labels
     if not labels:
-        return told
-    return told | {
+        return settings
+    return settings | {
         "id2label": {str(index): label for index, label in enumerate(labels)},
         "label2id": {label: index for index, label in enumerate(labels)},
     }

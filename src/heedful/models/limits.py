@@ -1,10 +1,16 @@
-"""How large a model may be."""
+"""Limits of models: their size, and the length of what they read."""
 
-MOST_PARAMETERS = 200_000_000_000  # beyond it, a typing error is likelier than a plan
+MOST_PARAMETERS = 200_000_000_000  # more is probably a typing error
+
+
+def check_length(length: int, context: int) -> None:
+    """Refuse a sequence that is longer than the model's context."""
+    if length > context:
+        raise ValueError(f"the sequence has {length} tokens, more than the model's context of {context}")
 
 
 def refuse_too_large(count: int) -> None:
-    """Refuse a size that must be a mistake."""
+    """Refuse a number of parameters that must be a mistake."""
     if count > MOST_PARAMETERS:
         raise ValueError(
             f"this model would have about {count / 1e9:,.0f} billion parameters, more than "

@@ -56,7 +56,7 @@ class Plain(nn.Module):
     def forward(self, *args: Any) -> Any:
         """What the task asks for."""
 
-    def checked(self, out: Tensor, *shape: int | None) -> Tensor:
+    def check_shape(self, out: Tensor, *shape: int | None) -> Tensor:
         """What the module returned, if it has this shape; None: any size."""
         fits = isinstance(out, Tensor) and out.dim() == len(shape)
         if not fits or any(size not in (None, there) for size, there in zip(shape, out.shape, strict=True)):
@@ -102,11 +102,11 @@ class PlainCausal(Plain):
 
     def read(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
         """The logits (B, T, V) of whole windows; the module does not see where documents begin."""
-        return self.checked(self.module(tokens), *tokens.shape, self.config.vocab)
+        return self.check_shape(self.module(tokens), *tokens.shape, self.config.vocab)
 
 
 @dataclass(frozen=True)
-class Translated:
+class PairState:
     """The source (R, S) of each row, and the target tokens (R, T) so far."""
 
     source: Tensor
@@ -119,17 +119,17 @@ class PlainSeq2Seq(Plain):
     form: ClassVar = "forward(source (B, S), target (B, T)) -> logits (B, T, V)"
     arguments: ClassVar = 2
 
-    def start(self, source: Tensor, layout: object = None) -> Translated:
+    def start(self, source: Tensor, layout: object = None) -> PairState:
         """The source, and no target yet."""
-        return Translated(source, source[:, :0])
+        return PairState(source, source[:, :0])
 
-    def forward(self, target: Tensor, state: Translated) -> tuple[Tensor, Translated]:
+    def forward(self, target: Tensor, state: PairState) -> tuple[Tensor, PairState]:
         whole = torch.cat([state.target, target], 1)  # (R, S + T)
-        return self.read(state.source, whole)[:, -target.shape[1] :], Translated(state.source, whole)
+        return self.read(state.source, whole)[:, -target.shape[1] :], PairState(state.source, whole)
 
     def read(self, source: Tensor, target: Tensor, layout: object = None) -> Tensor:
         """The logits (B, T, V) of whole targets."""
-        return self.checked(self.module(source, target), *target.shape, self.config.vocab)
+        return self.check_shape(self.module(source, target), *target.shape, self.config.vocab)
 
 
 class PlainClassifier(Plain):
@@ -140,7 +140,7 @@ class PlainClassifier(Plain):
     def forward(
         self, tokens: Tensor, segments: Tensor | None = None, layout: object = None, first: Tensor | None = None
     ) -> Tensor:
-        return self.checked(self.module(tokens), len(tokens), None)
+        return self.check_shape(self.module(tokens), len(tokens), None)
 
 
 class PlainRegressor(PlainClassifier):
@@ -151,7 +151,7 @@ class PlainRegressor(PlainClassifier):
     def forward(
         self, tokens: Tensor, segments: Tensor | None = None, layout: object = None, first: Tensor | None = None
     ) -> Tensor:
-        return self.checked(self.module(tokens), len(tokens))
+        return self.check_shape(self.module(tokens), len(tokens))
 
 
 class Shapes(NamedTuple):
@@ -187,7 +187,7 @@ class PlainAutoencoder(Plain):
         return self.module.get_submodule("decoder")
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.checked(self.module(images), *images.shape)
+        return self.check_shape(self.module(images), *images.shape)
 
 
 PLAIN: dict[Role, type[Plain]] = {
@@ -200,7 +200,7 @@ PLAIN: dict[Role, type[Plain]] = {
 }
 
 
-def in_role(module: nn.Module, config: ModelConfig) -> nn.Module:
+def wrap_module(module: nn.Module, config: ModelConfig) -> nn.Module:
     """A user's module as the tasks of a role call it; one that has our settings as `config` is called as ours are."""
     if isinstance(settings := vars(module).get("config"), ModelConfig):
         if settings.role != config.role:

@@ -17,7 +17,7 @@ Normalizer = Annotated[
 ]
 
 
-def in_kernels(score: HeadScore, normalize: Normalizer) -> bool:
+def has_kernel(score: HeadScore, normalize: Normalizer) -> bool:
     """Whether kernels compute such attention, also over sequences packed into one row."""
     return score == "scaled_dot" and normalize == "softmax"
 
@@ -82,7 +82,7 @@ def layer_parameters(cell: CellKind, width: int, hidden: int) -> int:
 Label = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
-def different(labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def unique_labels(labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Names, if none stands twice."""
     seen = Counter(labels or ())
     twice = next((label for label, count in seen.items() if count > 1), None)

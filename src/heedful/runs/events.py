@@ -1,6 +1,6 @@
 r"""What a run has recorded: metrics.jsonl, a JSON object with a step in every line. The one reader of it.
 
-Only \n ends a line, since texts may hold other separators. A line that holds no event is counted, not hidden.
+Only \n ends a line, since texts may contain other line separators. Invalid lines are counted, and reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Event = dict[str, Any]
 
 
 class Events(NamedTuple):
-    """The events of a run, oldest first, and how many lines hold none."""
+    """The events of a run, oldest first, and the number of invalid lines."""
 
     records: list[Event]
     broken: int
@@ -35,7 +35,7 @@ class Events(NamedTuple):
 
 
 def event_in(line: bytes) -> Event | None:
-    """The event that a line holds, if it does."""
+    """The event of a line, or None."""
     try:
         found = read_json(line.decode(), constant=float)
     except ValueError:
@@ -99,7 +99,7 @@ def _mark(path: Path, offset: int) -> str:
 
 
 def _bytes(path: Path, offset: int, size: int) -> bytes:
-    """A piece of a file; nothing, where there is none."""
+    """Part of a file; empty if it cannot be read."""
     try:
         with open_file(path) as file:
             file.seek(offset)
@@ -109,18 +109,18 @@ def _bytes(path: Path, offset: int, size: int) -> bytes:
 
 
 def broken_lines(run: Path, broken: int) -> str:
-    """The note about lines that hold no event."""
-    lines = "1 line holds" if broken == 1 else f"{broken:,} lines hold"
-    return f"{run / NAME}: {lines} no event and {'is' if broken == 1 else 'are'} left out"
+    """The warning about lines that are not valid events."""
+    lines = "1 line is not a valid event and was" if broken == 1 else f"{broken:,} lines are not valid events and were"
+    return f"{run / NAME}: {lines} skipped"
 
 
 def trim_jsonl(path: Path, step: int) -> int:
-    """Drop the lines of later steps and any broken line, as a resumed run needs, and return how many went."""
+    """Delete the events of later steps and broken lines, before a run resumes; returns the number of deleted lines."""
     return keep_events(path, lambda event: bool(event["step"] <= step))
 
 
 def keep_events(path: Path, wanted: Callable[[Event], bool]) -> int:
-    """Keep the lines of those events that are wanted, no broken line among them, and return how many went."""
+    """Delete all lines but the events that are wanted; returns the number of deleted lines."""
     if not exists(path):
         return 0
     with disk_errors(path.parent, f"read {path.name}"):

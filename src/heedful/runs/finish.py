@@ -19,7 +19,7 @@ from heedful.runs.progress import Event, Noted, Stage
 from heedful.tasks.base import AnyTask, Evaluated
 from heedful.training.checkpoint.folder import RunFolder
 from heedful.training.checkpoint.weights import average, load_strictly
-from heedful.training.loop import Counters, Epoch, Saved, Step, averaged
+from heedful.training.loop import Counters, Epoch, Saved, Step, steps_to_average
 
 
 def finish(run: Ready, folder: RunFolder, model: nn.Module, predictor: Any) -> Iterator[Event]:
@@ -65,7 +65,7 @@ def _used(task: AnyTask, counters: Counters) -> Used:
         "best": [step for step, _ in counters.best[:1]] or [counters.step],
         "last": [counters.step],
         # A stop between two saves leaves a checkpoint too, which is not averaged: the model does not depend on stops.
-        "average": averaged(train, counters, counters.step),
+        "average": steps_to_average(train, counters, counters.step),
     }[use]
     best = dict(counters.best).get(steps[0]) if len(steps) == 1 else None
     score = best if best is None or task.metric != "loss" else -best

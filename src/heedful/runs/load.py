@@ -199,9 +199,9 @@ def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Ten
     model = _group(settings, "model", where)
     cls: Any = config_class(_known(model, "kind", TASKS[kind].models, where))
     config: Any = parse(cls, model, file=where)
-    if isinstance(config, HeadConfig) and (lacking := config.lacking):
+    if isinstance(config, HeadConfig) and (missing := config.missing):
         raise UserError(
-            "a part of the model is missing", where=f"{where}: model.{lacking[0]}", found="null",
+            "a part of the model is missing", where=f"{where}: model.{missing[0]}", found="null",
             todo="copy the whole folder again",
         )  # fmt: skip
     decode: Any = parse(task.decoding, _group(settings, "decode", where), file=where) if task.decoding else None

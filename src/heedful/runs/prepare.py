@@ -47,7 +47,7 @@ from heedful.training.checkpoint.weights import fingerprint, require_fit
 from heedful.training.configs import TrainConfig
 from heedful.training.distributed.team import Carry, Parallel, Team
 from heedful.training.environment import environment, memory
-from heedful.training.loop import Counters, averaged, in_steps
+from heedful.training.loop import Counters, epochs_to_steps, steps_to_average
 from heedful.training.optim import Cosine, Linear
 
 NOT_COMPUTED = frozenset({"run", "recipe", "tokenizer", "data", "valid", "test"})  # of a manifest: no setting of torch
@@ -110,7 +110,7 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
     torch.set_num_threads(threads)
     model.to(device)
 
-    state = json.loads(team.word(json.dumps(checkpoint.state if checkpoint else {})))
+    state = json.loads(team.broadcast(json.dumps(checkpoint.state if checkpoint else {})))
     counters = Counters.restored(state, recipe.train)
     begun: list[str] = []
     if not counters.step:
@@ -132,7 +132,7 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
         changed = _require_own(checkpoint, path, recipe, about["run"])
         require_fit(model, checkpoint.load("model"), checkpoint.path / "model.safetensors")
     saved = {
-        stem: team.tensors(checkpoint.load(stem) if checkpoint else None)
+        stem: team.broadcast_tensors(checkpoint.load(stem) if checkpoint else None)
         for stem in (("model", "optimizer") if counters.step else ())
     }
     broken = _clean(folder, counters, machine) if folder else 0
@@ -143,17 +143,17 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
     )  # fmt: skip
 
     # Batches of few shapes, where steps are captured as graphs.
-    even = device.type == "cuda" and not team.together and not recipe.own_model
+    even = device.type == "cuda" and not team.distributed and not recipe.own_model
     batches: Any = task.batches(data.encoded, about["packed"], even)
     carry = task.first_carry(model, batches, device)
     if checkpoint:
         require_carry(checkpoint, carry is not None)
     if counters.step and carry is not None:
-        saved["carry"] = team.tensors(checkpoint.load("carry") if checkpoint else None)
-    settings = in_steps(recipe.train, batches)
+        saved["carry"] = team.broadcast_tensors(checkpoint.load("carry") if checkpoint else None)
+    settings = epochs_to_steps(recipe.train, batches)
     if checkpoint and final_use(task) == "average":  # what is missing shows before hours of training, not after them
         end = settings.budget.steps or counters.step
-        require_all(path, recipe, about["run"], averaged(settings, counters, end), counters.step)
+        require_all(path, recipe, about["run"], steps_to_average(settings, counters, end), counters.step)
     return Ready(task, data, config, model, counters, saved, about, batches, carry, settings)
 
 
@@ -164,11 +164,11 @@ def _read(run: Run, task: AnyTask) -> Generator[Event, None, tuple[Data, Checkpo
     valid: Read = task.read("valid")
     yield Stage(task.words.learning)
     checkpoint = run.folder.latest() if run.folder else None
-    source = None if run.team.word("begun" if checkpoint else "") else source_of(task)
+    source = None if run.team.broadcast("begun" if checkpoint else "") else source_of(task)
     texts = (
         artifact_texts(task, _vocabulary(task, run.path, train, checkpoint is not None, source)) if run.folder else {}
     )
-    vocabulary = open_artifacts(task, json.loads(run.team.word(json.dumps(texts))), run.path)
+    vocabulary = open_artifacts(task, json.loads(run.team.broadcast(json.dumps(texts))), run.path)
     yield Stage(task.words.encoding)
     encoded: Encoded = task.encode(train, vocabulary)
     run.team.require_same("training set", encoded.sha256, "give every machine the same data files")

@@ -28,7 +28,7 @@ from heedful.training.checkpoint.saver import Saver
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
 from heedful.training.checkpoint.weights import weights_of
 from heedful.training.distributed.team import Team
-from heedful.training.loop import Due, Epoch, Saved, Step, choose_device, fit, over, repeat_exactly
+from heedful.training.loop import Due, Epoch, Saved, Step, choose_device, fit, is_finished, set_deterministic
 
 __all__ = ["Epoch", "Evaluated", "Event", "Finished", "Noted", "Saved", "Stage", "Started", "Step", "train"]
 
@@ -60,7 +60,7 @@ def train(
     recipe = _filled(recipe, Path(run), team)
     recipe = recipe.model_copy(update={"data": examples}) if data is not None else recipe
     check_recipe(recipe)
-    repeat_exactly(recipe.train)
+    set_deterministic(recipe.train)
     device = choose_device(recipe.train, team.local_rank)
     path, size, build = Path(run), 0 if recipe.own_model else recipe.size, builder(model)
     require_memory(size, device, team, recipe.train.parallel)
@@ -92,7 +92,7 @@ def _filled(recipe: Recipe, run: Path, team: Team) -> Recipe:
         known = recipe.filled_as(read_recipe(run)) if is_saved(run) else recipe
         check_recipe(known)
         recipe = known.filled()
-    return recipe_of(team.word(render(recipe)), str(run / "recipe.yaml"))
+    return recipe_of(team.broadcast(render(recipe)), str(run / "recipe.yaml"))
 
 
 def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
@@ -101,7 +101,7 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     recipe, path, folder, device, team, _ = run
     task, data, model, counters, settings = ready.task, ready.data, ready.model, ready.counters, ready.settings
     # Of a sharded model no process has all; the leader evaluates a copy of it.
-    sharded = team.together and recipe.train.parallel == "fsdp"
+    sharded = team.distributed and recipe.train.parallel == "fsdp"
     shown = copy.deepcopy(model) if sharded and team.leads else model
     predictor = task.predictor(shown, ready.config, data.vocabulary, task.decode, device)
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
@@ -125,7 +125,7 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
                 if team.leads:
                     record(path, event, recipe.train.log_every)
                 yield event
-    stopped = not over(settings, counters)
+    stopped = not is_finished(settings, counters)
     if not stopped and not counters.patient(recipe.train):
         yield Noted(
             f"stopped early: no better {task.metric} on the validation set in the last {counters.waited:,} evaluations"

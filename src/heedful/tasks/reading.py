@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
-from heedful.blocks.layouts import EndToEnd, Padded
+from heedful.blocks.layouts import PackedTexts, Padded
 from heedful.data.labelled.sequences import Sequences
 
 
-def layout_of(sequences: Sequences) -> EndToEnd | Padded:
+def layout_of(sequences: Sequences) -> PackedTexts | Padded:
     """Where each token stands, and what it may see."""
     if sequences.packed:
-        return EndToEnd.of(sequences.lengths, sequences.ids.shape[1], sequences.longest)
+        return PackedTexts.of(sequences.lengths, sequences.ids.shape[1], sequences.longest)
     return Padded(sequences.real, gaps=False)
 
 

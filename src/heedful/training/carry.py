@@ -1,9 +1,9 @@
-"""What a model takes along from one batch to the next, and from step to step.
+"""Carry: the state that a model keeps from one batch to the next, as in truncated backpropagation through time.
 
-A loss is `loss(batch, carry) -> (Loss, carry)`. The carry is None for a model that takes nothing along; for others it
-is a plain value of tensors (tuples, dataclasses), the rows of each being the lanes of a batch: lane i of a batch
-continues where lane i of the batch before ended. A carry always has as many tensors as the first one. No gradient goes
-into the step before. Process r of n has lanes r, r + n, r + 2n, ...; a checkpoint holds all lanes.
+A loss is `loss(batch, carry) -> (Loss, carry)`. The carry of most models is None; otherwise it consists of tensors (in
+tuples or dataclasses) with one row per lane of the batch: lane i continues the text of lane i in the previous batch.
+Its structure never changes, and no gradient flows into the previous step. Process r of n has lanes r, r + n, r + 2n,
+...; a checkpoint holds all lanes.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from heedful.training.distributed.team import Carry, LossOf, Team
 
 
 def stateless(loss_of: Callable[[Any], Loss]) -> LossOf:
-    """The loss of a model that takes nothing along."""
+    """The loss of a model without a carry."""
     return lambda batch, carry: (loss_of(batch), carry)
 
 
-def detached(carry: Carry) -> Carry:
-    """The same values, into which no gradient goes."""
+def detach(carry: Carry) -> Carry:
+    """The same carry without gradients."""
     return map_tensors(carry, Tensor.detach)
 
 
-def checked(loss: Loss, carry: Carry) -> Loss:
-    """The loss, or NaN where the carry after it is not finite: what it spoils would show only a step later."""
-    doubt = [(x * 0).sum() for x in tensors(carry) if x.is_floating_point()]
-    if not doubt:
+def propagate_nan(loss: Loss, carry: Carry) -> Loss:
+    """The loss, or NaN if the carry is not finite, which would otherwise show only a step later."""
+    checks = [(x * 0).sum() for x in tensors(carry) if x.is_floating_point()]
+    if not checks:
         return loss
-    spoilt = torch.stack(doubt).sum().to(loss.total.dtype)
-    return replace(loss, total=loss.total + spoilt, plain=loss.plain + spoilt.detach())
+    zero_or_nan = torch.stack(checks).sum().to(loss.total.dtype)
+    return replace(loss, total=loss.total + zero_or_nan, plain=loss.plain + zero_or_nan.detach())
 
 
 def lane_count(carry: Carry) -> int:
-    """How many lanes a carry has; 0, if it is None."""
+    """The number of lanes of a carry; 0 for None."""
     return next((len(x) for x in tensors(carry)), 0)
 
 
-def own_lanes(carry: Carry, team: Team) -> Carry:
-    """This process's lanes of all."""
+def local_lanes(carry: Carry, team: Team) -> Carry:
+    """The lanes of this process."""
     if 0 < (count := lane_count(carry)) < team.world:
         raise UserError(
-            "there are more processes than lanes that continue from step to step",
+            "more processes than lanes of the carry",
             where="train.batch_tokens",
             found=f"{count} lanes, {team.world} processes",
             todo="start fewer processes, or make train.batch_tokens larger",
@@ -57,17 +57,17 @@ def own_lanes(carry: Carry, team: Team) -> Carry:
     return map_tensors(carry, lambda x: x[team.rank :: team.world])
 
 
-def saved_form(carry: Carry, team: Team, count: int) -> dict[str, Tensor]:
-    """All `count` lanes as tensors by number; every process must call this, with its own lanes."""
-    return {str(number): team.rows(x, count) for number, x in enumerate(tensors(carry))}
+def gather_lanes(carry: Carry, team: Team, count: int) -> dict[str, Tensor]:
+    """All `count` lanes, as tensors by index, for a checkpoint; a collective call."""
+    return {str(number): team.gather_rows(x, count) for number, x in enumerate(tensors(carry))}
 
 
-def restored(first: Carry, saved: Mapping[str, Tensor]) -> Carry:
-    """The carry of a checkpoint, in the form that the first one had."""
+def restore(first: Carry, saved: Mapping[str, Tensor]) -> Carry:
+    """The carry of a checkpoint, with the structure of the first one."""
     expected = {str(number): len(x) for number, x in enumerate(tensors(first))}
     if (found := {name: len(x) for name, x in saved.items()}) != expected:
         raise UserError(
-            "what this run takes along from step to step does not fit the model",
+            "the saved carry does not fit the model",
             where="carry.safetensors",
             found=f"{len(found)} tensors of {sorted(set(found.values()))} lanes",
             expected=f"{len(expected)} tensors of {sorted(set(expected.values()))} lanes",

@@ -147,7 +147,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Recorded:
     """What a run showed, in order."""
 
     values: list[Value] = field(default_factory=list)
@@ -174,9 +174,9 @@ class Seen:
 
 
 @contextmanager
-def witnessed(model: nn.Module) -> Iterator[Seen]:
+def witnessed(model: nn.Module) -> Iterator[Recorded]:
     """What the modules take and give in here, and which gradients are not finite."""
-    seen = Seen()
+    seen = Recorded()
 
     def watch(path: str, module: nn.Module) -> list[RemovableHandle]:
         called = path or "the model"
@@ -247,7 +247,7 @@ def bad_value(values: Sequence[Value], loss: Loss) -> str | None:
     return next(blamed, "the loss itself" if lost else None)
 
 
-def bad_gradient(seen: Seen, loss: Loss) -> str | None:
+def bad_gradient(seen: Recorded, loss: Loss) -> str | None:
     """The first gradient of a weight that is not finite, or the infinity that spoilt it though the loss is finite.
 
     Such an infinity stands beside the first bad gradient, between the same finite tensors.

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import UserError
-from heedful.training.distributed.shards import cut_like, local, whole
+from heedful.training.distributed.shards import local, shard_like, whole
 
 if TYPE_CHECKING:
     import torch
@@ -171,7 +171,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: 
         if {name: value.shape for name, value in given.items()} != expected:
             raise _misfit(given, ", ".join(f"{name} {tuple(shape)}" for name, shape in expected.items()))
         # Cloned, because the optimizer changes its state in place and the caller's tensors are not its own.
-        states[index] = {name.partition(".")[0]: cut_like(value, weight).clone() for name, value in given.items()}
+        states[index] = {name.partition(".")[0]: shard_like(value, weight).clone() for name, value in given.items()}
     if unused:
         raise _misfit(unused, "parameters that this model has and trains")
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,4 +1,4 @@
-"""An optimizer step in three parts: gradients of a micro-batch, their norm, the update; plain, recorded or captured."""
+"""An optimizer step in three parts: gradients, their norm, the update; eager, as CUDA graphs, or recorded for CPUs."""
 
 from __future__ import annotations
 
@@ -15,240 +15,240 @@ from torch import Tensor, nn
 from heedful.blocks.losses import Loss
 from heedful.data.pairs.batches import Batch
 from heedful.training import adamw
-from heedful.training.carry import checked, detached
+from heedful.training.carry import detach, propagate_nan
 from heedful.training.configs import TrainConfig
 from heedful.training.distributed.shards import local
-from heedful.training.distributed.team import Carry, Spread
+from heedful.training.distributed.team import Carry, ParallelLoss
 from heedful.training.optim import clip
 from heedful.training.replay import CannotRecordError, Recording
 from heedful.training.rmsprop import RootMeanSquare
 from heedful.training.thread_pool import ThreadPool
 
 Result = TypeVar("Result")
-FIRST_SHARE = 0.95  # of an even part of the samples, which the calling thread takes
-SUMMED = 1 << 14  # squares that are added up one by one; many more would cost digits
-MOST_SHAPES = 64  # that are captured; batches of rarer ones run plainly
+CALLER_SHARE = 0.95  # samples of the calling thread, relative to an even split
+NORM_CHUNK = 1 << 14  # values in one dot product of the norm; longer sums would lose precision
+MAX_GRAPHS = 64  # batches of further shapes run eagerly
 
 
-def mixed(device: torch.device, half: torch.dtype | None) -> AbstractContextManager[object]:
-    """Where matrix products run in half precision, if so."""
+def autocast(device: torch.device, half: torch.dtype | None) -> AbstractContextManager[object]:
+    """Mixed precision with this type of half precision; None: float32."""
     return torch.autocast(device.type, dtype=half) if half else nullcontext()
 
 
 class PlainStep:
-    """Each part as it is."""
+    """A step in eager mode."""
 
-    helped: ClassVar = False  # whether other threads work while the calling one continues
+    uses_threads: ClassVar = False  # whether other threads compute while the calling one continues
 
     def __init__(
-        self, model: nn.Module, spread: Spread, optimizer: torch.optim.Optimizer, config: TrainConfig,
+        self, model: nn.Module, spread: ParallelLoss, optimizer: torch.optim.Optimizer, config: TrainConfig,
         device: torch.device, half: torch.dtype | None, carry: Carry = None,
     ) -> None:  # fmt: skip
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.spread, self.optimizer, self.config, self.device, self.half = spread, optimizer, config, device, half
-        self.scale = torch.ones((), device=device)  # of the gradients, so that half precision holds small ones
-        self.carry = carry  # what the last micro-batch left for the next
+        self.scale = torch.ones((), device=device)  # loss scale, so that small gradients do not underflow in fp16
+        self.carry = carry  # what the model carries from the last micro-batch to the next
 
     def gradients(self, batch: Batch, tokens: int | Tensor, last: bool = True) -> Loss:
-        """Add a micro-batch's gradients, its loss divided by the tokens of the whole step."""
+        """Add the gradients of a micro-batch, with its loss divided by the tokens of the whole step."""
         with self.spread.sync(last):
             loss, carry = self.loss(batch, self.carry)
             (loss.total * (self.spread.share * self.scale) / tokens).backward()
-        self.carry = detached(carry)
-        loss = checked(loss, self.carry)
+        self.carry = detach(carry)
+        loss = propagate_nan(loss, self.carry)
         return replace(loss, total=loss.total.detach())
 
     def loss(self, batch: Batch, carry: Carry) -> tuple[Loss, Carry]:
-        """A micro-batch's loss, and what it leaves for the next."""
-        with mixed(self.device, self.half):
+        """The loss of a micro-batch, and the carry for the next one."""
+        with autocast(self.device, self.half):
             return self.spread.loss_of(batch.to(self.device), carry)
 
     def norm(self) -> Tensor:
-        """The gradients' norm, before they are clipped."""
+        """Clip the gradients; returns their norm before clipping."""
         if self.half is torch.float16:
             torch._foreach_div_([local(weight.grad) for weight in self.weights if weight.grad is not None], self.scale)
         return clip(self.weights, self.config.clip)
 
     def update(self, rate: float) -> None:
-        """Move the weights, and forget the gradients."""
+        """Update the weights, and reset the gradients."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.skip()
 
     def skip(self) -> None:
-        """Forget the gradients."""
+        """Reset the gradients without an update."""
         self.optimizer.zero_grad()
 
-    def begin(self, batch: Batch, tokens: int) -> None:
-        """Where other threads help, let them start with the next micro-batch."""
+    def start(self, batch: Batch, tokens: int) -> None:
+        """Let other threads start with the next micro-batch, if there are any."""
 
-    def settle(self) -> None:
-        """Wait until the update is done, where other threads do it."""
+    def wait(self) -> None:
+        """Wait until other threads have finished the update."""
 
     def close(self) -> None:
         """Release threads and memory."""
 
 
-class Shape:
-    """The gradients of batches of one shape, captured: the buffers that are read, and the loss that is left."""
+class GradientGraph:
+    """The CUDA graph of the gradients for batches of one shape, with its input buffers and its loss."""
 
-    def __init__(self, plain: PlainStep, like: Batch, tokens: Tensor, pool: Any, warm: int) -> None:
-        self.batch = like.to(plain.device)
-        self.waiting = _pinned(like)  # copies from pinned memory do not stop the host
-        kept = [weight.grad for weight in plain.weights]
+    def __init__(self, plain: PlainStep, example: Batch, tokens: Tensor, pool: Any, warmup: int) -> None:
+        self.batch = example.to(plain.device)
+        self.pinned = _pin(example)  # copies from pinned memory do not block the host
+        gradients = [weight.grad for weight in plain.weights]
         for weight in plain.weights:
             weight.grad = None
-        _warmed(lambda: plain.gradients(self.batch, tokens), warm)
-        for weight, grad in zip(plain.weights, kept, strict=True):
+        _warm_up(lambda: plain.gradients(self.batch, tokens), warmup)
+        for weight, grad in zip(plain.weights, gradients, strict=True):
             weight.grad = grad
-        self.loss, self.graph = _captured(lambda: plain.gradients(self.batch, tokens), pool)
+        self.loss, self.graph = _capture(lambda: plain.gradients(self.batch, tokens), pool)
 
     def load(self, batch: Batch) -> None:
-        for name, waiting in self.waiting.items():
-            getattr(self.batch, name).copy_(waiting.copy_(getattr(batch, name)), non_blocking=True)
+        for name, pinned in self.pinned.items():
+            getattr(self.batch, name).copy_(pinned.copy_(getattr(batch, name)), non_blocking=True)
 
 
 class GraphedStep:
-    """Each part captured once as a device graph and replayed, the gradients once for each shape that batches have.
+    """A step as CUDA graphs, which are captured once and replayed; one graph of the gradients per batch shape.
 
-    Captured work sees the same memory each time, so the gradients stay where they are: where each step is one batch of
-    one shape they are written over, else they are added up and set to zero by the update. `alike` says whether all
-    batches have the shape of the first.
+    Graphs use fixed memory, so the gradient buffers stay. Where each step is one batch and all have one shape, they are
+    overwritten; otherwise they accumulate, and the update zeroes them. `same_shape`: all batches have the shape of
+    `example`.
     """
 
-    helped: ClassVar = False
+    uses_threads: ClassVar = False
 
-    def __init__(self, plain: PlainStep, like: Batch, alike: bool) -> None:
+    def __init__(self, plain: PlainStep, example: Batch, same_shape: bool) -> None:
         self.plain = plain
         self.tokens, self.rate = (torch.ones((), device=plain.device) for _ in range(2))
         self.copied = torch.cuda.Event()
-        self.adds = plain.config.accumulate > 1 or not alike
-        self.pool = torch.cuda.graph_pool_handle()  # the graphs run one after the other, and share their memory
+        self.accumulates = plain.config.accumulate > 1 or not same_shape
+        self.pool = torch.cuda.graph_pool_handle()  # the graphs run one at a time, and share memory
         for group in plain.optimizer.param_groups:
             group["lr"], group["capturable"] = self.rate, True
         for weight in plain.weights:
-            weight.grad = torch.zeros_like(weight) if self.adds else None
-        self.shapes = {_shape(like): Shape(plain, like, self.tokens, self.pool, warm=3)}
-        self.size, self._norm = _captured(plain.norm, self.pool)
-        self._updated: torch.cuda.CUDAGraph | None = None  # captured at the first update, since it changes the weights
+            weight.grad = torch.zeros_like(weight) if self.accumulates else None
+        self.graphs = {_shape(example): GradientGraph(plain, example, self.tokens, self.pool, warmup=3)}
+        self._norm, self._norm_graph = _capture(plain.norm, self.pool)
+        self._update_graph: torch.cuda.CUDAGraph | None = None  # captured at the first update, which it must not repeat
         self.skip()
 
     def gradients(self, batch: Batch, tokens: int, last: bool = True) -> Loss:
         self.tokens.fill_(tokens)
-        name = _shape(batch)
-        if name not in self.shapes:
-            if len(self.shapes) == MOST_SHAPES:
+        shape = _shape(batch)
+        if shape not in self.graphs:
+            if len(self.graphs) == MAX_GRAPHS:
                 return self.plain.gradients(batch, self.tokens)
             state = torch.cuda.get_rng_state(self.plain.device)
-            self.shapes[name] = Shape(self.plain, batch, self.tokens, self.pool, warm=1)
+            self.graphs[shape] = GradientGraph(self.plain, batch, self.tokens, self.pool, warmup=1)
             torch.cuda.set_rng_state(state, self.plain.device)
-        shape = self.shapes[name]
+        captured = self.graphs[shape]
         self.copied.synchronize()
-        shape.load(batch)
+        captured.load(batch)
         self.copied.record()
-        shape.graph.replay()
-        return shape.loss
+        captured.graph.replay()
+        return captured.loss
 
     def norm(self) -> Tensor:
-        self._norm.replay()
-        return self.size
+        self._norm_graph.replay()
+        return self._norm
 
     def update(self, rate: float) -> None:
         self.rate.fill_(rate)
-        if self._updated is None:
-            self._move()  # the first update runs plainly, which also makes the optimizer's state
-            _, self._updated = _captured(self._move, self.pool)  # capturing does not run it
+        if self._update_graph is None:
+            self._update()  # the first update runs eagerly, which also creates the optimizer's state
+            _, self._update_graph = _capture(self._update, self.pool)  # capturing does not run it
         else:
-            self._updated.replay()
+            self._update_graph.replay()
 
     def skip(self) -> None:
-        if self.adds:
+        if self.accumulates:
             torch._foreach_zero_([weight.grad for weight in self.plain.weights if weight.grad is not None])
 
-    def begin(self, batch: Batch, tokens: int) -> None:
-        """The device does one step after the other."""
+    def start(self, batch: Batch, tokens: int) -> None:
+        """Nothing to start: the device runs one step at a time."""
 
-    def settle(self) -> None:
-        """Reading the weights waits for the device."""
+    def wait(self) -> None:
+        """Nothing to wait for: reading the weights waits for the device."""
 
     def close(self) -> None:
-        """The graphs go with their owner."""
+        """Nothing to release: the graphs are freed with this object."""
 
-    def _move(self) -> None:
+    def _update(self) -> None:
         self.plain.optimizer.step()
         self.skip()
 
 
 class RecordedStep:
-    """The gradients of each shape of batches recorded once and run again, each thread taking some of the samples.
+    """A step on a CPU: the gradients are recorded once per batch shape and replayed, the samples split over threads.
 
-    Threads that share the samples of a batch meet twice a step; those that share every matrix meet at each operation,
-    where a second one costs a small model more than it brings. The other threads start with a batch while the calling
-    one still reports the step before, so it takes fewer. What cannot be recorded is a `CannotRecordError`.
+    Threads that split the samples synchronize twice per step; torch's own threads synchronize at each operation, which
+    costs a small model more than it gains. The other threads start with a batch while the calling one still reports the
+    previous step, so it takes fewer samples. Raises `CannotRecordError` if an operation cannot be recorded.
     """
 
-    helped: ClassVar = True
+    uses_threads: ClassVar = True
 
-    def __init__(self, plain: PlainStep, like: Batch) -> None:
+    def __init__(self, plain: PlainStep, example: Batch) -> None:
         self.plain = plain
         self.threads = torch.get_num_threads()
-        self.share = torch.ones(())  # of the loss's gradient that a token has
-        self.results = [self.share, *plain.weights]  # the loss and the gradients are like these
+        self.per_token = torch.ones(())  # the gradient of the loss per token
+        self.results = [self.per_token, *plain.weights]  # loss and gradients have the shapes of these
         size = sum(map(Tensor.numel, self.results))
-        self.sums = [torch.zeros(size) for _ in range(self.threads)]  # those of each thread, one after the other
+        self.sums = [torch.zeros(size) for _ in range(self.threads)]  # flat results of each thread
         self.pieces = [flat.chunk(self.threads) for flat in self.sums]
-        self.loss, *gradients = laid_out(self.results, self.sums[0])
+        self.loss, *gradients = views_like(self.results, self.sums[0])
         for weight, gradient in zip(plain.weights, gradients, strict=True):
             weight.grad = gradient
-        self.begun: tuple[Batch, list[Recording]] | None = None
-        self.shares = evenly(plain.weights, self.threads)
-        self.names = [*_tensors(like)]
-        self.shapes = {tuple(tensor.shape for tensor in self._tensors(like)): self._recorded(like)}
-        self.pool = ThreadPool(self.threads)  # so late that what cannot be recorded leaves no threads behind
-        torch.set_num_threads(1)  # of each operation, since the threads share the samples
-        # Averages of gradients that vanish fade through numbers below 1e-38, which take the CPU 100 times as long.
+        self.started: tuple[Batch, list[Recording]] | None = None
+        self.shares = balanced_groups(plain.weights, self.threads)
+        self.names = [*_tensors(example)]
+        self.shapes = {tuple(tensor.shape for tensor in self._tensors(example)): self._record(example)}
+        self.pool = ThreadPool(self.threads)  # created last: a failed recording leaves no threads behind
+        torch.set_num_threads(1)  # per operation, since the threads split the samples
+        # Running averages of vanishing gradients become denormal numbers, which are 100 times as slow.
         torch.set_flush_denormal(True)
 
-    def begin(self, batch: Batch, tokens: int) -> None:
-        """Let the other threads begin with a batch."""
+    def start(self, batch: Batch, tokens: int) -> None:
+        """Let the other threads start with a batch."""
         tensors = self._tensors(batch)
         name = tuple(tensor.shape for tensor in tensors)
         if name not in self.shapes:
-            self.shapes[name] = self._recorded(batch)
+            self.shapes[name] = self._record(batch)
         recordings = self.shapes[name]
-        self.share.fill_(1 / tokens)
+        self.per_token.fill_(1 / tokens)
         for recording, part in zip(recordings, self._parts(tensors), strict=True):
-            for room, given in zip(recording.inputs, part, strict=True):
-                if room is not None:
-                    room.copy_(given)
-        self.settle()
+            for buffer, tensor in zip(recording.inputs, part, strict=True):
+                if buffer is not None:
+                    buffer.copy_(tensor)
+        self.wait()
         self.pool.start([recording.run for recording in recordings[1:]])
-        self.begun = (batch, recordings)
+        self.started = (batch, recordings)
 
     def gradients(self, batch: Batch, tokens: int, last: bool = True) -> Loss:
-        if self.begun is None or self.begun[0] is not batch:
-            self.begin(batch, tokens)
-        assert self.begun is not None
-        recordings, self.begun = self.begun[1], None
+        if self.started is None or self.started[0] is not batch:
+            self.start(batch, tokens)
+        assert self.started is not None
+        recordings, self.started = self.started[1], None
         recordings[0].run()
-        self.settle()
+        self.wait()
         if len(recordings) > 1:
             adds = [partial(_add, pieces) for pieces in zip(*self.pieces[: len(recordings)], strict=True)]
             self.pool.start(adds[1:])
             adds[0]()
-            self.settle()
+            self.wait()
         return Loss(self.loss, self.loss, torch.tensor(tokens))
 
     def close(self) -> None:
-        """Stop the threads; what they have started is not needed any more."""
+        """Stop the threads; their results are not needed any more."""
         self.pool.close()
         torch.set_num_threads(self.threads)
         torch.set_flush_denormal(False)
 
     def norm(self) -> Tensor:
         gradients, limit = self.sums[0][1:], self.plain.config.clip
-        norm = torch.stack([some.dot(some) for some in gradients.split(SUMMED)]).sum().sqrt()
+        norm = torch.stack([some.dot(some) for some in gradients.split(NORM_CHUNK)]).sum().sqrt()
         if limit is not None and limit < norm < math.inf:
             gradients.mul_(limit / norm)
         return norm
@@ -264,66 +264,66 @@ class RecordedStep:
         self.pool.start(others)
         first()
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         self.pool.finish()
 
     def skip(self) -> None:
-        """The next gradients are written over these."""
+        """Nothing to reset: the next gradients overwrite these."""
 
     def _tensors(self, batch: Batch) -> list[Tensor]:
-        """What a recording is given of a batch."""
-        return [*(getattr(batch, name) for name in self.names), self.share]
+        """The inputs of a recording."""
+        return [*(getattr(batch, name) for name in self.names), self.per_token]
 
     def _parts(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """The tensors of each thread's samples; what has no rows is given to all."""
-        sizes = shared(max(len(part) for part in tensors if part.dim()), self.threads)
+        """The tensors of each thread's samples; every thread gets the scalars."""
+        sizes = samples_per_thread(max(len(part) for part in tensors if part.dim()), self.threads)
         split = [part.split(sizes) if part.dim() else [part] * len(sizes) for part in tensors]
         return list(zip(*split, strict=True))
 
-    def _recorded(self, batch: Batch) -> list[Recording]:
-        def step(*given: Tensor) -> tuple[Tensor, ...]:
-            *tensors, share = given
+    def _record(self, batch: Batch) -> list[Recording]:
+        def step(*inputs: Tensor) -> tuple[Tensor, ...]:
+            *tensors, per_token = inputs
             part: Any = dict(zip(self.names, tensors, strict=True))
             loss, _ = self.plain.loss(replace(batch, **part), None)
-            gradients = torch.autograd.grad(loss.total, self.plain.weights, grad_outputs=share, allow_unused=True)
+            gradients = torch.autograd.grad(loss.total, self.plain.weights, grad_outputs=per_token, allow_unused=True)
             if any(gradient is None for gradient in gradients):
-                raise CannotRecordError("a weight that the loss does not feel")
+                raise CannotRecordError("a weight that the loss does not depend on")
             return loss.plain, *gradients
 
-        found: dict[int, Recording] = {}  # by how many samples they take
+        by_size: dict[int, Recording] = {}  # by the number of samples
         recordings = []
         for part, flat in zip(self._parts(self._tensors(batch)), self.sums, strict=False):
-            recording = Recording(step, part, laid_out(self.results, flat), found.get(len(part[0])))
-            found.setdefault(len(part[0]), recording)
+            recording = Recording(step, part, views_like(self.results, flat), by_size.get(len(part[0])))
+            by_size.setdefault(len(part[0]), recording)
             recordings.append(recording)
         return recordings
 
 
 def _add(pieces: Sequence[Tensor]) -> None:
-    """Add to the first what the others have."""
+    """Add the other tensors to the first."""
     for other in pieces[1:]:
         pieces[0].add_(other)
 
 
-def laid_out(like: Sequence[Tensor], flat: Tensor) -> list[Tensor]:
-    """Views of a flat tensor with these shapes, one after the other."""
+def views_like(like: Sequence[Tensor], flat: Tensor) -> list[Tensor]:
+    """Consecutive views of a flat tensor with the shapes of `like`."""
     parts = flat.split([tensor.numel() for tensor in like])
     return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
-def evenly(tensors: Sequence[Tensor], parts: int) -> list[list[Tensor]]:
-    """Tensors in at most `parts` groups of about equal size, none of them empty."""
+def balanced_groups(tensors: Sequence[Tensor], parts: int) -> list[list[Tensor]]:
+    """At most `parts` groups of tensors of about equal size, none of them empty."""
     shares: list[list[Tensor]] = [[] for _ in range(parts)]
     for tensor in sorted(tensors, key=Tensor.numel, reverse=True):
         min(shares, key=lambda share: sum(map(Tensor.numel, share))).append(tensor)
     return [share for share in shares if share]
 
 
-def shared(rows: int, threads: int) -> list[int]:
-    """The number of samples that each thread takes: the first fewer, every thread at least one."""
+def samples_per_thread(rows: int, threads: int) -> list[int]:
+    """The number of samples of each thread: fewer for the first, at least one for each."""
     if min(rows, threads) == 1:
         return [rows]
-    first = max(1, round(FIRST_SHARE * rows / threads))
+    first = max(1, round(CALLER_SHARE * rows / threads))
     each, more = divmod(rows - first, threads - 1)
     return [first, *(size for number in range(threads - 1) if (size := each + (number < more)))]
 
@@ -338,18 +338,18 @@ def _tensors(batch: Batch) -> dict[str, Tensor]:
 
 
 def _shape(batch: Batch) -> tuple[object, ...]:
-    """What two batches must have in common to be treated alike."""
+    """The shape of a batch: a graph can be reused for batches with the same."""
     parts = (getattr(batch, field.name) for field in fields(batch))
     return tuple(part.shape if isinstance(part, Tensor) else part for part in parts)
 
 
-def _pinned(batch: Batch) -> dict[str, Tensor]:
-    """Room on the host for each tensor of a batch, from which a device copies by itself."""
+def _pin(batch: Batch) -> dict[str, Tensor]:
+    """A pinned host buffer for each tensor of a batch."""
     return {name: part.pin_memory() for name, part in _tensors(batch).items()}
 
 
-def _warmed(run: Callable[[], object], times: int) -> None:
-    """Run a few times on a side stream: compiles, and lets libraries choose and allocate, before a capture."""
+def _warm_up(run: Callable[[], object], times: int) -> None:
+    """Run a few times on a side stream before a capture, so that libraries compile and allocate."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -358,8 +358,8 @@ def _warmed(run: Callable[[], object], times: int) -> None:
     torch.cuda.current_stream().wait_stream(side)
 
 
-def _captured(run: Callable[[], Result], pool: Any) -> tuple[Result, torch.cuda.CUDAGraph]:
-    """What a function gives, as buffers, and the graph that fills them again."""
+def _capture(run: Callable[[], Result], pool: Any) -> tuple[Result, torch.cuda.CUDAGraph]:
+    """The results of a function, as buffers, and the CUDA graph that computes them again."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         result = run()

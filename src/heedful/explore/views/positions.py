@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.blocks import masks
 from heedful.blocks.masks import Mask, dense
-from heedful.blocks.positions import Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.positions import FixedPositions, LearnedPositions, Rotary, sinusoid_halves, sinusoids
 from heedful.config import Config
 from heedful.errors import UserError, shown
 from heedful.explore.capabilities import HasPositions
@@ -83,9 +83,9 @@ def tables(model: Any) -> dict[str, tuple[str, Tensor]]:
     """A model's tables (T, D) by name; of rotary positions, which all layers share, sines beside cosines."""
     found: dict[str, tuple[str, Tensor]] = {}
     for name, module in model.named_modules():
-        if isinstance(module, Learned):
+        if isinstance(module, LearnedPositions):
             found[name] = ("learned", module.table)
-        elif isinstance(module, Fixed):
+        elif isinstance(module, FixedPositions):
             found[name] = ("fixed", module.table)
         elif isinstance(module, Rotary) and not any(kind == "rotary" for kind, _ in found.values()):
             found[name] = ("rotary", torch.cat([module.sin, module.cos], -1))

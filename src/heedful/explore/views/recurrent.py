@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from heedful.blocks.layouts import Whole
+from heedful.blocks.layouts import Unpadded
 from heedful.blocks.recurrent import Layer
 from heedful.blocks.taps import taps, watch
 from heedful.errors import UserError
@@ -114,7 +114,7 @@ def read_tagged(predictor: Any, given: TextInput) -> Reading:
 
     def run() -> Tensor:
         ids, parts = (torch.tensor([each], device=predictor.device) for each in (row, segments))
-        logits: Tensor = predictor.model(ids, parts, Whole(ids), torch.arange(len(row), device=predictor.device))
+        logits: Tensor = predictor.model(ids, parts, Unpadded(ids), torch.arange(len(row), device=predictor.device))
         return logits[None]  # (R, T, V)
 
     tokens = [Token(*each) for each in zip(predictor.tokenizer.pieces(row), row, segments, strict=True)]

@@ -40,7 +40,7 @@ from heedful.tasks.reconstruction.predictor import AT_ONCE, Noise, reconstructio
 from heedful.tasks.reconstruction.recipe import ReconstructionTaskConfig
 from heedful.tasks.reconstruction.task import WORTH_A_THREAD
 from heedful.training.configs import Budget, TrainConfig
-from heedful.training.loop import Counters, Epoch, fit, in_steps
+from heedful.training.loop import Counters, Epoch, epochs_to_steps, fit
 from heedful.training.optim import AdamW, Constant, RMSprop
 
 Array = npt.NDArray[Any]
@@ -115,8 +115,8 @@ class BaseAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             torch.default_generator.manual_seed(settings.seed)
             model: Any = build(config).to(device)
             for event in fit(
-                model, partial(reconstruction_loss, model, noise=noise), batches, in_steps(settings, batches), device,
-                saver=None, about={}, counters=Counters(), records=records,
+                model, partial(reconstruction_loss, model, noise=noise), batches, epochs_to_steps(settings, batches),
+                device, saver=None, about={}, counters=Counters(), records=records,
             ):  # fmt: skip
                 if isinstance(event, Epoch):
                     losses.append(event.loss)

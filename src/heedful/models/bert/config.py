@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from heedful.config import FieldError
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import EncoderConfig
-from heedful.models.sizes import HeadScore, Normalizer, block_parameters, in_kernels, share_width
+from heedful.models.sizes import HeadScore, Normalizer, block_parameters, has_kernel, share_width
 
 
 class MaskedEncoderConfig(EncoderConfig):
@@ -50,7 +50,7 @@ class MaskedEncoderConfig(EncoderConfig):
     @property
     def packs(self) -> bool:
         """Whether it can read sequences packed end to end in one row."""
-        return in_kernels(self.score, self.normalize)
+        return has_kernel(self.score, self.normalize)
 
     @property
     def position_rows(self) -> int:

@@ -1,7 +1,7 @@
 """BERT ("Pre-training of deep bidirectional Transformers for language understanding", Devlin et al., 2019).
 
-The encoder of a Transformer alone, so that every token attends to both sides. It learns from text without labels, by
-predicting masked tokens and whether one sentence follows another. Its vectors are then features of each token.
+A Transformer encoder, in which every token attends to both sides. It is pre-trained on text without labels, by
+predicting masked tokens and whether one sentence follows another; its vectors are then features of the tokens.
 
 B batch, T positions, D width, V vocabulary, M masked tokens, N sequences.
 """
@@ -12,16 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.attention import SelfAttention
-from heedful.blocks.encoder import EncoderBlock, MaskedWords, Pooler
+from heedful.blocks.encoder import EncoderBlock, MaskedTokenHead, Pooler
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
-from heedful.blocks.layouts import EndToEnd, Layout, Whole
+from heedful.blocks.layouts import Layout, PackedTexts, Unpadded
 from heedful.blocks.linear import Linear
 from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm
-from heedful.blocks.positions import Learned
+from heedful.blocks.positions import LearnedPositions
 from heedful.blocks.scores import head_score
 from heedful.blocks.taps import Tap
 from heedful.models.bert.config import BertConfig, MaskedEncoderConfig
+from heedful.models.limits import check_length
 
 
 def block(c: MaskedEncoderConfig) -> EncoderBlock:
@@ -39,7 +40,7 @@ class MaskedEncoder(nn.Module):
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
         self.tokens = nn.Embedding(c.vocab, c.width)
-        self.positions = Learned(c.position_rows, c.width)
+        self.positions = LearnedPositions(c.position_rows, c.width)
         self.segments = nn.Parameter(self.tokens.weight.new_empty(c.segments, c.width))
         self.norm = nn.LayerNorm(c.width, c.norm_eps)
         self.dropout = nn.Dropout(c.dropout)
@@ -47,7 +48,7 @@ class MaskedEncoder(nn.Module):
         self.blocks = nn.ModuleList(block(c) for _ in range(c.layers))
         self.pooler = Pooler(c.width) if c.pooler else None
         predicts = ACTIVATIONS[c.head_activation]
-        self.masked_words = MaskedWords(c.width, predicts, c.norm_eps, c.vocab) if c.masked_words else None
+        self.masked_words = MaskedTokenHead(c.width, predicts, c.norm_eps, c.vocab) if c.masked_words else None
         self.next_sentence = Linear(c.width, 2) if c.next_sentence else None
         for weight in self.parameters():
             if weight.dim() == 2:
@@ -55,26 +56,26 @@ class MaskedEncoder(nn.Module):
 
     @abstractmethod
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
-        """What the first block reads (B, T, D), of tokens at the positions `at`."""
+        """The input of the first block (B, T, D), for tokens at the positions `at`."""
 
     def layers(
-        self, tokens: Tensor, segments: Tensor | None = None, layout: Layout | EndToEnd | None = None
+        self, tokens: Tensor, segments: Tensor | None = None, layout: Layout | PackedTexts | None = None
     ) -> list[Tensor]:
-        """The vectors (B, T, D) of each token before the first block, and after every one."""
-        layout = layout or Whole(tokens)
-        self.fits(layout.longest_within(self.config.context))
+        """The vectors (B, T, D) before the first block, and after each block."""
+        layout = layout or Unpadded(tokens)
+        check_length(layout.max_length(self.config.context), self.config.context)
         outputs, mask = [self.embed(tokens, segments, layout.at)], layout.mask
         for block in self.blocks:
             outputs.append(block(outputs[-1], mask))
         return outputs
 
     def forward(
-        self, tokens: Tensor, segments: Tensor | None = None, layout: Layout | EndToEnd | None = None
+        self, tokens: Tensor, segments: Tensor | None = None, layout: Layout | PackedTexts | None = None
     ) -> Tensor:
         return self.layers(tokens, segments, layout)[-1]  # (B, T, D)
 
     def pool(self, first: Tensor) -> Tensor:
-        """A vector for each sequence, from those of their first tokens (N, D)."""
+        """The pooled vector of each sequence, from the vectors (N, D) of the first tokens."""
         assert self.pooler is not None, "this model has no pooler"
         return self.pooler(first)  # (N, D)
 
@@ -85,16 +86,12 @@ class MaskedEncoder(nn.Module):
 
     @property
     def lens_taps(self) -> str | None:
-        """The taps whose values `lens` takes, where there is a head that predicts tokens."""
+        """Taps whose values `lens` takes; None without a head that predicts tokens."""
         return None if self.masked_words is None else "blocks.*.output"
 
     def lens(self, x: Tensor) -> Tensor:
-        """The logits (B, T, V) that a block's output (B, T, D) would give if no other followed."""
+        """Logit lens: the logits (B, T, V) if a block's output (B, T, D) were that of the last block."""
         return self.words(x.flatten(0, 1)).unflatten(0, x.shape[:2])  # (B, T, V)
-
-    def fits(self, length: int) -> None:
-        if length > self.config.context:
-            raise ValueError(f"{length} tokens, but the model's context is {self.config.context}")
 
 
 class Bert(MaskedEncoder):
@@ -113,6 +110,6 @@ class Bert(MaskedEncoder):
         return self.embedded(self.dropout(self.norm(x)))  # (B, T, D)
 
     def follows(self, first: Tensor) -> Tensor:
-        """The logits (N, 2) of "the second sentence follows the first" and of "it does not"."""
+        """Next-sentence logits (N, 2): "follows" and "does not follow"."""
         assert self.next_sentence is not None, "this model has no head for next sentences"
         return self.next_sentence(self.pool(first))  # (N, 2)

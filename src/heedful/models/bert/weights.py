@@ -17,13 +17,11 @@ from heedful.models.exchange import (
     ENCODER_SIZES,
     LAYER,
     QKV,
-    Described,
+    PublishedConfig,
     Rule,
     Table,
     Twin,
     architecture_in,
-    both,
-    checked,
     encoder_json,
     encoder_keys,
     encoder_rules,
@@ -32,6 +30,8 @@ from heedful.models.exchange import (
     label_settings,
     labels_in,
     refuse,
+    validate_config,
+    weight_and_bias,
 )
 
 if TYPE_CHECKING:
@@ -67,15 +67,15 @@ ORIGINAL_HEADS: dict[str, tuple[str, str]] = {
 MEMORY = re.compile(r".+/(adam_[mv]|AdamWeightDecayOptimizer(_1)?|LAMBOptimizer(_1)?)|global_step")
 
 
-def described(settings: Mapping[str, Any], where: Path) -> Described:
+def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings of a config.json; an invalid one is an error that names it."""
     refuse(settings, HARMLESS, where, "choose the folder of a BERT as it was published")
     named = architecture_in(settings, ARCHITECTURES, where)
     pooler, words, next_sentence, head = ARCHITECTURES[named or "BertModel"]
     found = encoder_settings(settings, ENCODER_SIZES, where)
     found |= {"pooler": pooler, "masked_words": words, "next_sentence": next_sentence}
-    config = checked(BertConfig, found, encoder_keys(ENCODER_SIZES), where)
-    return Described(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+    config = validate_config(BertConfig, found, encoder_keys(ENCODER_SIZES), where)
+    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
 
 
 def config_json(
@@ -103,17 +103,17 @@ def table(config: BertConfig, head: str | None = None) -> Table:
     rules = encoder_rules(PREFIX, config.layers)
     twins: list[Twin] = []
     if config.pooler:
-        rules += both("pooler.dense", "bert.pooler.dense")
+        rules += weight_and_bias("pooler.dense", "bert.pooler.dense")
     if config.masked_words:
-        rules += both("masked_words.dense", "cls.predictions.transform.dense")
-        rules += both("masked_words.norm", "cls.predictions.transform.LayerNorm")
+        rules += weight_and_bias("masked_words.dense", "cls.predictions.transform.dense")
+        rules += weight_and_bias("masked_words.norm", "cls.predictions.transform.LayerNorm")
         rules.append(Rule("masked_words.bias", ("cls.predictions.bias",)))
         twins.append(Twin("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"))
         twins.append(Twin("cls.predictions.decoder.bias", "cls.predictions.bias"))
     if config.next_sentence:
-        rules += both("next_sentence", "cls.seq_relationship")
+        rules += weight_and_bias("next_sentence", "cls.seq_relationship")
     if head is not None:
-        rules += both("head", HEADS[head])
+        rules += weight_and_bias("head", HEADS[head])
     return Table(tuple(rules), tuple(twins), ("bert.embeddings.position_ids",))
 
 
@@ -129,9 +129,9 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def as_found(told: Described, names: set[str], where: Path) -> Described:
+def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
     """The same, with the parts for which there are tensors; where the file names no head, it is inferred."""
-    config, head, named = told.config, told.head, told.named
+    config, head, named = published.config, published.head, published.named
     pooler = "bert.pooler.dense.weight" in names
     follows = any(name.startswith("cls.seq_relationship.") for name in names)
     parts = {
@@ -144,12 +144,12 @@ def as_found(told: Described, names: set[str], where: Path) -> Described:
             head = "classifier" if pooler else "tagger"
         elif "qa_outputs.weight" in names:
             head = "answerer"
-    return told._replace(config=config.model_copy(update=parts), head=head)
+    return published._replace(config=config.model_copy(update=parts), head=head)
 
 
-def released(settings: Mapping[str, Any], where: Path) -> Described:
+def release_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings beside an original TensorFlow checkpoint, which has both heads of the pre-training."""
-    return described({**settings, "architectures": ["BertForPreTraining"]}, where)
+    return read_config({**settings, "architectures": ["BertForPreTraining"]}, where)
 
 
 def release_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -157,7 +157,7 @@ def release_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def release_table(told: Described, names: Iterable[str]) -> tuple[Described, Table]:
+def release_table(published: PublishedConfig, names: Iterable[str]) -> tuple[PublishedConfig, Table]:
     """The names in a checkpoint of the original TensorFlow program, whose matrices are transposed.
 
     It may be fine-tuned, with or without its heads. The state of its optimizer is skipped.
@@ -169,7 +169,7 @@ def release_table(told: Described, names: Iterable[str]) -> tuple[Described, Tab
         "masked_words": any(name.startswith("cls/predictions/") for name in given),
         "next_sentence": follows,
     }
-    config: BertConfig = told.config.model_copy(update=parts)
+    config: BertConfig = published.config.model_copy(update=parts)
     head = next((kind for kind, (weight, _) in ORIGINAL_HEADS.items() if weight in given), None)
     rules = [
         Rule("tokens.weight", ("bert/embeddings/word_embeddings",)),
@@ -198,7 +198,7 @@ def release_table(told: Described, names: Iterable[str]) -> tuple[Described, Tab
         weight, bias = ORIGINAL_HEADS[head]
         rules += [Rule("head.weight", (weight,)), Rule("head.bias", (bias,))]
     table = Table(tuple(rules), spare=tuple(name for name in names if MEMORY.fullmatch(name)))
-    return Described(config, head), table
+    return PublishedConfig(config, head), table
 
 
 def _dense(ours: str, theirs: str) -> list[Rule]:

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
-from heedful.models.sizes import Label, different
+from heedful.models.sizes import Label, unique_labels
 
 Size = Annotated[int, Field(ge=1, le=1000)]
 
@@ -30,7 +30,7 @@ class ConvClassifierConfig(ModelConfig):
     freeze: bool = Field(False, description="whether the word vectors are frozen")
     context: int = Field(512, ge=3, le=1_048_576, description="longest text, in words plus two special tokens")
 
-    _labels_differ = field_validator("labels")(different)
+    _labels_differ = field_validator("labels")(unique_labels)
 
     @model_validator(mode="after")
     def _size_is_plausible(self) -> Self:

@@ -1,10 +1,10 @@
-"""Convolution over words (Kim, 2014): a class from the runs of words that filters find in a text.
+"""Convolutional text classifier (Kim, 2014).
 
-Filters of several sizes slide over the word vectors; of each, only its largest answer in the whole text is kept.
+Filters of several sizes slide over the word vectors; max pooling over time keeps the largest activation of each filter.
 
-Differs: what lies beyond a text's ends is zeros, so that each word is seen at every place of a filter.
+Differs: texts are zero-padded at both ends, so that each word is seen by every column of a filter.
 
-B texts, T words, D width, F filters of one size, P places of such a filter, K filters of all sizes, C classes.
+B texts, T words, D width, F filters of one size, P positions of such a filter, K filters of all sizes, C classes.
 """
 
 import torch
@@ -17,7 +17,7 @@ from heedful.models.conv_classifier.config import ConvClassifierConfig
 
 
 class Filters(nn.Module):
-    """max over positions of relu(W * x + b), of filters of one size, where they cover a word."""
+    """max over positions of relu(W * x + b), for filters of one size; positions of padding only are left out."""
 
     def __init__(self, width: int, filters: int, size: int) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class Filters(nn.Module):
         self.slide = nn.Conv1d(width, filters, size, padding=size - 1)
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
-        beyond = (self.size - 1, self.size - 1)
-        seen = F.pad(real, beyond).unfold(1, self.size, 1).any(-1)  # (B, P)
-        answers = F.relu(self.slide(x))  # (B, F, P)
-        return (answers * seen[:, None]).amax(-1)  # (B, F)
+        padding = (self.size - 1, self.size - 1)
+        covered = F.pad(real, padding).unfold(1, self.size, 1).any(-1)  # (B, P)
+        activations = F.relu(self.slide(x))  # (B, F, P)
+        return (activations * covered[:, None]).amax(-1)  # (B, F)
 
 
 class ConvClassifier(nn.Module):
-    """tokens (B, T) -> logits (B, C): a linear layer on the largest answer of each filter."""
+    """tokens (B, T) -> logits (B, C): a linear layer on the largest activation of each filter."""
 
     def __init__(self, config: ConvClassifierConfig) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ConvClassifier(nn.Module):
         self, tokens: Tensor, segments: Tensor | None = None, layout: Padded | None = None, first: Tensor | None = None
     ) -> Tensor:
         real = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.real  # (B, T)
-        if layout is not None:  # a filter sees words side by side, wherever there is padding
+        if layout is not None:  # move padding to the end, so that words are adjacent
             to = real_first(real)  # (B, T)
             tokens, real = (torch.zeros_like(part).scatter(1, to, part) for part in (tokens, real))
         x = self.tokens(tokens).mul(real[..., None]).mT  # (B, D, T)

@@ -1,10 +1,10 @@
 """ELMo, embeddings from language models (Peters et al., 2018).
 
-One language model reads a text ahead, another reads it back; all their layers, mixed, are a vector of each token in its
-sentence. The two share the embedding of tokens, which also gives the logits, and nothing else.
+A forward and a backward language model; a weighted sum of all their layers is the contextual vector of each token. The
+two share only the token embedding, which also computes the logits.
 
-Differs: tokens come from a table, not from convolutions over letters; a layer's states are projected down on their way
-out only, not on their way to the next step.
+Differs: tokens have an embedding table instead of a character CNN; a layer's outputs are projected, but not its
+recurrent state.
 
 B batch, T tokens, D width, L layers, V vocabulary.
 """
@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.embedding import Tied
+from heedful.blocks.embedding import TiedEmbedding
 from heedful.blocks.linear import Linear
 from heedful.blocks.mix import Mix
 from heedful.blocks.recurrent import Layer
@@ -23,7 +23,7 @@ from heedful.models.elmo.config import ElmoConfig
 
 
 class Reader(nn.Module):
-    """x_1 = P LSTM(x_0), and above it x_l = x_{l-1} + P LSTM(x_{l-1}): one direction."""
+    """One direction: x_1 = P LSTM(x_0), then x_l = x_{l-1} + P LSTM(x_{l-1})."""
 
     def __init__(self, c: ElmoConfig) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class Elmo(nn.Module):
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
-        self.tokens = Tied(c.vocab, c.width)
+        self.tokens = TiedEmbedding(c.vocab, c.width)
         self.ahead, self.back = Reader(c), Reader(c)
         self.dropout = nn.Dropout(c.dropout)
 
     def embed(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:
-        """The embedding of each token, which does not depend on the others, and zeros for padding."""
+        """The context-independent embedding of each token; zeros for padding."""
         x = self.tokens(tokens)  # (B, T, D)
         return x if real is None else x.masked_fill(~real[:, :, None], 0.0)  # (B, T, D)
 
@@ -63,12 +63,12 @@ class Elmo(nn.Module):
         return self.ahead(x, real), [y.flip(1) for y in mirrored]
 
     def read(self, tokens: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """What predicts the token after each position, from all up to it; and the one before it, from all after."""
+        """The last layer of each direction: it predicts the next token, or the previous one."""
         ahead, back = self.both(self.embed(tokens, real), real)
         return self.dropout(ahead[-1]), self.dropout(back[-1])  # (B, T, D)
 
     def layers(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:
-        """The embedding (twice) and every layer, both directions side by side."""
+        """The embedding (twice) and every layer, both directions concatenated."""
         x = self.embed(tokens, real)  # (B, T, D)
         ahead, back = self.both(x, real)
         joined = [torch.cat(pair, -1) for pair in zip([x, *ahead], [x, *back], strict=True)]
@@ -80,7 +80,7 @@ class Elmo(nn.Module):
 
 
 class Embedder(nn.Module):
-    """tokens (B, T) -> vectors (B, T, 2 D) for another model: a mix of layers that it learns, over a frozen ELMo."""
+    """tokens (B, T) -> vectors (B, T, 2 D) for another model: a learned mix of the layers of a frozen ELMo."""
 
     def __init__(self, elmo: Elmo) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Embedder(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        self.elmo.eval()  # frozen: without dropout too
+        self.elmo.eval()  # frozen: no dropout either
         return self
 
     def forward(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:

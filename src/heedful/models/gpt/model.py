@@ -13,25 +13,26 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.attention import SelfAttention
-from heedful.blocks.embedding import Tied
+from heedful.blocks.embedding import TiedEmbedding
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
-from heedful.blocks.layouts import Documents, OneByOne
-from heedful.blocks.masks import Bias, Visible, alibi
+from heedful.blocks.layouts import CausalRows, Documents
+from heedful.blocks.masks import AnyMask, Bias, alibi
 from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm, PreNorm
-from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.positions import FixedPositions, LearnedPositions, NoPositions, Rotary, sinusoid_halves, sinusoids
 from heedful.blocks.scores import head_score
-from heedful.blocks.state import Cache, Past, Slot
+from heedful.blocks.state import Cache, LayerCache, Past
 from heedful.blocks.taps import Tap
 from heedful.models.gpt.config import GptConfig
-from heedful.models.sizes import in_kernels
+from heedful.models.limits import check_length
+from heedful.models.sizes import has_kernel
 
 if TYPE_CHECKING:
     from heedful.models.gpt.rows import RowByRow
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a dense layer; add & norm around each."""
+    """Masked self-attention, then a feed-forward layer; add & norm around each."""
 
     def __init__(self, c: GptConfig) -> None:
         super().__init__()
@@ -43,88 +44,86 @@ class Block(nn.Module):
         self.add1, self.add2 = norm(c.width, c.dropout, c.norm_eps), norm(c.width, c.dropout, c.norm_eps)
         self.output = Tap()
 
-    def forward(self, x: Tensor, past: Slot, mask: Visible, bias: Bias | None, at: Tensor) -> Tensor:
-        x = self.add1(x, lambda x: self.attention.itself(x, mask, bias, at, past.append))  # (B, T, D)
+    def forward(self, x: Tensor, cache: LayerCache, mask: AnyMask, bias: Bias | None, at: Tensor) -> Tensor:
+        x = self.add1(x, lambda x: self.attention.self_attend(x, mask, bias, at, cache.append))  # (B, T, D)
         return self.output(self.add2(x, self.mlp))  # (B, T, D)
 
 
 class Gpt(nn.Module):
     """tokens (B, T) -> logits (B, T, V) of the token after each."""
 
-    lens_taps = "blocks.*.output"  # the taps whose values `lens` takes
+    lens_taps = "blocks.*.output"  # taps whose values `lens` takes
 
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
-        # Beside sinusoids, which are about 0.7 large, small words would count for little: these are scaled, as in 2017.
-        self.tokens = Tied(c.vocab, c.width, scale=None if c.positions.startswith("sinusoid") else 1.0)
+        # Sinusoids have values of about 0.7, so embeddings are scaled by sqrt(D), as in the Transformer.
+        self.tokens = TiedEmbedding(c.vocab, c.width, scale=None if c.positions.startswith("sinusoid") else 1.0)
         positions: dict[str, Callable[[], nn.Module]] = {
-            "learned": lambda: Learned(c.context, c.width),
-            "sinusoid": lambda: Fixed(sinusoids(c.context, c.width)),
-            "sinusoid_halves": lambda: Fixed(sinusoid_halves(c.context, c.width)),
+            "learned": lambda: LearnedPositions(c.context, c.width),
+            "sinusoid": lambda: FixedPositions(sinusoids(c.context, c.width)),
+            "sinusoid_halves": lambda: FixedPositions(sinusoid_halves(c.context, c.width)),
         }
-        self.positions = positions.get(c.positions, Absent)()
+        self.positions = positions.get(c.positions, NoPositions)()
         self.dropout = nn.Dropout(c.dropout)
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
         self.norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm == "pre" else nn.Identity()
         for name, weight in self.named_parameters():
             if weight.dim() == 2 and (weight is not self.tokens.weight or self.tokens.scale == 1):
-                added = name.endswith(("out.weight", "down.weight"))  # to a sum of 2 L parts: initialized smaller
-                nn.init.normal_(weight, std=0.02 / (2 * c.layers) ** 0.5 if added else 0.02)
+                residual = name.endswith(
+                    ("out.weight", "down.weight")
+                )  # added to a sum of 2 L terms: initialized smaller
+                nn.init.normal_(weight, std=0.02 / (2 * c.layers) ** 0.5 if residual else 0.02)
 
     def bias(self, before: int | Tensor = 0) -> Bias | None:
-        """How distance shifts a score, for tokens after `before` others."""
+        """The ALiBi bias, if the model has it, for tokens after `before` others."""
         return alibi(self.config.heads, before) if self.config.positions == "alibi" else None
 
     def embed(self, tokens: Tensor, at: Tensor) -> Tensor:
         return self.dropout(self.positions(self.tokens(tokens), at))  # (B, T, D)
 
     def read(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
-        """The last layer (B, T, D) for texts from their beginning.
+        """The last layer (B, T, D) for whole texts, as in training.
 
-        Where documents (B, T) says which document of its row each token belongs to, a token sees its own alone, and
-        each stands as if it were the first; they may then come as one long row (1, B * T, D).
+        With documents (B, T), the index of each token's document in its row, a token attends to its own document alone,
+        and positions restart with each document; the result may then be one long row (1, B * T, D).
         """
-        layout = OneByOne(tokens) if documents is None else Documents.of(documents, self.in_one_row)
+        layout = CausalRows(tokens) if documents is None else Documents.of(documents, self.in_one_row)
         return self.features(layout.arrange(tokens), layout.past(self.config.layers))[0]
 
     def start(self, rows: int, device: torch.device) -> Past:
-        """The state before the first token of this many texts."""
+        """The state before the first token."""
         return Cache((None,) * self.config.layers)
 
     def features(self, tokens: Tensor, state: Past) -> tuple[Tensor, Past]:
         """The last layer (B, T, D) for the next T tokens, and the state after them."""
         count = tokens.shape[1]
-        self.fits(state.reach(count))
-        at, mask, slots = state.positions(count, tokens.device), state.visible(count), state.slots(count)
+        check_length(state.max_length(count), self.config.context)
+        at, mask, caches = state.positions(count, tokens.device), state.attention_mask(count), state.layer_caches(count)
         bias = self.bias(state.length)
         x = self.embed(tokens, at)  # (B, T, D)
-        for block, slot in zip(self.blocks, slots, strict=True):
-            x = block(x, slot, mask, bias, at)  # (B, T, D)
-        return self.norm(x), state.after(slots)
+        for block, cache in zip(self.blocks, caches, strict=True):
+            x = block(x, cache, mask, bias, at)  # (B, T, D)
+        return self.norm(x), state.after(caches)
 
     def forward(self, tokens: Tensor, state: Past) -> tuple[Tensor, Past]:
         x, state = self.features(tokens, state)  # (B, T, D)
         return self.tokens.logits(x), state  # (B, T, V)
 
     def lens(self, x: Tensor) -> Tensor:
-        """The logits (B, T, V) that a block's output (B, T, D) would give if no other followed."""
+        """Logit lens: the logits (B, T, V) if a block's output (B, T, D) were that of the last block."""
         return self.tokens.logits(self.norm(x))  # (B, T, V)
 
     def row_by_row(self) -> "RowByRow | None":
-        """The same model in kernels of our own, each row of a batch computed alone, if they can compute it."""
+        """The same model in Triton kernels that compute each batch row independently, if they support it."""
         from heedful.models.gpt.rows import RowByRow
 
-        return RowByRow(self) if RowByRow.suits(self) else None
+        return RowByRow(self) if RowByRow.supports(self) else None
 
     @property
     def in_one_row(self) -> bool:
-        """Whether documents are read best end to end in one row: where a kernel knows how, which drops no weights."""
+        """Whether to join the rows of a batch into one: on a GPU, where a kernel supports it (without dropout)."""
         c = self.config
-        known = in_kernels(c.score, c.normalize) and c.positions != "alibi"
-        return self.tokens.weight.is_cuda and known and not (self.training and c.attention_dropout > 0)
-
-    def fits(self, length: int) -> None:
-        if length > self.config.context:
-            raise ValueError(f"{length} tokens, but the model's context is {self.config.context}")
+        supported = has_kernel(c.score, c.normalize) and c.positions != "alibi"
+        return self.tokens.weight.is_cuda and supported and not (self.training and c.attention_dropout > 0)

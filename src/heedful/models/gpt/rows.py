@@ -1,7 +1,7 @@
-"""GPT-2's next token on a GPU, in few kernels: each row of a batch is computed alone.
+"""GPT-2's next token on a GPU in few kernels, with each batch row computed independently.
 
-A completion is then the same to the last bit, whatever other texts are in the batch; and a step takes a fraction of the
-time, since a model of this size waits for the launching of kernels.
+A completion is then bit for bit the same, whatever other texts are in the batch, and a step is several times as fast,
+since launching kernels dominates for models of this size.
 
 R rows, L layers, H heads, S room for keys, K width of one head, V vocabulary.
 """
@@ -13,23 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.blocks.positions import Absent
+from heedful.blocks.positions import NoPositions
 from heedful.blocks.state import Shared
 from heedful.models.gpt.model import Gpt
-from heedful.models.sizes import in_kernels
+from heedful.models.sizes import has_kernel
 
-TOGETHER = 4096  # rows that are read at a time
-EVEN = 128  # keys that room is made for at a time
-LEAST = 16  # rows that are read at a time
+MAX_ROWS = 4096  # in one call
+MIN_ROWS = 16
+EVEN = 128  # the cache has room for a multiple of this many keys
 
 Run = Callable[[str, Callable[..., Any], tuple[Any, ...]], Any]
 
 
 @dataclass(frozen=True)
 class RowsState:
-    """What has been read: keys and values (L, 2, rows, H, S, K), and how long each row's text is.
+    """Keys and values (L, 2, rows, H, S, K), and the length of each row's text.
 
-    With `table` (R, S), key s of row r stands in row table[r, s], as hypotheses of a search need it.
+    With `table` (R, S), key s of hypothesis r is stored in row table[r, s], for beam search.
     """
 
     cache: Shared[Tensor]
@@ -38,23 +38,23 @@ class RowsState:
 
 
 class RowByRow:
-    """tokens (R, 1) and a state -> logits (R, 1, V) and the state after them: what `Gpt` gives, row by row."""
+    """tokens (R, 1), state -> logits (R, 1, V), state: the same as `Gpt`, row by row."""
 
     def __init__(self, model: Gpt) -> None:
         self.model = model
 
     @staticmethod
-    def suits(model: Gpt) -> bool:
-        """Whether the kernels compute this model."""
+    def supports(model: Gpt) -> bool:
+        """Whether the kernels support this model."""
         c, weight = model.config, model.tokens.weight
         plain = c.norm == "pre" and c.activation == "gelu_tanh" and c.positions in ("learned", "none")
-        plain = plain and in_kernels(c.score, c.normalize)
+        plain = plain and has_kernel(c.score, c.normalize)
         return plain and weight.is_cuda and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
     def begin(self, texts: Sequence[Sequence[int]], room: int, hypotheses: int, run: Run) -> tuple[RowsState, Tensor]:
-        """The state before the last token of each text, and these tokens (R, 1); with room for this many tokens in all.
+        """The state before the last token of each text, with room for `room` tokens, and these last tokens (R, 1).
 
-        A search may continue this many hypotheses of each. `run` runs a function, as a captured graph perhaps.
+        Each text may then have `hypotheses` hypotheses. `run` calls a function, possibly as a CUDA graph.
         """
         c, weight = self.model.config, self.model.tokens.weight
         count, room = len(texts), min(c.context, -(-room // EVEN) * EVEN)
@@ -63,27 +63,27 @@ class RowByRow:
         length = torch.tensor(lengths, dtype=torch.int32, device=weight.device)  # (R,)
         own = torch.arange(count, dtype=torch.int32, device=weight.device)[:, None] * hypotheses  # (R, 1)
         table = None if hypotheses == 1 else own.expand(-1, room).contiguous()  # (R, S)
-        told = RowsState(Shared(weight.new_zeros(shape)), length, table)
+        state = RowsState(Shared(weight.new_zeros(shape)), length, table)
         rows = [(token, row * hypotheses, at) for row, text in enumerate(texts) for at, token in enumerate(text[:-1])]
-        for start in range(0, len(rows), TOGETHER):
-            some = rows[start : start + TOGETHER]
-            # What pads them to a power of two is written where a key will be before any query attends to it.
-            some += [(0, 0, room - 1)] * (max(LEAST, 1 << (len(some) - 1).bit_length()) - len(some))
-            told = run("read", self.read, (torch.tensor(some, dtype=torch.int32).to(weight.device), told))
-        return told, torch.tensor([text[-1:] for text in texts], device=weight.device)
+        for start in range(0, len(rows), MAX_ROWS):
+            some = rows[start : start + MAX_ROWS]
+            # Padding to a power of two is written to the last position, which is overwritten before it is attended to.
+            some += [(0, 0, room - 1)] * (max(MIN_ROWS, 1 << (len(some) - 1).bit_length()) - len(some))
+            state = run("read", self.read, (torch.tensor(some, dtype=torch.int32).to(weight.device), state))
+        return state, torch.tensor([text[-1:] for text in texts], device=weight.device)
 
-    def read(self, rows: Tensor, told: RowsState) -> RowsState:
-        """The state with the keys of more rows (R, 3): token, owner and position."""
+    def read(self, rows: Tensor, state: RowsState) -> RowsState:
+        """Append the keys of rows (R, 3): token, owner and position."""
         tokens, owner, place = (part.contiguous() for part in rows.unbind(1))
-        self.last(tokens, owner, place, replace(told, table=None))
-        return told
+        self.last(tokens, owner, place, replace(state, table=None))
+        return state
 
     def __call__(self, tokens: Tensor, state: RowsState) -> tuple[Tensor, RowsState]:
         from heedful.blocks.kernels import rows  # needs Triton, which comes with torch's GPU builds only
 
         own = torch.arange(len(tokens), dtype=torch.int32, device=tokens.device)  # (R,)
-        own = own * (state.cache.value.shape[2] // len(tokens))  # before the first step a text has one row alone
-        # A text that is done while others continue may pass the end: its tokens are not used, and overwrite the last.
+        own = own * (state.cache.value.shape[2] // len(tokens))  # before the first step, a text has a single row
+        # A finished text may pass the end while others continue: its unused tokens overwrite the last position.
         place = state.length.clamp(max=state.cache.value.shape[4] - 1)  # (R,)
         h = self.last(tokens.flatten(), own, place, state)  # (R, D)
         logits = rows.product(h, self.model.tokens.weight, wide=True)[:, None]  # (R, 1, V)
@@ -92,19 +92,19 @@ class RowByRow:
             table = table.scatter(1, place.long()[:, None], own[:, None])  # (R, S)
         return logits, replace(state, length=state.length + 1, table=table)
 
-    def last(self, tokens: Tensor, owner: Tensor, place: Tensor, told: RowsState) -> Tensor:
-        """The last layer (R, D) of tokens, each at its position in the text of its owner; their keys are cached."""
+    def last(self, tokens: Tensor, owner: Tensor, place: Tensor, state: RowsState) -> Tensor:
+        """The last layer (R, D) for tokens at their positions in the texts of their owners; caches their keys."""
         from heedful.blocks.kernels import rows
 
         model: Any = self.model  # a ModuleList does not know the type of its blocks
-        eps, places = model.config.norm_eps, None if isinstance(model.positions, Absent) else model.positions.table
+        eps, places = model.config.norm_eps, None if isinstance(model.positions, NoPositions) else model.positions.table
         blocks = [(block.attention, block.mlp, block.add1.norm, block.add2.norm) for block in model.blocks]
         norms = [*(norm for _, _, *two in blocks for norm in two), model.norm]
         x, h = rows.embed(tokens, place, model.tokens.weight, places, norms[0].weight, norms[0].bias, eps)  # (R, D)
         for layer, (attention, mlp, _, middle) in enumerate(blocks):
-            cache, after = told.cache.value[layer], norms[2 * layer + 2]
+            cache, after = state.cache.value[layer], norms[2 * layer + 2]
             q = rows.queries(h, attention.qkv.weight, attention.qkv.bias, cache, owner, place)  # (R, D)
-            o = rows.parts(rows.attend_cached(q, cache, owner, place, told.table), attention.out.weight)  # (P, R, D)
+            o = rows.parts(rows.attend_cached(q, cache, owner, place, state.table), attention.out.weight)  # (P, R, D)
             h = rows.add_norm_(x, o, attention.out.bias, middle.weight, middle.bias, eps)  # (R, D)
             o = rows.parts(rows.gelu(h, mlp.up.weight, mlp.up.bias), mlp.down.weight)  # (P, R, D)
             h = rows.add_norm_(x, o, mlp.down.bias, after.weight, after.bias, eps)  # (R, D)

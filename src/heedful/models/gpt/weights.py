@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.errors import AGAIN, UserError, wrong
 from heedful.models.exchange import (
-    Described,
+    PublishedConfig,
     Rule,
     Table,
     Twin,
-    both,
-    checked,
-    real,
+    float_setting,
+    int_setting,
     refuse,
     refuse_attention,
     unsupported,
     unwritable,
-    whole,
+    validate_config,
+    weight_and_bias,
 )
 from heedful.models.gpt.config import GptConfig
 
@@ -89,27 +89,27 @@ BUFFERS = ("attn.bias", "attn.masked_bias")  # the causal mask, which is compute
 MEMORY = re.compile(r".+/Adam(_1)?|global_step|beta[12]_power")
 
 
-def released(settings: Mapping[str, Any], where: Path) -> Described:
+def release_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings beside the checkpoint of GPT-2's first release."""
     for key in ORIGINAL:
-        whole(settings, key, 1, 10_000_000, where)
+        int_setting(settings, key, 1, 10_000_000, where)
     known = {theirs: settings[key] for key, theirs in ORIGINAL.items()}
-    return described({"model_type": "gpt2", **known}, where)
+    return read_config({"model_type": "gpt2", **known}, where)
 
 
-def described(settings: Mapping[str, Any], where: Path) -> Described:
+def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings of a config.json; an invalid one is an error that names it."""
     family = FAMILIES[str(settings.get("model_type"))]
     _refuse(settings, family, where)
     found: dict[str, Any] = {}
     for ours, (keys, least, most) in SIZES.items():
         key = next((key for key in keys if key in settings), keys[0])
-        found[ours] = whole(settings, key, least, most, where)
+        found[ours] = int_setting(settings, key, least, most, where)
     if family == "gpt2" and settings.get("n_inner") is not None:
-        found["hidden"] = whole(settings, "n_inner", 1, 1_048_576, where)
-    found["dropout"] = real(settings, "resid_pdrop", 0.1, where)
-    found["attention_dropout"] = real(settings, "attn_pdrop", 0.1, where)
-    found["norm_eps"] = real(settings, "layer_norm_epsilon", 1e-5, where)
+        found["hidden"] = int_setting(settings, "n_inner", 1, 1_048_576, where)
+    found["dropout"] = float_setting(settings, "resid_pdrop", 0.1, where)
+    found["attention_dropout"] = float_setting(settings, "attn_pdrop", 0.1, where)
+    found["norm_eps"] = float_setting(settings, "layer_norm_epsilon", 1e-5, where)
     key, known = ACTIVATION_KEYS[family], ACTIVATIONS[family]
     act = settings.get(key, USUAL[family])
     if not isinstance(act, str) or act not in known:
@@ -117,12 +117,12 @@ def described(settings: Mapping[str, Any], where: Path) -> Described:
     if found["width"] % found["heads"]:
         raise wrong(where, "n_head", found["heads"], f"a divisor of n_embd, {found['width']:,}")
     found |= {"activation": known[act], "norm": "pre" if family == "gpt2" else "post"}
-    config = checked(GptConfig, found, {ours: keys[0] for ours, (keys, _, _) in SIZES.items()}, where)
-    below = real(settings, "embd_pdrop", 0.1, where)
-    told = f"embd_pdrop {below} is taken as resid_pdrop, {config.dropout}: there is one dropout here"
-    notes = () if below == config.dropout else (told,)
+    config = validate_config(GptConfig, found, {ours: keys[0] for ours, (keys, _, _) in SIZES.items()}, where)
+    below = float_setting(settings, "embd_pdrop", 0.1, where)
+    note = f"embd_pdrop {below} is taken as resid_pdrop, {config.dropout}: there is one dropout here"
+    notes = () if below == config.dropout else (note,)
     ties = settings.get("tie_word_embeddings", True) is not False
-    return Described(config, ties=ties, notes=notes)
+    return PublishedConfig(config, ties=ties, notes=notes)
 
 
 def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
@@ -179,10 +179,10 @@ def table(config: GptConfig, head: str | None = None) -> Table:
             rules.append(Rule(f"{ours}.{own}.weight", (f"{theirs}.{other}.weight",), True))
             rules.append(Rule(f"{ours}.{own}.bias", (f"{theirs}.{other}.bias",)))
         for own, other in NORMS.items():
-            rules += both(f"{ours}.{own}", f"{theirs}.{other}")
+            rules += weight_and_bias(f"{ours}.{own}", f"{theirs}.{other}")
         spare += [f"{theirs}.{name}" for name in BUFFERS]
     if config.norm == "pre":
-        rules += both("norm", "transformer.ln_f")
+        rules += weight_and_bias("norm", "transformer.ln_f")
     return Table(tuple(rules), (Twin("lm_head.weight", f"transformer.{words}.weight"),), tuple(spare))
 
 
@@ -193,20 +193,20 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
     return {name: f"transformer.{name}" if bare and not name.startswith("lm_head.") else name for name in given}
 
 
-def as_found(told: Described, names: set[str], where: Path) -> Described:
+def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
     """What the settings say, if the output is the embedding or can be shown to be."""
-    if not told.ties and "lm_head.weight" not in names:
+    if not published.ties and "lm_head.weight" not in names:
         raise UserError(
             "the output has weights of its own, which are not there", where=f"{where}: tie_word_embeddings",
             found="false, and no lm_head.weight in the weights", expected="lm_head.weight, the same as the embedding",
             todo=AGAIN,
         )  # fmt: skip
-    return told
+    return published
 
 
-def release_table(told: Described, names: Iterable[str]) -> tuple[Described, Table]:
+def release_table(published: PublishedConfig, names: Iterable[str]) -> tuple[PublishedConfig, Table]:
     """The names in a checkpoint of GPT-2's first release; the state of its optimizer is skipped."""
-    config: GptConfig = told.config
+    config: GptConfig = published.config
     rules = [Rule("tokens.weight", ("model/wte",)), Rule("positions.table", ("model/wpe",))]
     for index in range(config.layers):
         ours, theirs = f"blocks.{index}", f"model/h{index}"
@@ -216,7 +216,7 @@ def release_table(told: Described, names: Iterable[str]) -> tuple[Described, Tab
         for own, other in NORMS.items():
             rules += _gain(f"{ours}.{own}", f"{theirs}/{other}")
     rules += _gain("norm", "model/ln_f")
-    return told, Table(tuple(rules), spare=tuple(name for name in names if MEMORY.fullmatch(name)))
+    return published, Table(tuple(rules), spare=tuple(name for name in names if MEMORY.fullmatch(name)))
 
 
 def _gain(ours: str, theirs: str) -> list[Rule]:

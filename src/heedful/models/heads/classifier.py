@@ -1,52 +1,52 @@
-"""One added layer (Devlin et al., 2019): a class, or a number, from the vector that is pooled of a text or a pair.
+"""Text classification and regression with an encoder (Devlin et al., 2019): one layer on the pooled vector.
 
 B batch, T positions, D width, N texts, C classes.
 """
 
 from torch import Tensor, nn
 
-from heedful.blocks.layouts import Reading
+from heedful.blocks.layouts import EncoderLayout
 from heedful.models.heads.config import ClassifierConfig, MultipleChoiceConfig, RegressorConfig
-from heedful.models.heads.head import Head, added
+from heedful.models.heads.head import Head, head_layer
 
 
 class Classifier(Head):
-    """tokens (B, T), the number of each text's first token (N,) -> logits (N, C)."""
+    """tokens (B, T), index of each text's first token (N,) -> logits (N, C)."""
 
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
         assert config.encoder is not None and config.labels is not None, "both come from the folder and the data"
         self.config = config
         self.dropout = nn.Dropout(config.dropout)
-        self.head = added(config.encoder.width, len(config.labels))
+        self.head = head_layer(config.encoder.width, len(config.labels))
 
     def forward(
         self,
         tokens: Tensor,
         segments: Tensor | None = None,
-        layout: Reading | None = None,
+        layout: EncoderLayout | None = None,
         first: Tensor | None = None,
     ) -> Tensor:
-        x = self.pooled(tokens, segments, layout, first)  # (N, D)
+        x = self.pool_texts(tokens, segments, layout, first)  # (N, D)
         return self.head(self.dropout(x))  # (N, C)
 
 
 class Regressor(Head):
-    """tokens (B, T), the number of each text's first token (N,) -> a number each (N,), such as a choice's score."""
+    """tokens (B, T), index of each text's first token (N,) -> one number per text (N,), such as a choice's score."""
 
     def __init__(self, config: RegressorConfig | MultipleChoiceConfig) -> None:
         super().__init__(config)
         assert config.encoder is not None
         self.config = config
         self.dropout = nn.Dropout(config.dropout)
-        self.head = added(config.encoder.width, 1)
+        self.head = head_layer(config.encoder.width, 1)
 
     def forward(
         self,
         tokens: Tensor,
         segments: Tensor | None = None,
-        layout: Reading | None = None,
+        layout: EncoderLayout | None = None,
         first: Tensor | None = None,
     ) -> Tensor:
-        x = self.pooled(tokens, segments, layout, first)  # (N, D)
+        x = self.pool_texts(tokens, segments, layout, first)  # (N, D)
         return self.head(self.dropout(x)).squeeze(-1)  # (N,)

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.models import any_of, config_class, kinds_of
 from heedful.models.roles import EncoderConfig, ModelConfig
-from heedful.models.sizes import Label, different, layer_parameters
+from heedful.models.sizes import Label, layer_parameters, unique_labels
 
 if TYPE_CHECKING:
     AnyEncoder = EncoderConfig
@@ -72,7 +72,7 @@ class HeadConfig(ModelConfig):
         return cls.model_validate({"encoder": tiny_encoder()})
 
     @property
-    def lacking(self) -> list[str]:
+    def missing(self) -> list[str]:
         """The settings that are not known until a run begins, and a model cannot be without."""
         return [name for name in type(self).model_fields if name != "longest" and getattr(self, name) is None]
 
@@ -96,7 +96,7 @@ class ClassifierConfig(HeadConfig):
     )
     dropout: HeadDropout = 0.1
 
-    _labels_differ = field_validator("labels")(different)
+    _labels_differ = field_validator("labels")(unique_labels)
 
     def parameters(self, vocab: int) -> int:
         """The number of parameters, for two classes where they are not known yet."""
@@ -197,7 +197,7 @@ class TaggerConfig(HeadConfig):
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate before each layer of the head")
 
-    _labels_differ = field_validator("labels")(different)
+    _labels_differ = field_validator("labels")(unique_labels)
 
     @property
     def packs(self) -> bool:

@@ -1,6 +1,6 @@
-"""What stands on an encoder: one added layer (Devlin et al., 2019), over whatever gives a vector for each token.
+"""Task heads: one layer on top of an encoder (Devlin et al., 2019).
 
-Everything below that layer is the encoder, which is fine-tuned, or frozen: a feature extractor for any task.
+The encoder is fine-tuned, or frozen as a feature extractor.
 
 B batch, T positions, D width, N texts.
 """
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from heedful.blocks.layouts import Reading, Whole
+from heedful.blocks.layouts import EncoderLayout, Unpadded
 from heedful.blocks.linear import Linear
 from heedful.models import build
 from heedful.models.heads.config import HeadConfig
@@ -17,7 +17,7 @@ from heedful.models.roles import Encoder
 
 
 class Head(nn.Module):
-    """An encoder, fine-tuned or frozen, below what a task adds to it."""
+    """The base class of heads: an encoder, fine-tuned or frozen."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -33,15 +33,17 @@ class Head(nn.Module):
             self.get_submodule("encoder").eval()
         return self
 
-    def pooled(self, tokens: Tensor, segments: Tensor | None, layout: Reading | None, first: Tensor | None) -> Tensor:
-        """The pooled vector of each text, whose first tokens are numbered, or else those that the layout knows."""
-        layout = layout or Whole(tokens)
+    def pool_texts(
+        self, tokens: Tensor, segments: Tensor | None, layout: EncoderLayout | None, first: Tensor | None
+    ) -> Tensor:
+        """The pooled vector of each text; `first` (N,) are the indices of the first tokens, by default the layout's."""
+        layout = layout or Unpadded(tokens)
         x = self.encoder(tokens, segments, layout)  # (B, T, D)
         return self.encoder.pool(layout.first(x) if first is None else x.flatten(0, 1)[first])  # (N, D)
 
 
-def added(width: int, out: int) -> Linear:
-    """The one layer that is not pre-trained, initialized as in BERT."""
+def head_layer(width: int, out: int) -> Linear:
+    """The output layer, initialized as in BERT."""
     layer = Linear(width, out)
     nn.init.trunc_normal_(layer.weight, std=0.02, a=-0.04, b=0.04)
     return layer

@@ -1,6 +1,6 @@
 """The recurrent language model (Mikolov et al., 2010), with dropout as in Zaremba et al. (2014).
 
-Each token of a text is predicted from all before it, whose gist the layers' states carry from step to step.
+Each token of a text is predicted from the hidden states after all tokens before it.
 
 B batch, T tokens, D width, H hidden width, V vocabulary.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.embedding import Tied
+from heedful.blocks.embedding import TiedEmbedding
 from heedful.blocks.linear import Linear
 from heedful.blocks.recurrent import Layer, Stack, State
 from heedful.models.rnn_lm.config import RnnLMConfig
@@ -18,7 +18,7 @@ from heedful.models.rnn_lm.config import RnnLMConfig
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """What the model knows of the text so far: the state of each layer."""
+    """The state of each layer."""
 
     layers: tuple[State, ...]
 
@@ -26,33 +26,33 @@ class RecurrentState:
 class RnnLM(nn.Module):
     """tokens (B, T) -> logits (B, T, V) of the token after each."""
 
-    lens_taps = "stack.outputs.*"  # the taps whose values `lens` takes
+    lens_taps = "stack.outputs.*"  # taps whose values `lens` takes
 
     def __init__(self, config: RnnLMConfig) -> None:
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
-        self.tokens = Tied(c.vocab, c.width)
+        self.tokens = TiedEmbedding(c.vocab, c.width)
         widths = [c.width] + [c.hidden] * (c.layers - 1)
         self.stack = Stack([Layer(c.cell, width, c.hidden) for width in widths], c.dropout)
         self.out = nn.Identity() if c.hidden == c.width else Linear(c.hidden, c.width)
         self.dropout = nn.Dropout(c.dropout)
 
     def start(self, rows: int, device: torch.device) -> RecurrentState:
-        """The state before the first token of this many texts."""
+        """The state before the first token of `rows` texts."""
         zero = torch.zeros(rows, self.config.hidden, device=device, dtype=self.tokens.weight.dtype)  # (B, H)
         return RecurrentState(((zero,) * (2 if self.config.cell == "lstm" else 1),) * self.config.layers)
 
     def features(
         self, tokens: Tensor, state: RecurrentState | None = None, real: Tensor | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        """The last layer (B, T, D) for the next T tokens, and the state after them; what is not `real` is padding."""
+        """The last layer (B, T, D) for the next T tokens, and the state after them; padding is not `real`."""
         x = self.dropout(self.tokens(tokens))  # (B, T, D)
         h, layers = self.stack(x, state and state.layers, real)  # (B, T, H)
         return self.out(self.dropout(h)), RecurrentState(layers)  # (B, T, D)
 
     def read(self, tokens: Tensor, real: Tensor | None = None) -> Tensor:
-        """The last layer (B, T, D) for texts from their beginning."""
+        """The last layer (B, T, D) for whole texts."""
         return self.features(tokens, None, real)[0]
 
     def forward(
@@ -62,5 +62,5 @@ class RnnLM(nn.Module):
         return self.tokens.logits(x), state  # (B, T, V)
 
     def lens(self, h: Tensor) -> Tensor:
-        """The logits (B, T, V) that a layer's output (B, T, H) would give if no other followed."""
+        """Logit lens: the logits (B, T, V) if a layer's output (B, T, H) were that of the last layer."""
         return self.tokens.logits(self.out(h))  # (B, T, V)

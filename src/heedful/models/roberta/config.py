@@ -8,7 +8,7 @@ from pydantic import Field
 
 from heedful.models.bert.config import MaskedEncoderConfig
 
-FIRST = 2  # the row of the position table that a text's first token has: row 1 is for padding, and row 0 is unused
+FIRST = 2  # the first token's row in the position table: row 1 is for padding, row 0 is unused
 
 
 class RobertaConfig(MaskedEncoderConfig):

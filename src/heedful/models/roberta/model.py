@@ -1,7 +1,7 @@
 """RoBERTa ("A robustly optimized BERT pretraining approach", Liu et al., 2019).
 
-BERT's encoder, trained longer and on more text, by masked tokens alone: no segments, no next sentence. Its tokens are
-pairs of bytes, and positions are counted from 2 on, since the first rows of their table are kept for padding.
+BERT's encoder, pre-trained longer and on more text, by masked tokens alone: no segments, no next-sentence prediction.
+Its tokenizer is byte-level BPE, and positions start at 2, since the first rows of their table are reserved.
 
 B batch, T positions, D width.
 """
@@ -19,6 +19,6 @@ class Roberta(MaskedEncoder):
         super().__init__(config)
 
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
-        """Token + position + the one segment, normalized; the segments given mean nothing."""
+        """Token + position + the only segment, normalized; `segments` are ignored."""
         x = self.positions(self.tokens(tokens), FIRST + at) + self.segments[0]  # (B, T, D)
         return self.embedded(self.dropout(self.norm(x)))  # (B, T, D)

@@ -12,13 +12,11 @@ from typing import Any
 from heedful.models.exchange import (
     ENCODER_HARMLESS,
     ENCODER_SIZES,
-    Described,
+    PublishedConfig,
     Rule,
     Table,
     Twin,
     architecture_in,
-    both,
-    checked,
     encoder_json,
     encoder_keys,
     encoder_rules,
@@ -27,6 +25,8 @@ from heedful.models.exchange import (
     label_settings,
     labels_in,
     refuse,
+    validate_config,
+    weight_and_bias,
 )
 from heedful.models.roberta.config import FIRST, RobertaConfig
 
@@ -56,15 +56,15 @@ HEADS = {
 }
 
 
-def described(settings: Mapping[str, Any], where: Path) -> Described:
+def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings of a config.json; an invalid one is an error that names it."""
     refuse(settings, HARMLESS, where, "choose the folder of a RoBERTa as it was published")
     named = architecture_in(settings, ARCHITECTURES, where)
     pooler, words, head = ARCHITECTURES[named or "RobertaModel"]
     found = encoder_settings(settings, SIZES, where) | {"pooler": pooler, "masked_words": words}
     found["context"] -= FIRST
-    config = checked(RobertaConfig, found, encoder_keys(SIZES), where)
-    return Described(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+    config = validate_config(RobertaConfig, found, encoder_keys(SIZES), where)
+    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
 
 
 def config_json(
@@ -87,15 +87,15 @@ def table(config: RobertaConfig, head: str | None = None) -> Table:
     twins: list[Twin] = []
     spare = ["roberta.embeddings.position_ids"]
     if config.pooler:
-        rules += both("pooler.dense", pooler)
+        rules += weight_and_bias("pooler.dense", pooler)
     if config.masked_words:
-        rules += both("masked_words.dense", "lm_head.dense")
-        rules += both("masked_words.norm", "lm_head.layer_norm")
+        rules += weight_and_bias("masked_words.dense", "lm_head.dense")
+        rules += weight_and_bias("masked_words.norm", "lm_head.layer_norm")
         rules.append(Rule("masked_words.bias", ("lm_head.bias",)))
         twins.append(Twin("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"))
         twins.append(Twin("lm_head.decoder.bias", "lm_head.bias"))
     if head is not None:
-        rules += both("head", top)
+        rules += weight_and_bias("head", top)
     return Table(tuple(rules), tuple(twins), tuple(spare))
 
 
@@ -109,10 +109,10 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def as_found(told: Described, names: set[str], where: Path) -> Described:
+def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
     """The same, with the parts for which there are tensors; where the file names no head, it is inferred."""
-    config, head = told.config, told.head
-    if head is None and not told.named:
+    config, head = published.config, published.head
+    if head is None and not published.named:
         if "classifier.out_proj.weight" in names:
             head = "classifier"
         elif "classifier.weight" in names:
@@ -121,4 +121,4 @@ def as_found(told: Described, names: set[str], where: Path) -> Described:
             head = "answerer"
     pools = head in ("classifier", "regressor", "multiple_choice") or "roberta.pooler.dense.weight" in names
     words = any(name.startswith("lm_head.") for name in names)
-    return told._replace(config=config.model_copy(update={"pooler": pools, "masked_words": words}), head=head)
+    return published._replace(config=config.model_copy(update={"pooler": pools, "masked_words": words}), head=head)

@@ -1,8 +1,8 @@
 """Sequence to sequence with a recurrent decoder (Sutskever et al., 2014), without attention and with it.
 
-An encoder leaves one vector for each source token, its memory, and a summary; the decoder starts from the summary and
-writes the target token by token. Attention goes into its first layer (Bahdanau et al., 2015) or stands beside its last
-one (Luong et al., 2015).
+The encoder computes a memory, one vector per source token, and a summary; the decoder is initialized from the summary
+and generates the target token by token. The attention context is an input of its first layer (Bahdanau et al., 2015) or
+is combined with the output of its last one (Luong et al., 2015).
 
 B batch, S source positions, T target positions, E width of an embedding, H of the decoder's states, M of the memory,
 V vocabulary.
@@ -14,17 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.embedding import Tied
-from heedful.blocks.feeding import fed, in_kernels
-from heedful.blocks.layouts import Layout, Whole
+from heedful.blocks.embedding import TiedEmbedding
+from heedful.blocks.feeding import has_kernels, run_fused
+from heedful.blocks.layouts import Layout, Unpadded
 from heedful.blocks.linear import Linear
 from heedful.blocks.memory import GlobalSpan, MemoryAttention, MonotonicSpan, PredictiveSpan
 from heedful.blocks.normalizers import NORMALIZERS
-from heedful.blocks.positions import Fixed, sinusoids
-from heedful.blocks.recurrent import CELLS, Both, Layer, Stack, State
-from heedful.blocks.scores import SCORES, remembering
+from heedful.blocks.positions import FixedPositions, sinusoids
+from heedful.blocks.recurrent import CELLS, BidirectionalLayer, Layer, Stack, State
+from heedful.blocks.scores import SCORES, with_key_projection
 from heedful.blocks.state import Shared
 from heedful.blocks.taps import Tap
+from heedful.models.limits import check_length
 from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig, TransformerEncoder
 from heedful.models.transformer.config import TransformerConfig
 from heedful.models.transformer.model import encoder_block
@@ -32,23 +33,24 @@ from heedful.models.transformer.model import encoder_block
 
 @dataclass(frozen=True)
 class DecoderState:
-    """What the decoder knows: the states of its layers, its step, and the source."""
+    """The states of the decoder's layers, its step, and the source."""
 
     layers: tuple[State, ...]
     step: Tensor  # ()
-    source: Shared[Any]  # a `Source`, where there is attention
-    chosen: Tensor | None = None  # (B, T) log p of the chosen keys of hard attention, in training
+    source: Shared[Any]  # a `Source`; None without attention
+    chosen: Tensor | None = None  # (B, T) log p of the keys that hard attention sampled in training
 
 
 class RecurrentReader(nn.Module):
-    """Recurrent layers; the memory is the output of the last one, the summary its last state, in each direction."""
+    """Recurrent encoder: the memory is the output of the last layer, the summary its final hidden state."""
 
     def __init__(self, c: Seq2SeqConfig, e: RecurrentEncoder) -> None:
         super().__init__()
         widths = [c.width] + [e.hidden] * (e.layers - 1)
         both = e.directions == "both"
         layers: list[nn.Module] = [
-            Both(e.cell, width, e.hidden // 2) if both else Layer(e.cell, width, e.hidden) for width in widths
+            BidirectionalLayer(e.cell, width, e.hidden // 2) if both else Layer(e.cell, width, e.hidden)
+            for width in widths
         ]
         self.stack, self.output = Stack(layers, c.dropout), Tap()
         self.parts = CELLS[e.cell].parts  # of a state, hidden first
@@ -60,7 +62,7 @@ class RecurrentReader(nn.Module):
 
 
 class TransformerReader(nn.Module):
-    """Blocks of the Transformer; the summary is the mean of the memory."""
+    """Transformer encoder: the summary is the mean of the memory."""
 
     def __init__(self, c: Seq2SeqConfig, e: TransformerEncoder) -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class TransformerReader(nn.Module):
             width=c.width, heads=e.heads, score=e.score, normalize=e.normalize, hidden=e.hidden, norm=e.norm,
             dropout=c.dropout,
         )  # fmt: skip
-        self.positions = Fixed(sinusoids(c.context, c.width))
+        self.positions = FixedPositions(sinusoids(c.context, c.width))
         self.blocks = nn.ModuleList(encoder_block(like) for _ in range(e.layers))
         self.norm = nn.LayerNorm(c.width) if e.norm == "pre" else nn.Identity()
         self.output = Tap()
@@ -83,15 +85,15 @@ class TransformerReader(nn.Module):
         return self.output(x), summary
 
 
-def look(c: Seq2SeqConfig, a: AttentionConfig) -> MemoryAttention:
-    """The decoder's attention to the memory, as the config describes it."""
+def memory_attention(c: Seq2SeqConfig, a: AttentionConfig) -> MemoryAttention:
+    """The decoder's attention to the memory."""
     span: GlobalSpan | MonotonicSpan | PredictiveSpan = GlobalSpan()
     if a.span.kind == "monotonic":
         span = MonotonicSpan(a.span.window)
     elif a.span.kind == "predictive":
         span = PredictiveSpan(c.hidden, a.span.window)
     score = SCORES[a.score](c.hidden, c.encoder.memory(c.width), c.context)
-    return MemoryAttention(remembering(score), span, NORMALIZERS[a.normalize], hard=a.choice == "hard")
+    return MemoryAttention(with_key_projection(score), span, NORMALIZERS[a.normalize], hard=a.choice == "hard")
 
 
 def decoder_layers(c: Seq2SeqConfig, width: int) -> Stack:
@@ -100,8 +102,8 @@ def decoder_layers(c: Seq2SeqConfig, width: int) -> Stack:
     return Stack(layers, c.dropout)
 
 
-class Plain(nn.Module):
-    """y_t = W h_t: all that is known of the source is in the first state."""
+class NoAttention(nn.Module):
+    """y_t = W h_t: the decoder knows the source from its initial state only (Sutskever et al., 2014)."""
 
     def __init__(self, c: Seq2SeqConfig) -> None:
         super().__init__()
@@ -117,13 +119,13 @@ class InputFeeding(nn.Module):
 
     def __init__(self, c: Seq2SeqConfig, a: AttentionConfig) -> None:
         super().__init__()
-        self.attention = look(c, a)
+        self.attention = memory_attention(c, a)
         self.stack = decoder_layers(c, c.encoder.memory(c.width) + c.width)
         self.out = Linear(c.hidden, c.width)
 
     def forward(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        if in_kernels(self.attention, self.stack, x, state.source.value):
-            h, layers = fed(self.attention, self.stack, x, state.layers, state.source.value)  # (B, T, H)
+        if has_kernels(self.attention, self.stack, x, state.source.value):
+            h, layers = run_fused(self.attention, self.stack, x, state.layers, state.source.value)  # (B, T, H)
             return self.out(h), replace(state, layers=layers)
         layers, outputs, chosen = state.layers, [], []
         for t in range(x.shape[1]):
@@ -137,11 +139,11 @@ class InputFeeding(nn.Module):
 
 
 class OutputJoining(nn.Module):
-    """y_t = tanh(W [h_t; context_t]), where the query is h_t: all steps attend at once (Luong et al., 2015)."""
+    """y_t = tanh(W [h_t; context_t]), where the query is h_t, for all steps at once (Luong et al., 2015)."""
 
     def __init__(self, c: Seq2SeqConfig, a: AttentionConfig) -> None:
         super().__init__()
-        self.attention = look(c, a)
+        self.attention = memory_attention(c, a)
         self.stack = decoder_layers(c, c.width)
         self.out = Linear(c.hidden + c.encoder.memory(c.width), c.width)
 
@@ -156,13 +158,13 @@ class OutputJoining(nn.Module):
 class Seq2Seq(nn.Module):
     """source (B, S), target (B, T) -> logits (B, T, V)."""
 
-    alignment = "decoder.attention.weights"  # the tap of the attention weights over the source
+    alignment = "decoder.attention.weights"  # tap of the attention weights over the source
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
-        self.tokens = Tied(c.vocab, c.width)
+        self.tokens = TiedEmbedding(c.vocab, c.width)
         self.dropout = nn.Dropout(c.dropout)
         if isinstance(c.encoder, TransformerEncoder):
             self.encoder: nn.Module = TransformerReader(c, c.encoder)
@@ -172,40 +174,39 @@ class Seq2Seq(nn.Module):
         self.looks_ahead = c.attention is not None and c.attention.feed == "input"
         self.begin = Linear(c.encoder.memory(c.width), c.layers * self.parts * c.hidden)
         if c.attention is None:
-            self.decoder: Any = Plain(c)
+            self.decoder: Any = NoAttention(c)
         else:
             self.decoder = (InputFeeding if c.attention.feed == "input" else OutputJoining)(c, c.attention)
 
     def start(self, source: Tensor, layout: Layout | None = None) -> DecoderState:
-        """Read the source: the decoder's state before its first token."""
-        layout = layout or Whole(source)
-        longest = layout.longest_within(self.config.context)
+        """Encode the source: the decoder's state before its first token."""
+        layout = layout or Unpadded(source)
+        longest = layout.max_length(self.config.context)
         if longest == 0:
-            raise ValueError("there is nothing to read: the source has no tokens")
-        if longest > self.config.context:
-            raise ValueError(f"{longest} tokens, but the model's context is {self.config.context}")
+            raise ValueError("the source is empty: it has no tokens")
+        check_length(longest, self.config.context)
         memory, summary = self.encoder(self.dropout(self.tokens(source)), layout)  # memory (B, S, M)
         states = torch.tanh(self.begin(summary)).unflatten(-1, (self.config.layers, self.parts, -1))
         layers = tuple(tuple(layer.unbind(1)) for layer in states.unbind(1))
         real = torch.ones_like(source, dtype=torch.bool) if layout.real is None else layout.real
-        shown = self.decoder.attention.remember(memory, real, layout.at) if self.config.attention is not None else None
-        return DecoderState(layers, torch.zeros((), dtype=torch.long, device=source.device), Shared(shown))
+        attended = None if self.config.attention is None else self.decoder.attention.prepare(memory, real, layout.at)
+        return DecoderState(layers, torch.zeros((), dtype=torch.long, device=source.device), Shared(attended))
 
     def features(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """What the next T target tokens are predicted from (B, T, E), and the state after them."""
+        """The decoder's output (B, T, E) for the next T target tokens, and the state after them."""
         if target.shape[1] == 0:
-            raise ValueError("there is nothing to decode: the target has no tokens")
+            raise ValueError("the target is empty: it has no tokens")
         y, after = self.decoder(self.dropout(self.tokens(target)), state)  # (B, T, E)
         return self.dropout(y), replace(after, step=state.step + target.shape[1])
 
     def read(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> Tensor:
-        """The same (B, T, E) for whole targets at once: teacher forcing."""
+        """The decoder's output (B, T, E) for whole targets, as in training with teacher forcing."""
         return self.features(target, self.start(source, layout))[0]
 
-    def explore(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
-        """The same for hard attention, and log p (B, T) of its choices."""
+    def read_sampled(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
+        """The same with hard attention, and log p (B, T) of the sampled source positions."""
         x, state = self.features(target, self.start(source, layout))  # (B, T, E)
-        assert state.chosen is not None, "only hard attention chooses"
+        assert state.chosen is not None, "only hard attention samples"
         return x, state.chosen
 
     def forward(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:

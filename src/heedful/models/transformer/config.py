@@ -14,7 +14,7 @@ from heedful.models.sizes import (
     attention_parameters,
     block_parameters,
     check_positions,
-    in_kernels,
+    has_kernel,
     share_width,
 )
 
@@ -57,7 +57,7 @@ class TransformerConfig(ModelConfig):
     @property
     def packs(self) -> bool:
         """Whether it can read sequences packed end to end in one row."""
-        return in_kernels(self.score, self.normalize)
+        return has_kernel(self.score, self.normalize)
 
     def parameters(self, vocab: int) -> int:
         """The number of parameters, the embedding counted once, since encoder, decoder and output share it."""

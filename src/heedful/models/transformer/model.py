@@ -12,27 +12,28 @@ from typing import Any
 from torch import Tensor, nn
 
 from heedful.blocks.attention import KV, MultiHead
-from heedful.blocks.embedding import Tied
+from heedful.blocks.embedding import TiedEmbedding
 from heedful.blocks.encoder import EncoderBlock
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
-from heedful.blocks.layouts import Layout, Whole
-from heedful.blocks.masks import Bias, Visible, alibi
+from heedful.blocks.layouts import Layout, Unpadded
+from heedful.blocks.masks import AnyMask, Bias, alibi
 from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm, PreNorm
-from heedful.blocks.positions import Absent, Fixed, Learned, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.positions import FixedPositions, LearnedPositions, NoPositions, Rotary, sinusoid_halves, sinusoids
 from heedful.blocks.scores import head_score
-from heedful.blocks.state import Past, Shared, Slot
+from heedful.blocks.state import LayerCache, Past, Shared
 from heedful.blocks.taps import Tap
+from heedful.models.limits import check_length
 from heedful.models.transformer.config import TransformerConfig
 
 
 @dataclass(frozen=True)
 class DecoderState:
-    """What the decoder knows: its own past, and the source, projected once for each block."""
+    """The decoder's cache of its own keys and values, and those of the source, projected once for each block."""
 
     past: Past
     memory: Shared[tuple[KV, ...]]
-    source: Shared[Visible]  # what of the source may be seen
+    source: Shared[AnyMask]  # mask of the source positions
 
 
 def add_norm(c: TransformerConfig) -> PostNorm | PreNorm:
@@ -54,7 +55,7 @@ def encoder_block(c: TransformerConfig) -> EncoderBlock:
 
 
 class DecoderBlock(nn.Module):
-    """Masked self-attention, attention to the memory, then a dense layer; add & norm around each."""
+    """Masked self-attention, cross-attention to the source, a feed-forward layer; add & norm around each."""
 
     def __init__(self, c: TransformerConfig) -> None:
         super().__init__()
@@ -65,12 +66,12 @@ class DecoderBlock(nn.Module):
         self.output = Tap()
 
     def forward(
-        self, x: Tensor, past: Slot, memory: KV, mask: Visible, source: Visible, bias: Bias | None, at: Tensor
+        self, x: Tensor, cache: LayerCache, memory: KV, mask: AnyMask, source: AnyMask, bias: Bias | None, at: Tensor
     ) -> Tensor:
-        def look_back(x: Tensor) -> Tensor:
-            return self.attention(x, past.append(self.attention.remember(x, at)), mask, bias, at)  # (B, T, D)
+        def self_attend(x: Tensor) -> Tensor:
+            return self.attention(x, cache.append(self.attention.keys_values(x, at)), mask, bias, at)  # (B, T, D)
 
-        x = self.add1(x, look_back)  # (B, T, D)
+        x = self.add1(x, self_attend)  # (B, T, D)
         x = self.add2(x, lambda x: self.cross(x, memory, source))  # (B, T, D)
         return self.output(self.add3(x, self.mlp))  # (B, T, D)
 
@@ -78,20 +79,20 @@ class DecoderBlock(nn.Module):
 class Transformer(nn.Module):
     """source (B, S), target (B, T) -> logits (B, T, V)."""
 
-    alignment = "decoder.*.cross.weights"  # the taps of the attention weights over the source
-    lens_taps = "decoder.*.output"  # the taps whose values `lens` takes
+    alignment = "decoder.*.cross.weights"  # taps of the attention weights over the source
+    lens_taps = "decoder.*.output"  # taps whose values `lens` takes
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
-        self.tokens = Tied(c.vocab, c.width)
+        self.tokens = TiedEmbedding(c.vocab, c.width)
         positions: dict[str, Callable[[], nn.Module]] = {
-            "sinusoid": lambda: Fixed(sinusoids(c.context, c.width)),
-            "sinusoid_halves": lambda: Fixed(sinusoid_halves(c.context, c.width)),
-            "learned": lambda: Learned(c.context, c.width),
+            "sinusoid": lambda: FixedPositions(sinusoids(c.context, c.width)),
+            "sinusoid_halves": lambda: FixedPositions(sinusoid_halves(c.context, c.width)),
+            "learned": lambda: LearnedPositions(c.context, c.width),
         }
-        self.positions = positions.get(c.positions, Absent)()
+        self.positions = positions.get(c.positions, NoPositions)()
         self.dropout = nn.Dropout(c.dropout)
         self.encoder = nn.ModuleList(encoder_block(c) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_layers))
@@ -108,30 +109,30 @@ class Transformer(nn.Module):
         return self.norms[0](x)
 
     def start(self, source: Tensor, layout: Layout | None = None) -> DecoderState:
-        """Read the source: the decoder's state before its first token."""
-        layout = layout or Whole(source)
-        self.fits(layout.longest_within(self.config.context))
+        """Encode the source: the decoder's state before its first token."""
+        layout = layout or Unpadded(source)
+        check_length(layout.max_length(self.config.context), self.config.context)
         memory = self.encode(source, layout)  # (B, S, D)
         blocks: Any = self.decoder  # a ModuleList does not know the type of its blocks
         return DecoderState(
             layout.past(len(blocks)),
-            Shared(tuple(block.cross.remember(memory) for block in blocks)),
+            Shared(tuple(block.cross.keys_values(memory) for block in blocks)),
             Shared(layout.cross),
         )
 
     def features(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """The decoder's last layer (B, T, D) for the next T target tokens, and the state after them."""
         past, count = state.past, target.shape[1]
-        self.fits(past.reach(count))
-        at, mask, slots = past.positions(count, target.device), past.visible(count), past.slots(count)
+        check_length(past.max_length(count), self.config.context)
+        at, mask, caches = past.positions(count, target.device), past.attention_mask(count), past.layer_caches(count)
         bias = alibi(self.config.heads, past.length) if self.config.positions == "alibi" else None
         x = self.embed(target, at)  # (B, T, D)
-        for block, slot, memory in zip(self.decoder, slots, state.memory.value, strict=True):
-            x = block(x, slot, memory, mask, state.source.value, bias, at)  # (B, T, D)
-        return self.norms[1](x), DecoderState(past.after(slots), state.memory, state.source)
+        for block, cache, memory in zip(self.decoder, caches, state.memory.value, strict=True):
+            x = block(x, cache, memory, mask, state.source.value, bias, at)  # (B, T, D)
+        return self.norms[1](x), DecoderState(past.after(caches), state.memory, state.source)
 
     def read(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> Tensor:
-        """The decoder's last layer (B, T, D) for whole targets at once: teacher forcing."""
+        """The decoder's last layer (B, T, D) for whole targets, as in training with teacher forcing."""
         return self.features(target, self.start(source, layout))[0]
 
     def forward(self, target: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
@@ -139,9 +140,5 @@ class Transformer(nn.Module):
         return self.tokens.logits(x), state  # (B, T, V)
 
     def lens(self, x: Tensor) -> Tensor:
-        """The logits (B, T, V) that a decoder block's output (B, T, D) would give if no other followed."""
+        """Logit lens: the logits (B, T, V) if a decoder block's output (B, T, D) were that of the last block."""
         return self.tokens.logits(self.norms[1](x))  # (B, T, V)
-
-    def fits(self, length: int) -> None:
-        if length > self.config.context:
-            raise ValueError(f"{length} tokens, but the model's context is {self.config.context}")

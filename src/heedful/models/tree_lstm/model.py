@@ -1,9 +1,9 @@
-"""Tree-LSTM (Tai, Socher and Manning, 2015): an LSTM whose steps are the nodes of a tree, from the leaves to the root.
+"""Tree-LSTM (Tai, Socher and Manning, 2015): an LSTM over the nodes of a tree, from the leaves to the root.
 
-A node reads the states of its children, with a forget gate for each, and its own word if it has one. In a chain, where
-every node has one child, it is the LSTM. All trees of a batch are computed together, a level at a time.
+A node reads the states of its children, with a forget gate for each, and its own word if it has one. On a chain it is
+the ordinary LSTM. All trees of a batch are computed together, level by level.
 
-N nodes, L leaves, I inner nodes, M children, K places for children, W nodes with a word, H hidden width, C classes.
+N nodes, L leaves, I inner nodes, M children, K arity, W nodes with a word, H hidden width, C classes.
 """
 
 from collections.abc import Sequence
@@ -13,28 +13,28 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.gates import Gates
-from heedful.blocks.graphs import Merging
+from heedful.blocks.graphs import ChildSumCell
 from heedful.blocks.linear import Linear
 from heedful.blocks.taps import Tap
 from heedful.models.tree_lstm.config import TreeLSTMConfig
 
 
 class Forest(Protocol):
-    """Trees side by side, all roots on one level: all leaves, then all inner nodes, the deepest level first."""
+    """A batch of trees, all roots on one level: all leaves, then all inner nodes, the deepest level first."""
 
     words: Tensor  # (W,) of all leaves, then of the inner nodes that have a word
-    inner: Tensor  # (W - L,) which of the inner nodes these are
-    parents: Tensor  # level by level, of inner nodes and then leaves: the parent's index among those one level up
-    places: Tensor  # and which of its children each is
-    leaf_counts: Sequence[int]  # of each level
+    inner: Tensor  # (W - L,) the inner nodes that have a word
+    parents: Tensor  # the parent's index one level up; level by level, inner nodes before leaves
+    places: Tensor  # the index of each node among its siblings
+    leaf_counts: Sequence[int]  # per level
     inner_counts: Sequence[int]
-    widest: int  # no node has more children
+    widest: int  # the largest number of children of a node
 
 
 class Nary(nn.Module):
     """i, g, o and each f_k from x and all h_k; c = i * g + sum f_k * c_k and h = o * tanh(c).
 
-    The cell for children in order: each child k has weights of its own, and a missing child is a state of zeros.
+    For ordered children: child k has its own weights, and a missing child has a state of zeros.
     """
 
     def __init__(self, width: int, hidden: int, arity: int) -> None:
@@ -47,7 +47,7 @@ class Nary(nn.Module):
         nn.init.ones_(self.x.bias.data[3 * hidden :])
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor, to: Tensor) -> tuple[Tensor, Tensor]:
-        """x (N, 4 H), what the words give to the gates; h and c (M, H) of the children, and `to` (M,), their places."""
+        """x (N, 4 H) are the words after projection; h, c (M, H) the children's states; `to` (M,) their slots."""
         K, H = self.arity, h.shape[1]
         igo, f = x.split([3 * H, H], -1)
         if not len(to):
@@ -59,23 +59,23 @@ class Nary(nn.Module):
 
 
 class TreeLSTM(nn.Module):
-    """A batch of trees -> logits (N, C), a row for each node."""
+    """A batch of trees -> logits (N, C), one row per node."""
 
     def __init__(self, config: TreeLSTMConfig) -> None:
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the list of words"
         self.tokens = nn.Embedding(c.vocab, c.width)
-        nn.init.normal_(self.tokens.weight, std=0.3)  # about as long as the vectors of GloVe
+        nn.init.normal_(self.tokens.weight, std=0.3)  # about the norm of GloVe vectors
         self.inputs, self.outputs = nn.Dropout(c.input_dropout), nn.Dropout(c.dropout)
-        self.cell = Nary(c.width, c.hidden, c.arity) if c.form == "nary" else Merging(c.width, c.hidden)
+        self.cell = Nary(c.width, c.hidden, c.arity) if c.form == "nary" else ChildSumCell(c.width, c.hidden)
         self.out = Linear(c.hidden, c.classes)
 
     def forward(self, batch: Forest) -> Tensor:
         return self.out(self.outputs(self.states(batch)))  # (N, C)
 
     def states(self, batch: Forest) -> Tensor:
-        """The state h of each node: of all leaves at once, then of the inner nodes, a level at a time."""
+        """The hidden state of each node: of all leaves at once, then of the inner nodes, level by level."""
         bias, count = self.cell.x.bias, sum(batch.leaf_counts)
         assert bias is not None
         words = self.cell.x(self.inputs(self.tokens(batch.words)))  # (W, 4 * H)
@@ -84,7 +84,7 @@ class TreeLSTM(nn.Module):
         nothing = words.new_zeros(0, self.config.hidden)  # (0, H)
         h, c = self.cell(words[:count], nothing, nothing, batch.words[:0])  # (L, H)
         leaves = list(zip(h.split(batch.leaf_counts), c.split(batch.leaf_counts), strict=True))
-        states, below = [h], leaves[0]  # on the deepest level are leaves only
+        states, below = [h], leaves[0]  # the deepest level has leaves only
         for x, leaf, to in zip(inner.split(batch.inner_counts[1:]), leaves[1:], self.targets(batch), strict=True):
             h, c = self.cell(x, *below, to)
             states.append(h)
@@ -92,20 +92,20 @@ class TreeLSTM(nn.Module):
         return torch.cat(states)  # (N, H)
 
     def targets(self, batch: Forest) -> Sequence[Tensor]:
-        """For each level but the deepest, where the cell puts the states of the level below."""
+        """For each level but the deepest, the slots of the children's states in the cell."""
         to = batch.parents
         if self.config.form == "nary":
-            self.fits(batch.widest)
+            self.check_arity(batch.widest)
             to = to * self.config.arity + batch.places
         return to.split([inner + leaf for inner, leaf in zip(batch.inner_counts, batch.leaf_counts, strict=True)][:-1])
 
-    def fits(self, widest: int) -> None:
+    def check_arity(self, widest: int) -> None:
         if widest > self.config.arity:
             raise ValueError(f"a node has {widest} children, but the model's arity is {self.config.arity}")
 
 
 def one_by_one(model: TreeLSTM, words: Sequence[int | None], children: Sequence[Sequence[int]]) -> Tensor:
-    """The states of one tree, node by node, children first: the definition."""
+    """The hidden states of one tree, node by node, children first: the definition that tests compare with."""
     assert model.cell.x.bias is not None
     states: list[tuple[Tensor, Tensor]] = []
     nothing = model.out.weight.new_zeros(0, model.config.hidden)  # (0, H)

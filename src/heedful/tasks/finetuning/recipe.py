@@ -125,7 +125,7 @@ class Finetuning(Recipe):
         if type(other) is not type(self) or other.start != self.start:
             return self
         known = dict(other.model)
-        model = self.model.model_copy(update={name: known[name] for name in self.model.lacking})
+        model = self.model.model_copy(update={name: known[name] for name in self.model.missing})
         return self.model_copy(update={"model": model})
 
     def problems(self) -> list[UserError]:

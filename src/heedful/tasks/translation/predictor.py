@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.layouts import Layout, Packed, Padded
+from heedful.blocks.layouts import Layout, PackedPairs, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
 from heedful.blocks.taps import taps, watch, watched
 from heedful.data.formats.sources import Jsonl, Pair, Tsv
@@ -43,14 +43,16 @@ class Exploring(Protocol):
     tokens: Any
     looks_ahead: bool  # whether a choice has part in later tokens too
 
-    def explore(self, source: Tensor, target: Tensor, layout: Layout | None = None, /) -> tuple[Tensor, Tensor]: ...
+    def read_sampled(
+        self, source: Tensor, target: Tensor, layout: Layout | None = None, /
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 def translation_loss(model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0) -> Loss:
     """Cross-entropy of every target token given the source and the target tokens before it."""
     if isinstance(batch, PackedBatch):
         source, target = batch.source.shape[1], batch.target.shape[1]
-        layout: Layout = Packed.of(batch.source_lengths, batch.target_lengths, source, target, batch.longest)
+        layout: Layout = PackedPairs.of(batch.source_lengths, batch.target_lengths, source, target, batch.longest)
         given, wanted = batch.target, batch.labels
     else:
         layout = Padded(batch.source_real, gaps=False)
@@ -69,7 +71,7 @@ def reinforced_translation_loss(model: Exploring, batch: PairBatch, label_smooth
     other sentences at that place, which does not depend on the choice, so that the gradient is right on average.
     """
     given, wanted = batch.target[:, :-1], batch.target[:, 1:]
-    x, chosen = model.explore(batch.source, given, Padded(batch.source_real, gaps=False))  # (B, T, D), (B, T)
+    x, chosen = model.read_sampled(batch.source, given, Padded(batch.source_real, gaps=False))  # (B, T, D), (B, T)
     loss = projected_cross_entropy(
         x.flatten(0, 1), model.tokens.weight, wanted.flatten(), label_smoothing, ignore=TrainedTokenizer.pad
     )

@@ -14,7 +14,7 @@ from heedful.training.checkpoint.folder import Checkpoint, checkpoint_at, newest
 from heedful.training.checkpoint.ties import name_in, parts, require_contents, require_made_with, require_of_run
 from heedful.training.checkpoint.weights import average
 from heedful.training.configs import TrainConfig
-from heedful.training.loop import Counters, averaged
+from heedful.training.loop import Counters, steps_to_average
 
 
 class Chosen(NamedTuple):
@@ -68,7 +68,7 @@ def _steps(which: str, last: Checkpoint, train: TrainConfig) -> tuple[list[int],
                 "this run averages no checkpoints", where="train.average", found="1",
                 todo="choose best, last or a step; a recipe with train.average: 5, say, keeps enough of them",
             )  # fmt: skip
-        return averaged(train, counters, counters.step), "it is averaged with others"
+        return steps_to_average(train, counters, counters.step), "it is averaged with others"
     if not counters.best:
         raise UserError(
             "no checkpoint of this run has been scored yet", where=str(last.path.parent),

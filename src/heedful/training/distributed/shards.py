@@ -25,7 +25,7 @@ def local(tensor: Tensor) -> Tensor:
     return sharded.to_local() if is_sharded(tensor) else tensor
 
 
-def cut_like(tensor: Tensor, other: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
     """A whole tensor cut into shards as another of its shape is, with no word between the processes."""
     if not is_sharded(other) or tensor.shape != other.shape:
         return tensor
