@@ -35,10 +35,10 @@ from heedful.training.loop import (
     Saved,
     Step,
     choose_device,
+    epochs_to_steps,
     first_batch_of,
     fit,
     half_precision,
-    epochs_to_steps,
 )
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 from heedful.training.seeds import reseed
