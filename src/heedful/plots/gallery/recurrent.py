@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from heedful.blocks.recurrent import unrolled
+from heedful.blocks.recurrent import unroll
 from heedful.blocks.taps import watch
 from heedful.lectures import Progress, recall
 from heedful.lectures.learning import learn
@@ -26,7 +26,7 @@ def gate_values(net: recall.LastState, tokens: Tensor) -> dict[str, Tensor]:
     cell, hidden = net.layer.cell, net.out.weight.shape[1]
     state = (torch.zeros(1, hidden), torch.zeros(1, hidden))
     with torch.no_grad(), watch(cell) as seen:
-        unrolled(cell, net.tokens(tokens[None]), state)
+        unroll(cell, net.tokens(tokens[None]), state)
     return {gate: torch.cat(seen.all[gate]) for gate in GATES}
 
 
