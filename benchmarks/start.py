@@ -17,7 +17,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "start.json"
 BARE = ["-c", "import pydantic, rich.console, typer, yaml"]
-VERBS = [["--help"], ["--version"], ["show", "numbers"], ["check", "numbers"], ["schema"], ["recipes"], ["claims"]]
+VERBS = [
+    ["--help"],
+    ["--version"],
+    ["show", "numbers"],
+    ["check", "numbers"],
+    ["schema"],
+    ["recipes"],
+    ["claims"],
+    ["lectures"],
+]
 TURNS = 9
 MOST = 4.0
 

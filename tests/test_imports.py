@@ -210,6 +210,7 @@ LIGHT = [
     ("runs",),
 ]
 LIGHT += [("train", "--help"), ("translate", "--help"), ("demo", "--help"), ("claims",), ("figure",)]
+LIGHT += [("lectures",), ("lectures", "bert", "--json")]
 
 
 @pytest.mark.parametrize("words", LIGHT, ids=" ".join)
