@@ -76,7 +76,7 @@ def test_json_has_the_probability_of_every_label(run: Path, heedful: Run) -> Non
 
 def test_pairs_are_two_arguments_or_a_line_with_a_tab(run: Path, heedful: Run) -> None:
     given = heedful("classify", run, "--pair", "four", "five", "six", "one", "--json")[1]
-    assert [(told["text"], told["pair"]) for told in map(json.loads, given.splitlines())] == [
+    assert [(output["text"], output["pair"]) for output in map(json.loads, given.splitlines())] == [
         ("four", "five"), ("six", "one"),
     ]  # fmt: skip
     assert heedful("classify", run, "-", "--pair", "--json", stdin=b"four\tfive\nsix\tone\n")[1] == given

@@ -279,9 +279,9 @@ def test_eval_reproduces_the_test_scores(run: Path, heedful: Run) -> None:
     stored = json.loads((run / "results.json").read_text())
     code, out, _ = heedful("eval", run, "--json")
     assert code == 0
-    told = json.loads(out)
-    assert told["scores"] == stored["scores"]
-    assert told["loss"] == stored["loss"]
+    printed = json.loads(out)
+    assert printed["scores"] == stored["scores"]
+    assert printed["loss"] == stored["loss"]
     code, out, _ = heedful("eval", run, "--split", "valid", "--beams", 2)
     assert code == 0
     assert out.startswith("valid: loss ")
@@ -306,15 +306,15 @@ def test_translate_as_json_with_alignment(run: Path, heedful: Run) -> None:
     code, out, _ = heedful("translate", run, "one hundred", "two", "--json", "--top", 3, "--align")
     assert code == 0
     for line, source in zip(out.splitlines(), ["one hundred", "two"], strict=True):
-        told = json.loads(line)
-        assert told["source"] == source
-        assert set(told) == {"source", "translations", "alignment"}
-        scores = [one["score"] for one in told["translations"]]
+        printed = json.loads(line)
+        assert printed["source"] == source
+        assert set(printed) == {"source", "translations", "alignment"}
+        scores = [one["score"] for one in printed["translations"]]
         assert scores == sorted(scores, reverse=True)
         assert len(scores) == 3
-        rows = told["alignment"]["weights"]
-        assert len(rows) == len(told["alignment"]["target"])
-        assert all(abs(sum(row) - 1) < 1e-3 and len(row) == len(told["alignment"]["source"]) for row in rows)
+        rows = printed["alignment"]["weights"]
+        assert len(rows) == len(printed["alignment"]["target"])
+        assert all(abs(sum(row) - 1) < 1e-3 and len(row) == len(printed["alignment"]["source"]) for row in rows)
 
 
 def test_translate_shows_and_draws_an_alignment(run: Path, heedful: Run, tmp_path: Path) -> None:
@@ -544,10 +544,10 @@ def test_generate_continues_prompts(written: Path, heedful: Run) -> None:
     assert heedful("generate", written, "Shall I", "Thou", "--length", 30, "--seed", 3)[1] == out
     assert heedful("generate", written, "Shall I", "Thou", "--length", 30, "--seed", 4)[1] != out
     code, out, _ = heedful("generate", written, "a\nb", "--json", "--top-k", 1)
-    told = json.loads(out)
-    assert told["text"] == "a\nb" + told["added"]
-    assert len(told["added"]) == 40  # as long as the recipe says
-    assert told == json.loads(heedful("generate", written, "a\nb", "--json", "--top-k", 1, "--seed", 9)[1])
+    printed = json.loads(out)
+    assert printed["text"] == "a\nb" + printed["added"]
+    assert len(printed["added"]) == 40  # as long as the recipe says
+    assert printed == json.loads(heedful("generate", written, "a\nb", "--json", "--top-k", 1, "--seed", 9)[1])
     code, out, _ = heedful("generate", written, "--length", 5, stdin=b"")
     assert code == 0
     assert len(out) == 6
@@ -556,13 +556,13 @@ def test_generate_continues_prompts(written: Path, heedful: Run) -> None:
 def test_generate_continues_lines_of_stdin(written: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts, words = ["Shall I", "", "Thou", "to a", "lovely"], ("--json", "--length", 8, "--seed", 3)
     given = [json.loads(line) for line in heedful("generate", written, *prompts, *words)[1].splitlines()]
-    assert [told["prompt"] for told in given] == prompts
+    assert [printed["prompt"] for printed in given] == prompts
     monkeypatch.setattr("heedful.cli.generate.TOGETHER", 2)
     for dash in (["-"], []):
         code, out, err = heedful("generate", written, *dash, *words, stdin="\n".join(prompts).encode())
         assert (code, err) == (0, "")
-        told = [json.loads(line) for line in out.splitlines()]
-        assert [(one["prompt"], one["added"]) for one in told] == [(one["prompt"], one["added"]) for one in given]
+        printed = [json.loads(line) for line in out.splitlines()]
+        assert [(one["prompt"], one["added"]) for one in printed] == [(one["prompt"], one["added"]) for one in given]
     assert heedful("generate", written, "-", stdin=b"")[:2] == (0, "")
     code, out, err = heedful("generate", written, "-", *words, stdin=b"Shall I\nTh\xff\n")
     assert (code, len(out.splitlines())) == (2, 1)
@@ -574,9 +574,9 @@ def test_eval_reproduces_the_scores_of_a_language_model(written: Path, heedful: 
     stored = json.loads((written / "results.json").read_text())
     code, out, _ = heedful("eval", written, "--json")
     assert code == 0
-    told = json.loads(out)
-    assert told["scores"] == stored["scores"]
-    assert "beams" not in told
+    printed = json.loads(out)
+    assert printed["scores"] == stored["scores"]
+    assert "beams" not in printed
     code, _, err = heedful("eval", written, "--beams", 4)
     assert code == 2
     assert "without a beam search" in err

@@ -61,10 +61,10 @@ def test_streamed_text_equals_json_output(gpt: Path, heedful: Run) -> None:
         words = ("generate", gpt, "The child", "--length", 12, *options)
         code, out, err = heedful(*words)
         assert (code, err) == (0, "")
-        told = json.loads(heedful(*words, "--json")[1])
-        assert out == told["text"] + "\n"
-        assert told["prompt"] + told["added"] == told["text"]
-        assert told["tokens"] == 12 or told["ended"]
+        output = json.loads(heedful(*words, "--json")[1])
+        assert out == output["text"] + "\n"
+        assert output["prompt"] + output["added"] == output["text"]
+        assert output["tokens"] == 12 or output["ended"]
     assert heedful("generate", gpt, "", "--length", 4)[1].endswith("\n")
 
 
@@ -72,11 +72,11 @@ def test_generation_options_equal_the_library_settings(gpt: Path, heedful: Run) 
     rules = {"repetition_penalty": 1.4, "no_repeat_ngram": 2, "min_length": 3, "length": 9}
     words = ["--repetition-penalty", 1.4, "--no-repeat-ngram", 2, "--min-length", 3, "--length", 9]
     _, out, _ = heedful("generate", gpt, "a", "b", "--samples", 2, "--seed", 7, "--json", *words)
-    told = [json.loads(line) for line in out.splitlines()]
-    wanted = library.load(gpt).generate(["a", "b"], samples=2, seed=7, **rules)
-    assert [(one["text"], one["log_probability"]) for one in told] == [(w.text, w.log_probability) for w in wanted]
+    output = [json.loads(line) for line in out.splitlines()]
+    expected = library.load(gpt).generate(["a", "b"], samples=2, seed=7, **rules)
+    assert [(one["text"], one["log_probability"]) for one in output] == [(w.text, w.log_probability) for w in expected]
     one = json.loads(heedful("generate", gpt, "a", "--seed", 7, "--json", *words)[1])
-    assert one["text"] == told[0]["text"]
+    assert one["text"] == output[0]["text"]
     assert "".join(library.load(gpt).stream("a", seed=7, **rules)) == one["added"]
 
 

@@ -41,9 +41,9 @@ def test_light_commands_run_without_torch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     assert main(monkeypatch, *words) == 0
-    told = capsys.readouterr()
-    assert told.out
-    assert told.err == ""
+    output = capsys.readouterr()
+    assert output.out
+    assert output.err == ""
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,8 +136,8 @@ def test_only_autoencoders_have_a_layer_table(
 def test_logged_epochs_become_sparser() -> None:
     from heedful.cli.display import is_round
 
-    told = [epoch for epoch in range(1, 1001) if is_round(epoch)]
-    assert told == [*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100)]
+    logged = [epoch for epoch in range(1, 1001) if is_round(epoch)]
+    assert logged == [*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100)]
 
 
 def test_generation_settings_are_options_with_the_same_bounds() -> None:

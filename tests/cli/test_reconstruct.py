@@ -102,10 +102,10 @@ def test_several_runs_and_pca_are_columns_of_one_figure(
     columns = drawn[0]
     assert [column.title for column in columns] == ["input", "PCA-10", "plain", "noisy\nnoisy", "noisy\nrestored"]
     assert {column.images.shape for column in columns} == {(3, 1, 8, 8)}
-    told = json.loads(out)
-    assert told["mse"].keys() == {"PCA-10", "plain", "noisy noisy", "noisy restored"}
-    assert all(len(errors) == 3 for errors in told["each"].values())
-    assert told["mse"]["PCA-10"] == pytest.approx(np.mean(told["each"]["PCA-10"]), rel=1e-4)
+    printed = json.loads(out)
+    assert printed["mse"].keys() == {"PCA-10", "plain", "noisy noisy", "noisy restored"}
+    assert all(len(errors) == 3 for errors in printed["each"].values())
+    assert printed["mse"]["PCA-10"] == pytest.approx(np.mean(printed["each"]["PCA-10"]), rel=1e-4)
     assert Path("grid.svg").read_text().startswith("<?xml")
     noisy = autoencoder(runs["noisy"])
     np.testing.assert_array_equal(columns[4].images, noisy.reconstruct(columns[3].images))
@@ -266,7 +266,7 @@ def test_encode_without_labels_writes_codes_only(heedful: Run, runs: dict[str, P
 
 # ------------------------------------------------------------------ what is refused
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("reconstruct", "{plain}", "-o", "grid.jpg"), "a name that ends in .png, .svg or .pdf"),
         (("reconstruct", "{plain}", "-o", "no/grid.png"), "there is no such folder"),
@@ -288,7 +288,7 @@ def test_encode_without_labels_writes_codes_only(heedful: Run, runs: dict[str, P
     ],
 )
 def test_errors_have_no_traceback(
-    words: tuple[str, ...], told: str, heedful: Run, runs: dict[str, Path], tmp_path: Path
+    words: tuple[str, ...], message: str, heedful: Run, runs: dict[str, Path], tmp_path: Path
 ) -> None:
     Image.new("L", (9, 8)).save("wide.png")
     np.save("wide.npy", np.zeros((2, 8, 9), np.uint8))
@@ -300,7 +300,7 @@ def test_errors_have_no_traceback(
     before = sorted(path.name for path in tmp_path.iterdir())
     code, out, err = heedful(*(word.format(**runs) for word in words))
     assert (code, out) == (2, "")
-    assert err.startswith("error: ") and told in err
+    assert err.startswith("error: ") and message in err
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 

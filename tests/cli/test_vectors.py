@@ -34,9 +34,9 @@ def test_word2vec_trains_and_writes_vectors(
     (tmp_path / "text.txt").write_text("one two three four five\n" * 50)
     words = ["word2vec", str(tmp_path / "text.txt"), "--width", "8", "--epochs", "2", "-o"]
     assert main(monkeypatch, *words, str(tmp_path / "a.bin")) == 0
-    told = capsys.readouterr()
-    assert "wrote 5 vectors of dimension 8" in told.out
-    assert "250 words of text, vocabulary of 5" in told.err
+    output = capsys.readouterr()
+    assert "wrote 5 vectors of dimension 8" in output.out
+    assert "250 words of text, vocabulary of 5" in output.err
     assert main(monkeypatch, *words, str(tmp_path / "b.bin")) == 0
     assert (tmp_path / "a.bin").read_bytes() == (tmp_path / "b.bin").read_bytes()
     assert set(load_vectors(tmp_path / "a.bin").words) == {"one", "two", "three", "four", "five"}

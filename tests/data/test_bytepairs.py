@@ -107,15 +107,15 @@ def test_transformers_reads_exported_tokenizers(tmp_path: Path) -> None:
 
     for name, text in TRAINED.files(context=64).items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    wanted = TRAINED.ids([TEXTS[0]])[0]
+    expected = TRAINED.ids([TEXTS[0]])[0]
     for theirs in (GPT2TokenizerFast.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)):
         assert theirs(TEXTS[0][:10])["input_ids"] == TRAINED.ids([TEXTS[0][:10]])[0]
-        assert plain(theirs, TEXTS[0]) == wanted
+        assert plain(theirs, TEXTS[0]) == expected
         assert (theirs.eos_token_id, theirs.bos_token_id, len(theirs)) == (TRAINED.end, TRAINED.end, TRAINED.vocab)
         assert theirs.model_max_length == 64
         assert theirs.pad_token is None
     (tmp_path / "tokenizer.json").unlink()
-    assert plain(GPT2TokenizerFast.from_pretrained(tmp_path), TEXTS[0]) == wanted
+    assert plain(GPT2TokenizerFast.from_pretrained(tmp_path), TEXTS[0]) == expected
 
 
 def test_tokenizers_written_by_transformers_are_read(tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_bpe_training_is_deterministic_and_numbered_as_gpt2() -> None:
         "print(Gpt2Tokenizer.train(Gpt2Bpe(vocab=600), texts).sha256)\n"
     )
     environment = os.environ | {"PYTHONHASHSEED": "7"}
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert told.stdout.strip() == TRAINED.sha256
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert process.stdout.strip() == TRAINED.sha256
     assert (TRAINED.vocab, TRAINED.end) == (600, 599)
     vocab = json.loads(TRAINED.files()["vocab.json"])
     assert list(vocab)[:256] == sorted(byte_letters())
@@ -380,7 +380,7 @@ def test_a_single_string_instead_of_a_list_is_refused() -> None:
 def test_corrupted_files_load_or_are_refused_by_name(tmp_path: Path) -> None:
     rng = random.Random(0)
     small = Gpt2Tokenizer.train(Gpt2Bpe(vocab=270), TEXTS[:3])
-    told = []
+    messages = []
     for _ in range(300):
         data = bytearray(small.json.encode())
         place = rng.randrange(len(data))
@@ -389,8 +389,8 @@ def test_corrupted_files_load_or_are_refused_by_name(tmp_path: Path) -> None:
         try:
             read = Gpt2Tokenizer.load(tmp_path / "tokenizer.json")
         except UserError as error:
-            told.append(str(error))
+            messages.append(str(error))
         else:
             assert read.decode(read.ids(["Grüße <|endoftext|>"])[0]) == "Grüße <|endoftext|>"
-    assert len(told) > 100
-    assert all(text.startswith(str(tmp_path / "tokenizer.json")) for text in told)
+    assert len(messages) > 100
+    assert all(text.startswith(str(tmp_path / "tokenizer.json")) for text in messages)

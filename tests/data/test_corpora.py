@@ -69,16 +69,16 @@ def test_one_changed_byte_is_detected(folder: Path, name: str) -> None:
 def test_missing_and_short_files_are_reported_without_reading(folder: Path) -> None:
     (folder / "train.ids").unlink()
     (folder / "valid.ids").write_bytes(b"1234")
-    told = "\n".join(map(str, TokenFiles(folder=str(folder)).problems()))
-    assert "train.ids" in told
-    assert "no such file" in told
-    assert "4 bytes, not" in told
+    message = "\n".join(map(str, TokenFiles(folder=str(folder)).problems()))
+    assert "train.ids" in message
+    assert "no such file" in message
+    assert "4 bytes, not" in message
     with pytest.raises(UserError, match=r"train.ids"):
         TokenFiles(folder=str(folder)).read("train")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("{", "not JSON"),
         ("[]", "no JSON object"),
@@ -86,11 +86,11 @@ def test_missing_and_short_files_are_reported_without_reading(folder: Path) -> N
         (json.dumps({"format": 1, "kind": "tokens", "vocab": 9, "splits": {}, "files": {}, "more": 1}), "more"),
     ],
 )
-def test_an_invalid_manifest_is_refused(folder: Path, text: str, told: str) -> None:
+def test_an_invalid_manifest_is_refused(folder: Path, text: str, message: str) -> None:
     (folder / "manifest.json").write_text(text)
     with pytest.raises(UserError, match=r"manifest.json") as error:
         TokenFiles(folder=str(folder)).read("train")
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_inconsistent_files_are_refused_despite_a_matching_manifest(folder: Path) -> None:

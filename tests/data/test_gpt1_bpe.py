@@ -87,10 +87,10 @@ def test_unk_in_a_text_is_ordinary_text() -> None:
 
 def test_split_long_texts_have_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = odd_strings(300)
-    wanted = [MADE.encode(text).ids for text in texts]
+    expected = [MADE.encode(text).ids for text in texts]
     monkeypatch.setattr(bytepairs, "PART", 2)
-    assert MADE.ids(texts) == wanted
-    assert [MADE.ids_of(text).tolist() for text in texts] == wanted
+    assert MADE.ids(texts) == expected
+    assert [MADE.ids_of(text).tolist() for text in texts] == expected
 
 
 @pytest.mark.parametrize("text", ["!", " ", "a", "ab ", "é"])

@@ -33,7 +33,7 @@ def test_vocab_is_the_number_of_values_and_the_hash_is_unique() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('{"image": [1, 28', "not JSON"),
         ("[1, 28, 28]", "image"),
@@ -44,12 +44,12 @@ def test_vocab_is_the_number_of_values_and_the_hash_is_unique() -> None:
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "images.json"
     path.write_text(text)
     with pytest.raises(UserError) as raised:
         ImageSpec.load(path)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert str(path) in str(raised.value)
 
 

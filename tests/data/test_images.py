@@ -130,7 +130,7 @@ def header(*sizes: int, code: int = 8) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "message", "told"),
+    ("data", "message", "detail"),
     [
         (b"", "this file is empty", "images"),
         (b"\0\0", "not an idx file", "b'\\x00\\x00' at"),
@@ -154,15 +154,15 @@ def header(*sizes: int, code: int = 8) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "file",
 )  # fmt: skip
-def test_invalid_idx_files_are_refused(tmp_path: Path, data: bytes, message: str, told: str) -> None:
+def test_invalid_idx_files_are_refused(tmp_path: Path, data: bytes, message: str, detail: str) -> None:
     error = error_for(idx_files(tmp_path, data))
     assert error.where == f"{tmp_path}/images"
     assert message in error.message
-    assert told in str(error)
+    assert detail in str(error)
 
 
 @pytest.mark.parametrize(
-    ("labels", "message", "told"),
+    ("labels", "message", "detail"),
     [
         (idx(LABELS[:2]), "number of labels differs", "2 labels\n  expected: 3"),
         (idx(GREY), "has no labels", "are swapped"),
@@ -172,11 +172,11 @@ def test_invalid_idx_files_are_refused(tmp_path: Path, data: bytes, message: str
     ],
     ids=lambda value: value if isinstance(value, str) else "file",
 )
-def test_invalid_idx_labels_are_refused(tmp_path: Path, labels: bytes, message: str, told: str) -> None:
+def test_invalid_idx_labels_are_refused(tmp_path: Path, labels: bytes, message: str, detail: str) -> None:
     error = error_for(idx_files(tmp_path, idx(GREY), labels))
     assert error.where == f"{tmp_path}/labels"
     assert message in error.message
-    assert told in str(error)
+    assert detail in str(error)
 
 
 def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ def read_with_memory_limit(path: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("pack", [bytes, gzip_bytes], ids=["plain", "gzip"])
 def test_an_oversized_header_takes_no_memory(tmp_path: Path, pack: Any) -> None:
     (tmp_path / "x").write_bytes(pack(header(60_000, 2000, 2000) + bytes(100)))
-    told = read_with_memory_limit(tmp_path / "x").stderr
-    assert "this idx file is truncated" in told and "MemoryError" not in told
+    output = read_with_memory_limit(tmp_path / "x").stderr
+    assert "this idx file is truncated" in output and "MemoryError" not in output
 
 
 GOOD = [idx(GREY), idx(LABELS), gzip_bytes(idx(GREY)), idx(GREY.astype(np.float32))]
@@ -253,11 +253,11 @@ def test_missing_files_are_reported(tmp_path: Path) -> None:
         train=ImageFiles(images="train-images-idx3-ubyte", labels="folder"),
         test=ImageFiles(images="x" * 300),
     )
-    told = {str(problem.where): str(problem) for problem in data.problems()}
-    assert "did you mean train-images-idx3-ubyte.gz?" in told[f"{tmp_path}/train-images-idx3-ubyte"]
-    assert "this is a folder" in told[f"{tmp_path}/folder"]
-    assert "File name too long" in told[f"{tmp_path}/{'x' * 300}"]
-    assert len(told) == 3
+    problems = {str(problem.where): str(problem) for problem in data.problems()}
+    assert "did you mean train-images-idx3-ubyte.gz?" in problems[f"{tmp_path}/train-images-idx3-ubyte"]
+    assert "this is a folder" in problems[f"{tmp_path}/folder"]
+    assert "File name too long" in problems[f"{tmp_path}/{'x' * 300}"]
+    assert len(problems) == 3
     (lost,) = data.model_copy(update={"root": "no/such/place"}).problems()
     assert lost.where == "data.root"
 
@@ -374,7 +374,7 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "message", "told"),
+    ("array", "message", "detail"),
     [
         (np.where(GREY == 100, np.nan, GREY), "value is invalid", "nan in image 1, channel 0, row 1, column 0"),
         (np.where(GREY == 100, np.inf, GREY).astype(np.float32), "value is invalid", "inf in image 1"),
@@ -389,11 +389,11 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
         (np.zeros((2, 3, 8, 8)), "are the channels", "data.shape=[3, 8, 8]"),
     ],
 )
-def test_invalid_arrays_are_refused(tmp_path: Path, array: NDArray[Any], message: str, told: str) -> None:
+def test_invalid_arrays_are_refused(tmp_path: Path, array: NDArray[Any], message: str, detail: str) -> None:
     error = error_for(arrays(tmp_path, array))
     assert str(error.where) == f"{tmp_path}/images.npy"
     assert message in error.message
-    assert told in str(error)
+    assert detail in str(error)
 
 
 def test_the_first_invalid_pixel_is_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -604,8 +604,8 @@ def test_images_are_resized_as_pillow_does(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (16, 12)).astype(np.uint8)
     write_image(tmp_path / "train/a.png", pixels)
     found = ImageFolders(root=str(tmp_path), channels=1, size=(8, 6)).read("train").pixels[0, 0]
-    wanted = Image.fromarray(pixels).resize((6, 8), Image.Resampling.LANCZOS)
-    np.testing.assert_array_equal(found, np.asarray(wanted))
+    target = Image.fromarray(pixels).resize((6, 8), Image.Resampling.LANCZOS)
+    np.testing.assert_array_equal(found, np.asarray(target))
 
 
 def test_exif_orientation_is_applied(tmp_path: Path) -> None:

@@ -91,16 +91,16 @@ def test_a_packed_batch_has_its_pairs_end_to_end() -> None:
     source = [[*TOKENIZER.encode(PAIRS[row].source).ids, TrainedTokenizer.eos] for row in (7, 2)]
     target = [TOKENIZER.encode(PAIRS[row].target).ids for row in (7, 2)]
     given = [token for ids in target for token in (TrainedTokenizer.bos, *ids)]
-    wanted = [token for ids in target for token in (*ids, TrainedTokenizer.eos)]
+    expected = [token for ids in target for token in (*ids, TrainedTokenizer.eos)]
     flat = [token for ids in source for token in ids]
     assert batch.source[0].tolist() == flat + [TrainedTokenizer.pad] * (200 - len(flat))
     assert batch.target[0].tolist() == given + [TrainedTokenizer.pad] * (250 - len(given))
-    assert batch.labels[0].tolist() == wanted + [TrainedTokenizer.pad] * (250 - len(wanted))
+    assert batch.labels[0].tolist() == expected + [TrainedTokenizer.pad] * (250 - len(expected))
     rest = max_packed(250) - 2
     assert batch.source_lengths.tolist() == [len(ids) for ids in source] + [0] * rest
     assert batch.target_lengths.tolist() == [len(ids) + 1 for ids in target] + [0] * rest
     assert batch.indices.tolist() == [7, 2] + [-1] * rest
-    assert batch.tokens == len(wanted) == ENCODED.batch(np.array([7, 2])).tokens
+    assert batch.tokens == len(expected) == ENCODED.batch(np.array([7, 2])).tokens
     assert batch.longest == 80
 
 

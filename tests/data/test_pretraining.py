@@ -229,8 +229,8 @@ def split_pairs(batch: PretrainingBatch) -> list[tuple[object, ...]]:
     """Each pair of a padded or packed batch with its masked tokens."""
     flat, segments, width = batch.ids.flatten(), batch.segments.flatten(), batch.ids.shape[1]
     begins = batch.sequences.begins.tolist()
-    told = dict(zip(batch.places.tolist(), batch.targets.tolist(), strict=True)) | {}
-    real = {place: target for place, target in told.items() if target != IGNORE_INDEX}
+    targets = dict(zip(batch.places.tolist(), batch.targets.tolist(), strict=True)) | {}
+    real = {place: target for place, target in targets.items() if target != IGNORE_INDEX}
     found = []
     for begin, length, follows, index in zip(
         begins, batch.lengths.tolist(), batch.follows.tolist(), batch.indices.tolist(), strict=True

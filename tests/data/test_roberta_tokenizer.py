@@ -41,10 +41,10 @@ def test_ids_and_offsets_equal_transformers(prefix: bool, listed: bool, tmp_path
     theirs = transformers.RobertaTokenizer.from_pretrained(folder)
     assert isinstance(ours, RobertaTokenizer) and (ours.prefix, longest, notes) == (prefix, 64, ())
     for text in ODD:
-        told = theirs(text, return_offsets_mapping=True, add_special_tokens=False)
+        expected = theirs(text, return_offsets_mapping=True, add_special_tokens=False)
         found = ours.encode(text)
-        assert found.ids == told["input_ids"] == ours.ids([text])[0], text
-        assert found.offsets == [tuple(place) for place in told["offset_mapping"]], text
+        assert found.ids == expected["input_ids"] == ours.ids([text])[0], text
+        assert found.offsets == [tuple(place) for place in expected["offset_mapping"]], text
         assert ours.pair(found.ids)[0] == theirs(text)["input_ids"]
         for other in filter(None, ODD):  # an empty one is None to `transformers`
             assert ours.pair(found.ids, ours.ids([other])[0])[0] == theirs(text, other)["input_ids"], (text, other)

@@ -43,8 +43,8 @@ def test_files_of_a_list_or_folder_are_documents(tmp_path: Path) -> None:
     whole = TextFiles(root=str(tmp_path), train=["a.txt", "b"], held_out=0.5)
     assert whole.read("train").lines + whole.read("valid").lines == ["one", "two", "three", "", "four", " ", ""][:5]
     (tmp_path / "empty").mkdir()
-    told = TextFiles(root=str(tmp_path), train=["a.txt", "gone.txt", "empty"]).problems()
-    assert [problem.where for problem in told] == [str(tmp_path / "gone.txt"), str(tmp_path / "empty")]
+    problems = TextFiles(root=str(tmp_path), train=["a.txt", "gone.txt", "empty"]).problems()
+    assert [problem.where for problem in problems] == [str(tmp_path / "gone.txt"), str(tmp_path / "empty")]
 
 
 def test_the_end_of_several_files_is_held_out(tmp_path: Path) -> None:
@@ -72,11 +72,11 @@ def test_documents_are_split_at_headings_and_keep_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"), [(b"a\nb\x00c\n", "a NUL byte, byte 2"), (b"a\nb\xffc\n", "byte 0xff, byte 2")]
+    ("data", "message"), [(b"a\nb\x00c\n", "a NUL byte, byte 2"), (b"a\nb\xffc\n", "byte 0xff, byte 2")]
 )
-def test_invalid_text_is_located(tmp_path: Path, data: bytes, told: str) -> None:
+def test_invalid_text_is_located(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "a.txt").write_bytes(data)
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=message) as error:
         TextFiles(root=str(tmp_path), train="a.txt", valid="a.txt").read("train")
     assert "a.txt:2:2" in str(error.value)
 
@@ -93,13 +93,13 @@ def test_each_document_follows_a_start_token(tokenizer: LanguageTokenizer) -> No
         text = "\n".join(document).replace("\ud800", "\ufffd")
         assert ids == codec.encode(text)
         assert codec.decode(ids) == text or (tokenizer is LETTERS and document is DOCUMENTS[-1])
-    told = encoded.amounts
+    counts = encoded.amounts
     whole = "".join("\n".join(document) + "\n" for document in DOCUMENTS)
-    assert (told.tokens, told.documents, told.lines) == (len(encoded), 4, len(TEXT.lines))
-    assert (told.characters, told.words) == (len(whole), len(whole.split()))
-    assert told.bytes == len(whole.replace("\ud800", "\ufffd").encode())
-    assert told.replaced == 1
-    assert (told.unknown > 0) == (tokenizer is LETTERS)
+    assert (counts.tokens, counts.documents, counts.lines) == (len(encoded), 4, len(TEXT.lines))
+    assert (counts.characters, counts.words) == (len(whole), len(whole.split()))
+    assert counts.bytes == len(whole.replace("\ud800", "\ufffd").encode())
+    assert counts.replaced == 1
+    assert (counts.unknown > 0) == (tokenizer is LETTERS)
 
 
 def test_open_tokenizer_detects_the_kind() -> None:

@@ -161,8 +161,8 @@ def test_an_analogy_is_b_minus_a_plus_c_without_the_three() -> None:
     found = WordVectors(words, matrix).analogy("man", "king", "woman")
     assert [one.word for one in found] == ["queen", "apple"]
     unit = [row / np.linalg.norm(row) for row in matrix]
-    wanted = unit[1] - unit[0] + unit[2]
-    assert found[0].cosine == pytest.approx(unit[3] @ wanted / np.linalg.norm(wanted))
+    expected = unit[1] - unit[0] + unit[2]
+    assert found[0].cosine == pytest.approx(unit[3] @ expected / np.linalg.norm(expected))
 
 
 def test_an_unknown_word_suggests_a_similar_one() -> None:

@@ -42,10 +42,10 @@ def same(one: Batch, other: Batch) -> bool:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 def test_the_order_does_not_depend_on_workers(packed: bool) -> None:
-    wanted = [PairBatches(ENCODED, 3, 256, packed).at(position) for position in range(5, 45)]
+    expected = [PairBatches(ENCODED, 3, 256, packed).at(position) for position in range(5, 45)]
     for workers in (0, 1, 2):
         found = list(islice(load_batches(PairBatches(ENCODED, 3, 256, packed), indices(5), workers), 40))
-        assert all(same(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)), workers
+        assert all(same(ours, theirs) for ours, theirs in zip(found, expected, strict=True)), workers
 
 
 def test_workers_load_shards_of_batches() -> None:

@@ -122,9 +122,9 @@ def test_no_command_has_a_traceback_below_an_unreadable_folder(
     monkeypatch.setattr(sys, "argv", ["heedful", *(word.format(private) for word in words)])
     with pytest.raises(SystemExit) as left:
         cli.main()
-    told = capsys.readouterr()
-    assert left.value.code in (2, 74), told.err
-    assert "Traceback" not in told.err and "error: " in told.err.lower()
+    output = capsys.readouterr()
+    assert left.value.code in (2, 74), output.err
+    assert "Traceback" not in output.err and "error: " in output.err.lower()
 
 
 def test_runs_notes_an_unreadable_folder(
@@ -136,10 +136,10 @@ def test_runs_notes_an_unreadable_folder(
     monkeypatch.setattr(sys, "argv", ["heedful", "runs", str(private.parent)])
     with pytest.raises(SystemExit) as left:
         cli.main()
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     assert left.value.code in (None, 0)
-    assert "mine" in told.out
-    assert f"note: skipped {private}: Permission denied" in told.err
+    assert "mine" in output.out
+    assert f"note: skipped {private}: Permission denied" in output.err
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_named_pipes_do_not_block(
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, former)
-    told = capsys.readouterr()
-    assert "Traceback" not in told.err
-    assert left.value.code == (0 if words[0] == "runs" else 2), told.err
+    output = capsys.readouterr()
+    assert "Traceback" not in output.err
+    assert left.value.code == (0 if words[0] == "runs" else 2), output.err
 
 
 def fail_on_timeout(*_: object) -> None:

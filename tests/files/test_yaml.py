@@ -83,7 +83,7 @@ def test_yaml_round_trip(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "told"),
+    ("text", "where", "message"),
     [
         ("a: &x [1]\nb: *x\n", "r.yaml:1:4", "anchor"),
         ("a: *x\n", "r.yaml:1:4", "alias"),
@@ -99,11 +99,11 @@ def test_yaml_round_trip(value: Any) -> None:
         ("a: \x00\n", "r.yaml", "not valid YAML"),
     ],
 )
-def test_refused_yaml_is_reported_with_its_position(text: str, where: str, told: str) -> None:
+def test_refused_yaml_is_reported_with_its_position(text: str, where: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         read_yaml(text, "r.yaml")
     assert (caught.value.where or "").startswith(where)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_missing_file_or_a_directory_is_reported(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_missing_file_or_a_directory_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "message"),
     [
         (b"", "empty"),
         (b"# only a comment\n", "empty"),
@@ -126,10 +126,10 @@ def test_a_missing_file_or_a_directory_is_reported(tmp_path: Path) -> None:
         (b"a" * (MAX_FILE + 1), "too large"),
     ],
 )
-def test_a_file_without_settings_is_reported(tmp_path: Path, raw: bytes, told: str) -> None:
+def test_a_file_without_settings_is_reported(tmp_path: Path, raw: bytes, message: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(raw)
-    with pytest.raises(UserError, match=told) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         load_yaml(path)
     assert (caught.value.where or "").startswith(str(path))
 

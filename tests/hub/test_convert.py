@@ -41,10 +41,10 @@ def test_bert_round_trip_is_loadable_at_each_step(
 ) -> None:
     theirs = save_folder(random_bert(kind), tmp_path / "theirs")
     assert convert(monkeypatch, theirs, tmp_path / "ours", "--ledger") == 0
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     names = safetensors.torch.load_file(theirs / "model.safetensors").keys()
-    assert {line.split("  ")[0] for line in told.out.splitlines()} == names
-    assert f"read {len(names)} tensors" in told.err
+    assert {line.split("  ")[0] for line in output.out.splitlines()} == names
+    assert f"read {len(names)} tensors" in output.err
     assert convert(monkeypatch, tmp_path / "ours", tmp_path / "back") == 0
     before, after = (
         safetensors.torch.load_file(folder / "model.safetensors") for folder in (theirs, tmp_path / "back")

@@ -30,10 +30,10 @@ def test_gpt2_round_trip_generates_at_each_step(
 ) -> None:
     theirs = gpt_folder(random_gpt(), tmp_path / "theirs")
     assert convert(monkeypatch, theirs, tmp_path / "ours", "--ledger") == 0
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     before = safetensors.torch.load_file(theirs / "model.safetensors")
-    assert {line.split("  ")[0] for line in told.out.splitlines()} == before.keys()
-    assert f"read {len(before)} tensors" in told.err and "a context of 32" in told.err
+    assert {line.split("  ")[0] for line in output.out.splitlines()} == before.keys()
+    assert f"read {len(before)} tensors" in output.err and "a context of 32" in output.err
     assert convert(monkeypatch, tmp_path / "ours", tmp_path / "back") == 0
     after = safetensors.torch.load_file(tmp_path / "back" / "model.safetensors")
     assert before.keys() == after.keys() and all(torch.equal(before[name], value) for name, value in after.items())

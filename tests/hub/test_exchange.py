@@ -40,11 +40,11 @@ def outputs(found: Pretrained, given: dict[str, Tensor]) -> dict[str, Tensor]:
     with torch.no_grad():
         if found.head is None:
             x = model(ids, segments, layout)
-            told = {"last_hidden_state": x}
-            told |= {"pooler_output": model.pool(x[:, 0])} if found.config.pooler else {}
-            told |= {"prediction_logits": model.words(x)} if found.config.masked_words else {}
-            told |= {"seq_relationship_logits": model.follows(x[:, 0])} if found.config.next_sentence else {}
-            return told
+            results = {"last_hidden_state": x}
+            results |= {"pooler_output": model.pool(x[:, 0])} if found.config.pooler else {}
+            results |= {"prediction_logits": model.words(x)} if found.config.masked_words else {}
+            results |= {"seq_relationship_logits": model.follows(x[:, 0])} if found.config.next_sentence else {}
+            return results
         if found.head.kind == "tagger":
             every = torch.arange(rows * length)
             return {"logits": model(ids, segments, layout, every).unflatten(0, (rows, length))}

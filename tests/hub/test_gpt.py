@@ -56,16 +56,16 @@ def test_layers_and_logits_equal_transformers(kind: str, tmp_path: Path) -> None
     model, tokens = random_gpt(kind), ids()
     ours = build_model(pretrained(gpt_folder(model, tmp_path / "theirs"), role="causal"))
     with torch.no_grad(), watch(ours, "blocks.*.output") as seen:
-        x, told = ours.read(tokens), model(tokens, output_hidden_states=True)
+        x, results = ours.read(tokens), model(tokens, output_hidden_states=True)
     layers = [seen[f"blocks.{index}.output"] for index in range(2)]
     if kind.startswith("GPT2"):
         layers[-1] = x  # theirs has the last norm in it
-    for own, theirs in zip(layers, told.hidden_states[1:], strict=True):
+    for own, theirs in zip(layers, results.hidden_states[1:], strict=True):
         assert same(own, theirs)
     if "LMHead" in kind:
         logits = ours.tokens.logits(x)
-        assert float(told.logits.std()) > 0.5  # so that equality says something
-        assert same(logits, told.logits)
+        assert float(results.logits.std()) > 0.5  # so that equality says something
+        assert same(logits, results.logits)
         with torch.no_grad():
             loss = model(tokens, labels=tokens).loss
         assert same(cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()), loss)

@@ -35,19 +35,19 @@ def test_onnx_outputs_equal_the_model_at_any_size(tmp_path: Path) -> None:
     session = export(found, tmp_path / "model.onnx")
     for rows, length in ((1, 1), (2, 7), (3, 32), (5, 10)):
         given = batch(rows, length) | ({"attention_mask": torch.ones(1, 1, dtype=torch.long)} if length == 1 else {})
-        told = session.run(None, {name: value.numpy() for name, value in given.items()})
+        results = session.run(None, {name: value.numpy() for name, value in given.items()})
         names = [output.name for output in session.get_outputs()]
         with torch.no_grad():
             theirs = dict(model(**given, output_hidden_states=True))
             theirs["last_hidden_state"] = theirs.pop("hidden_states")[-1]
         real = given["attention_mask"].bool()
         for name, value in theirs.items():
-            ours = torch.from_numpy(told[names.index(name)])
+            ours = torch.from_numpy(results[names.index(name)])
             ours, value = (ours[real], value[real]) if value.dim() == 3 else (ours, value)
             close(ours, value)
         x, weight = theirs["last_hidden_state"], given["attention_mask"][:, :, None]
         mean = torch.nn.functional.normalize((x * weight).sum(1) / weight.sum(1), dim=-1)
-        close(torch.from_numpy(told[names.index("sentence_embedding")]), mean)
+        close(torch.from_numpy(results[names.index("sentence_embedding")]), mean)
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_onnx_outputs_of_other_heads_equal_transformers(kind: str, tmp_path: Pat
     model, given = random_bert(kind), batch()
     module = Exported(pretrained(save_folder(model, tmp_path / "theirs"))._replace(pooling="first")).eval()
     with torch.no_grad():
-        told = dict(zip(module.outputs, module(*given.values()), strict=True))
+        results = dict(zip(module.outputs, module(*given.values()), strict=True))
         theirs = dict(model(**given))
     real = given["attention_mask"].bool()
     for name, value in theirs.items():
         each = value.shape[:2] == real.shape
-        close(*((told[name][real], value[real]) if each else (told[name], value)))
-    assert torch.equal(told["sentence_embedding"], told["last_hidden_state"][:, 0])
+        close(*((results[name][real], value[real]) if each else (results[name], value)))
+    assert torch.equal(results["sentence_embedding"], results["last_hidden_state"][:, 0])
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -110,8 +110,10 @@ def test_padding_anywhere_changes_nothing_in_the_file(kind: str, tmp_path: Path)
     session = export(found, tmp_path / "model.onnx")
 
     def run(given: dict[str, Tensor]) -> dict[str, Tensor]:
-        told = session.run(None, {name: value.numpy() for name, value in given.items()})
-        return {output.name: torch.from_numpy(value) for output, value in zip(session.get_outputs(), told, strict=True)}
+        results = session.run(None, {name: value.numpy() for name, value in given.items()})
+        return {
+            output.name: torch.from_numpy(value) for output, value in zip(session.get_outputs(), results, strict=True)
+        }
 
     for side in SIDES:
         assert_padding_is_ignored(run, side)

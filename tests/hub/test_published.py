@@ -53,9 +53,9 @@ def test_a_published_sentence_encoder_round_trips_bit_for_bit(tmp_path: Path) ->
     assert ids == words(text, truncation=False, padding=False)["input_ids"]
     ours, given = hugging_face_model(found), torch.tensor([ids])
     with torch.no_grad():
-        told, x = theirs(given), ours(given)
-    close(told.last_hidden_state, x)
-    close(told.pooler_output, ours.pool(x[:, 0]))
+        results, x = theirs(given), ours(given)
+    close(results.last_hidden_state, x)
+    close(results.pooler_output, ours.pool(x[:, 0]))
     write(tmp_path / "back", found)
     before, after = (safetensors.torch.load_file(at / "model.safetensors") for at in (folder, tmp_path / "back"))
     assert {name: tensor_sha256(value) for name, value in after.items()} == {
@@ -89,9 +89,9 @@ def test_a_pickled_model_with_both_heads_equals_transformers(reaction: Any) -> N
     theirs = transformers.BertForPreTraining.from_pretrained(folder).eval()
     right = 0
     with torch.no_grad():
-        told, x = theirs(ids), ours(ids)
-        close(told.prediction_logits, ours.words(x))
-        close(told.seq_relationship_logits, ours.follows(x[:, 0]))
+        results, x = theirs(ids), ours(ids)
+        close(results.prediction_logits, ours.words(x))
+        close(results.seq_relationship_logits, ours.follows(x[:, 0]))
         for place in range(1, ids.shape[1] - 1):
             hidden = ids.clone()
             hidden[0, place] = found.tokenizer.mask

@@ -77,9 +77,9 @@ def outputs(found: Pretrained, given: dict[str, Tensor]) -> dict[str, Tensor]:
     with torch.no_grad():
         if found.head is None:
             x = model(ids, None, layout)
-            told = {"last_hidden_state": x}
-            told |= {"pooler_output": model.pool(x[:, 0])} if found.config.pooler else {}
-            return told | ({"logits": model.words(x)} if found.config.masked_words else {})
+            results = {"last_hidden_state": x}
+            results |= {"pooler_output": model.pool(x[:, 0])} if found.config.pooler else {}
+            return results | ({"logits": model.words(x)} if found.config.masked_words else {})
         if found.head.kind == "tagger":
             every = torch.arange(rows * length)
             return {"logits": model(ids, None, layout, every).unflatten(0, (rows, length))}

@@ -79,11 +79,11 @@ def test_perplexity_next_words_and_views_use_the_same_start_token(published: Pat
     ids = pairs().ids([text])[0]
     model = transformers.GPT2LMHeadModel.from_pretrained(published)
     with torch.no_grad():
-        told = model(torch.tensor([ids]), labels=torch.tensor([ids]))
-    close(torch.tensor(writer.loss(text)), told.loss)
+        results = model(torch.tensor([ids]), labels=torch.tensor([ids]))
+    close(torch.tensor(writer.loss(text)), results.loss)
     with pytest.raises(ValueError, match="one token"):
         writer.loss("a")
-    likeliest = told.logits[0, -1, :290].softmax(-1).max()
+    likeliest = results.logits[0, -1, :290].softmax(-1).max()
     close(torch.tensor(next_words(writer, f"{text} ___", 1).predictions[0].probability), likeliest)
     assert prefix_of(writer, TextInput(text=text), [7]).ids == [*ids, 7]
     assert prefix_of(writer, TextInput(text=""), [7]).ids == [pairs().end, 7]

@@ -42,9 +42,9 @@ def test_a_tensorflow_checkpoint_equals_transformers(tmp_path: Path) -> None:
     ours.load_state_dict(found.tensors)
     ids = torch.randint(0, 30, (2, 9))
     with torch.no_grad():
-        x, told = ours(ids), theirs(ids)
-        close(ours.words(x), told.prediction_logits)
-        close(ours.follows(x[:, 0]), told.seq_relationship_logits)
+        x, expected = ours(ids), theirs(ids)
+        close(ours.words(x), expected.prediction_logits)
+        close(ours.follows(x[:, 0]), expected.seq_relationship_logits)
 
 
 def test_crc32c_equals_published_values_at_any_length() -> None:

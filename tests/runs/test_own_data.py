@@ -150,7 +150,7 @@ def test_images_are_rows_of_pixels() -> None:
 )
 def test_a_wrong_example_is_named_by_its_number(collect: Any, rows: list[object]) -> None:
     split: Split = "valid"
-    with pytest.raises(UserError, match="no example for the task") as error:
+    with pytest.raises(UserError, match="invalid example for the task") as error:
         collect(rows, split)
     assert error.value.where == "data.valid[1]"
     with pytest.raises(UserError, match="no examples for valid"):

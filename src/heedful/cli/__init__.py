@@ -1,1 +1,1 @@
-"""What the verbs of the command line do; each module is imported by its verb alone."""
+"""The command line; the modules of commands that compute are imported only when they run."""

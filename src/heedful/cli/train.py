@@ -67,7 +67,7 @@ def signal_handler(stopper: Stopper) -> Iterator[None]:
 
 
 def train_command(name: str, overrides: Sequence[str], run: Path | None) -> None:
-    """Train a recipe by name, and say at the end how good it is and what to do next."""
+    """Train a recipe by name, and print its scores and the next commands."""
     seat = find_process(os.environ)
     stopper = Stopper(together=seat is not None)
     with signal_handler(stopper), Team(seat) as team:

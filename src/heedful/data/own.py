@@ -75,7 +75,7 @@ def pairs(examples: Iterable[object], split: Split) -> Examples:
     """(source, target) texts."""
     rows = [Pair(*_texts(row, split, number, 2)) for number, row in enumerate(examples)]
     found = [row for row in rows if row.source.strip() and row.target.strip()]
-    return Examples(_some(found, split, "(source, target)"), len(rows) - len(found))
+    return Examples(_require_examples(found, split, "(source, target)"), len(rows) - len(found))
 
 
 def labelled(examples: Iterable[object], split: Split) -> Items:
@@ -86,7 +86,7 @@ def labelled(examples: Iterable[object], split: Split) -> Items:
         texts = _texts([*parts[:-1], *map(str, parts[-1:])], split, number, 2, 3)
         rows.append(Item(texts[0], texts[1] if len(texts) == 3 else None, texts[-1], f"data.{split}[{number}]"))
     found = [row for row in rows if not row.blank]
-    return Items(_some(found, split, "(text, label)"), len(rows) - len(found))
+    return Items(_require_examples(found, split, "(text, label)"), len(rows) - len(found))
 
 
 def tagged(examples: Iterable[object], split: Split) -> Sentences:
@@ -97,26 +97,26 @@ def tagged(examples: Iterable[object], split: Split) -> Sentences:
         two = row if isinstance(row, Sequence) and len(row) == 2 else ([], [None])
         words, tags = (tuple(part) if isinstance(part, Sequence) else () for part in two)
         if len(words) != len(tags) or not all(isinstance(word, str) for word in (*words, *tags)):
-            raise _wrong(where, row, "(words, tags), two lists of as many texts")
+            raise _example_error(where, row, "(words, tags), two lists of as many texts")
         rows.append(Sentence(words, tags, where))
-    found = _some([row for row in rows if row.words], split, "(words, tags)")
+    found = _require_examples([row for row in rows if row.words], split, "(words, tags)")
     if any(CHUNK.fullmatch(tag) for row in found for tag in row.tags):
         found = [row._replace(tags=iob2(row.tags)) for row in found]
     return Sentences(found, len(rows) - len(found))
 
 
 def questions(examples: Iterable[object], split: Split) -> Questions:
-    """(question, passage, answer, start): the answer begins at that character of the passage."""
+    """(question, passage, answer, start): the answer starts at that character of the passage."""
     rows = []
     for number, row in enumerate(examples):
         where = f"data.{split}[{number}]"
         if not isinstance(row, Sequence) or len(row) != 4 or not isinstance(row[3], int):
-            raise _wrong(where, row, "(question, passage, answer, start)")
+            raise _example_error(where, row, "(question, passage, answer, start)")
         question, passage, answer = _texts(row[:3], split, number, 3)
         if passage[row[3] : row[3] + len(answer)] != answer:
-            raise _wrong(where, row, "an answer that stands in the passage at its start")
+            raise _example_error(where, row, "an answer that stands in the passage at its start")
         rows.append(Question(str(number), question, passage, (Answer(answer, row[3]),)))
-    return Questions(_some(rows, split, "(question, passage, answer, start)"), 0)
+    return Questions(_require_examples(rows, split, "(question, passage, answer, start)"), 0)
 
 
 def choices(examples: Iterable[object], split: Split) -> multiple_choice.Questions:
@@ -130,21 +130,21 @@ def choices(examples: Iterable[object], split: Split) -> multiple_choice.Questio
             or not isinstance(row[1], Sequence)
             or isinstance(row[1], str)
         ):
-            raise _wrong(where, row, form)
+            raise _example_error(where, row, form)
         beginning, *rest = _texts([row[0], *row[1]], split, number, len(row[1]) + 1)
         if type(row[2]) is not int or not 0 <= row[2] < len(rest) or len(rest) < 2:
-            raise _wrong(where, row, form)
+            raise _example_error(where, row, form)
         rows.append(multiple_choice.Question(beginning, tuple(rest), row[2]))
     if len({len(row.choices) for row in rows}) > 1:
-        raise _wrong(f"data.{split}", sorted({len(row.choices) for row in rows}), "as many choices for every text")
-    return multiple_choice.Questions(_some(rows, split, "(text, choices, correct)"))
+        raise _example_error(f"data.{split}", sorted({len(row.choices) for row in rows}), "as many choices for every text")
+    return multiple_choice.Questions(_require_examples(rows, split, "(text, choices, correct)"))
 
 
 def trees(examples: Iterable[object], split: Split) -> Trees:
     """Labelled trees as text: (2 (1 not) (3 bad))."""
     lines = [_texts([row], split, number, 1)[0] for number, row in enumerate(examples)]
     found = [parse_tree(line, f"data.{split}[{number}]", MOST_CLASSES) for number, line in enumerate(lines)]
-    return Trees(_some(found, split, "(label word) or (label trees)"), 0)
+    return Trees(_require_examples(found, split, "(label word) or (label trees)"), 0)
 
 
 def text(examples: Iterable[object], split: Split) -> Text:
@@ -163,33 +163,33 @@ def images(examples: Iterable[object], split: Split) -> Images:
 
     from heedful.data.images.sources import Images
 
-    rows = _some([np.asarray(image) for image in examples], split, "images (Y, X) or (C, Y, X)")
+    rows = _require_examples([np.asarray(image) for image in examples], split, "images (Y, X) or (C, Y, X)")
     shape, dtype = rows[0].shape, np.uint8 if rows[0].dtype == np.uint8 else np.float32
     for number, row in enumerate(rows):
         if row.shape != shape or row.ndim not in (2, 3) or row.dtype.kind not in "uif":
-            raise _wrong(f"data.{split}[{number}]", row.shape, f"an image of numbers, of shape {shape} as the first")
+            raise _example_error(f"data.{split}[{number}]", row.shape, f"an image of numbers, of shape {shape} as the first")
     return Images(np.stack(rows).astype(dtype).reshape(len(rows), *(1,) * (3 - len(shape)), *shape))
 
 
 def _documents(examples: Iterable[object], split: Split) -> list[list[str]]:
     found = [_texts([row], split, number, 1)[0] for number, row in enumerate(examples)]
-    return [row.splitlines() for row in _some([row for row in found if row.strip()], split, "texts")]
+    return [row.splitlines() for row in _require_examples([row for row in found if row.strip()], split, "texts")]
 
 
 def _texts(row: object, split: Split, number: int, *counts: int) -> list[str]:
-    """The texts of an example, if there are as many as there should be."""
+    """The texts of an example; another number of them is an error."""
     texts = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else [row]
     if len(texts) not in counts or not all(isinstance(part, str) for part in texts):
-        raise _wrong(f"data.{split}[{number}]", row, "a text" if counts == (1,) else f"a tuple of {counts[0]} texts")
+        raise _example_error(f"data.{split}[{number}]", row, "a text" if counts == (1,) else f"a tuple of {counts[0]} texts")
     return [str(part) for part in texts]
 
 
-def _some(rows: list[Any], split: Split, form: str) -> list[Any]:
-    """The examples, of which there must be one at least."""
+def _require_examples(rows: list[Any], split: Split, form: str) -> list[Any]:
+    """The examples; an error if there are none."""
     if not rows:
         raise UserError(f"there are no examples for {split}", where=f"data.{split}", expected=f"at least one: {form}")
     return rows
 
 
-def _wrong(where: str, found: object, expected: str) -> UserError:
-    return UserError("this is no example for the task", where=where, found=shown(found), expected=expected)
+def _example_error(where: str, found: object, expected: str) -> UserError:
+    return UserError("invalid example for the task", where=where, found=shown(found), expected=expected)

@@ -102,7 +102,7 @@ def unreachable(path: str | Path, error: OSError) -> UserError:
 
 
 def require_folder(path: str | Path, expected: str, todo: str | None = None) -> None:
-    """Raise an error naming what is there, unless the path is a folder."""
+    """Raise an error, unless the path is a folder."""
     if not is_folder(path):
         there = exists(path)
         raise UserError(

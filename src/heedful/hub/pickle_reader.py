@@ -372,7 +372,7 @@ def _next(machine: Machine) -> Any:
 
 
 def needed_storages(tensors: dict[str, Tensor], room: int) -> list[Storage]:
-    """The storages that tensors need, each once and of one dtype, no larger than the file can hold."""
+    """The storages of the tensors, each once; together they must not be larger than the file."""
     found: dict[str, Storage] = {}
     for tensor in tensors.values():
         if found.setdefault(tensor.storage.key, tensor.storage) != tensor.storage:

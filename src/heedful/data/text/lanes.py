@@ -75,7 +75,7 @@ class Lanes(FixedEpochs):
         """The first and the end token of each lane's window."""
         epoch, number = divmod(position, self.count)
         context = self.encoded.context
-        least = self.longest - (self.count - 1) * context  # with a first window that is shorter there is one more
+        least = self.longest - (self.count - 1) * context  # a shorter first window would add one more window
         random = least + int(random_bits(self.seed, epoch, 2, 1)[0] % np.uint64(context - least + 1))
         first = random if epoch else context
         begin, end = max(0, first + (number - 1) * context), first + number * context

@@ -165,7 +165,7 @@ class TextBatches(FixedEpochs):
     def _epoch(self, epoch: int) -> tuple[int, NDArray[np.int64]]:
         """The number of tokens in the first window of an epoch, and the order of the windows."""
         whole, context = len(self.encoded), self.encoded.context
-        left = whole - (self.encoded.windows - 1) * context  # with a first window that is shorter there is one more
+        left = whole - (self.encoded.windows - 1) * context  # a shorter first window would add one more window
         least = 1 if self.encoded.windows % self.size else left
         random = least + int(random_bits(self.seed, epoch, 1, 1)[0] % np.uint64(context - least + 1))
         first = min(whole, random if epoch else context)

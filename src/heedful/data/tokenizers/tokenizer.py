@@ -312,7 +312,7 @@ def unsupported_part(data: Any) -> str | None:
     if not isinstance(pieces, list if frame[0] == "Unigram" else dict) or not isinstance(merges, list):
         return "a model without its vocab or merges"
     for merge in merges:
-        # The package panics, with a trace on stderr, at a merge into a piece that is not there.
+        # The package panics, with a backtrace on stderr, at a merge into an unknown piece.
         if not isinstance(merge, list) or "".join(map(str, merge)) not in pieces:
             return f"a merge into an unknown piece, {shown(merge)}"
     if merges and frame[1] is None:
