@@ -117,7 +117,7 @@ def test_a_program_that_stops_reading_exits() -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; import test_workers as t;"
         "from heedful.data.pairs.batches import PairBatches;"
-        "source = t.load_batches(PairBatches(t.ENCODED, 0, 256), t.places(), 2);"
+        "source = t.load_batches(PairBatches(t.ENCODED, 0, 256), t.indices(), 2);"
         "next(source); keep = [source]; keep.append(keep)"
     )
     here = Path(__file__).parent
