@@ -136,7 +136,9 @@ def choices(examples: Iterable[object], split: Split) -> multiple_choice.Questio
             raise _example_error(where, row, form)
         rows.append(multiple_choice.Question(beginning, tuple(rest), row[2]))
     if len({len(row.choices) for row in rows}) > 1:
-        raise _example_error(f"data.{split}", sorted({len(row.choices) for row in rows}), "as many choices for every text")
+        raise _example_error(
+            f"data.{split}", sorted({len(row.choices) for row in rows}), "as many choices for every text"
+        )
     return multiple_choice.Questions(_require_examples(rows, split, "(text, choices, correct)"))
 
 
@@ -167,7 +169,9 @@ def images(examples: Iterable[object], split: Split) -> Images:
     shape, dtype = rows[0].shape, np.uint8 if rows[0].dtype == np.uint8 else np.float32
     for number, row in enumerate(rows):
         if row.shape != shape or row.ndim not in (2, 3) or row.dtype.kind not in "uif":
-            raise _example_error(f"data.{split}[{number}]", row.shape, f"an image of numbers, of shape {shape} as the first")
+            raise _example_error(
+                f"data.{split}[{number}]", row.shape, f"an image of numbers, of shape {shape} as the first"
+            )
     return Images(np.stack(rows).astype(dtype).reshape(len(rows), *(1,) * (3 - len(shape)), *shape))
 
 
@@ -180,7 +184,9 @@ def _texts(row: object, split: Split, number: int, *counts: int) -> list[str]:
     """The texts of an example; another number of them is an error."""
     texts = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else [row]
     if len(texts) not in counts or not all(isinstance(part, str) for part in texts):
-        raise _example_error(f"data.{split}[{number}]", row, "a text" if counts == (1,) else f"a tuple of {counts[0]} texts")
+        raise _example_error(
+            f"data.{split}[{number}]", row, "a text" if counts == (1,) else f"a tuple of {counts[0]} texts"
+        )
     return [str(part) for part in texts]
 
 
