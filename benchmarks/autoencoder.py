@@ -1,10 +1,10 @@
-"""The lecture's autoencoders on a CPU: `heedful train` beside plain torch and Keras, in the same run; epochs a second.
+"""The lecture's autoencoders on a CPU: `heedful train` compared with plain torch and Keras in the same run.
 
     python benchmarks/autoencoder.py --data FOLDER --keras PYTHON --out FILE
-    python benchmarks/autoencoder.py --quick                    # made-up images and few of them: only to see it work
+    python benchmarks/autoencoder.py --quick                    # a few synthetic images, as a smoke test
 
 FOLDER holds the files of MNIST; without it the images are made up. Keras is not needed by Heedful: `pip install keras
-"jax[cpu]"` here, or name a Python that has it with --keras; a peer that is not there is left out, and said to be.
+"jax[cpu]"` here, or name a Python that has it with --keras; a peer that is not installed is skipped with a note.
 
 Dense 784-100-20-100-784 on 60,000 images, and the convolutional denoising net on 2,560 (noise of 0.5, clipped); ReLU,
 mean squared error, RMSprop, shuffled batches of 128. Heedful goes through the loop that `heedful train` runs, its data
@@ -159,7 +159,7 @@ def keras(net: str, file: Path, threads: int) -> Train:
 
 
 def require_size(net: str, size: int) -> None:
-    """The net is the lecture's."""
+    """Check that the network has the size of the lecture's."""
     assert size == PARAMETERS[net], (net, size)
 
 
@@ -179,7 +179,7 @@ GOALS = {
 
 
 def work(name: str, net: str, file: Path, threads: int) -> None:
-    """Prepare, then train N epochs whenever a line N comes, and print the seconds and the loss."""
+    """Prepare, then train N epochs for each line N of the input, and print the seconds and the loss."""
     try:
         train = CONTENDERS[name](net, file, threads)
     except ModuleNotFoundError as missing:
@@ -202,7 +202,7 @@ def made_up(count: int) -> Any:
     return (255 / (1 + np.exp(-hidden @ mixing))).astype(np.uint8).reshape(count, 28, 28)
 
 
-def started(name: str, settings: dict[str, str], net: str, file: Path, options: argparse.Namespace) -> Any:
+def start_worker(name: str, settings: dict[str, str], net: str, file: Path, options: argparse.Namespace) -> Any:
     """A contender's process; of variables that decide about threads and memory it has only those given here."""
     own = {key: value for key, value in os.environ.items() if not key.startswith(DECIDED_HERE)}
     own |= {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"} | settings | (KEEP if options.keep else {})
@@ -220,18 +220,18 @@ def result(child: Any, name: str) -> dict[str, Any]:
     sys.exit(f"{name} failed; its errors are above")
 
 
-def told(child: Any, name: str, epochs: int) -> dict[str, Any]:
+def read_result(child: Any, name: str, epochs: int) -> dict[str, Any]:
     child.stdin.write(f"{epochs}\n")
     child.stdin.flush()
     return result(child, name)
 
 
-def compared(net: str, file: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The rates of all contenders on one net, each with every set of variables but Heedful's, which has its own."""
+def compare(net: str, file: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The rates of all contenders for one network, with every set of environment variables; Heedful sets its own."""
     ways: dict[str, dict[str, str]] = {"defaults": {}, "memory": KEEP, "all": SET | KEEP}
     keys = [(name, way) for name in NETS[net] for way in ways if name != "heedful"] + [("heedful", "own")]
     ways["own"] = SET
-    children = {key: started(key[0], ways[key[1]], net, file, options) for key in keys}
+    children = {key: start_worker(key[0], ways[key[1]], net, file, options) for key in keys}
     for name, way in keys:
         if missing := result(children[name, way], name).get("missing"):
             print(f"left out: {name} ({way}), for want of {missing}; pip install keras 'jax[cpu]', or see --keras")
@@ -240,7 +240,7 @@ def compared(net: str, file: Path, options: argparse.Namespace) -> dict[str, Any
     losses = {}
     for turn in range(options.warm + options.rounds):
         for key, child in children.items():
-            seen = told(child, key[0], options.epochs)
+            seen = read_result(child, key[0], options.epochs)
             losses[key] = seen["loss"]
             if turn >= options.warm:
                 rates[key].append(options.epochs / seen["seconds"])
@@ -259,7 +259,7 @@ def better(ways: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def show(net: str, found: dict[str, Any], count: int) -> Iterator[str]:
-    """A line for each contender, the better way of a peer, and how fast Heedful is beside it."""
+    """A line for each contender with its best variables, and the relative speed of Heedful."""
     _, mine = better(found["heedful"])
     head = f"{net}, {count:,} images"
     yield f"\n{head:<28} {'epochs/s':>9} {'spread':>18} {'images/s':>10} {'loss':>8}  better with    heedful is"
@@ -275,14 +275,14 @@ def show(net: str, found: dict[str, Any], count: int) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with the files of MNIST; else images are made up")
+    parser.add_argument("--data", type=Path, help="folder with the files of MNIST; else synthetic images")
     parser.add_argument("--keras", metavar="PYTHON", default=sys.executable, help="a Python with keras, jax and torch")
     parser.add_argument("--only", nargs="+", default=list(NETS), choices=list(NETS))
     parser.add_argument("--rounds", type=int, default=7, help="that are timed")
     parser.add_argument("--warm", type=int, default=1, help="rounds before them")
     parser.add_argument("--epochs", type=int, default=3, help="in a round")
     parser.add_argument("--threads", type=int, default=CORES, help="of every contender")
-    parser.add_argument("--keep", action="store_true", help="tell glibc, for all contenders, to keep its memory")
+    parser.add_argument("--keep", action="store_true", help="let glibc keep freed memory, for all contenders")
     parser.add_argument("--quick", action="store_true", help="few images and rounds; the rates mean nothing")
     parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
     parser.add_argument("--contender", nargs=3, help=argparse.SUPPRESS)
@@ -297,7 +297,7 @@ def main() -> None:
 
     found: dict[str, Any] = {
         "threads": options.threads, "cores": CORES, "processor": platform.processor() or platform.machine(),
-        "images": "MNIST" if options.data else "made up", "glibc keeps memory": options.keep,
+        "images": "MNIST" if options.data else "synthetic", "glibc keeps memory": options.keep,
         "epochs a round": options.epochs, "rounds": options.rounds, "load before": round(os.getloadavg()[0], 2),
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as place:
@@ -305,7 +305,7 @@ def main() -> None:
             count = IMAGES[net] // 10 if options.quick else IMAGES[net]
             file = Path(place, f"{net}.npy")
             np.save(file, mnist(options.data, "train")[:count] if options.data else made_up(count))
-            found[net] = {"images": count, "epochs/s": compared(net, file, options)}
+            found[net] = {"images": count, "epochs/s": compare(net, file, options)}
             print("\n".join(show(net, found[net]["epochs/s"], count)), flush=True)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")

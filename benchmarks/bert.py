@@ -1,4 +1,4 @@
-"""Pre-training steps of BERT beside `transformers`, in the same run, on a GPU.
+"""Pre-training steps of BERT compared with `transformers` in the same run, on a GPU.
 
     python benchmarks/bert.py
 

@@ -1,4 +1,4 @@
-"""Encoders on a CPU beside `transformers`, onnxruntime and CTranslate2, in the same run: sentences a second.
+"""Encoders on a CPU compared with `transformers`, onnxruntime and CTranslate2 in the same run: sentences per second.
 
     python benchmarks/bert_cpu.py --minilm FOLDER --peers PYTHON [--out FILE]
 
@@ -118,7 +118,7 @@ def onnxruntime(folder: Path, kind: str) -> Embed:
 
 
 def exported(folder: Path, kind: str) -> Embed:
-    """What `heedful convert FOLDER model.onnx` writes, made int8 by onnxruntime as its users do."""
+    """The file of `heedful convert FOLDER model.onnx`, quantized to int8 by onnxruntime."""
     import numpy as np
     import onnxruntime as ort
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -191,7 +191,7 @@ CONTENDERS: dict[str, tuple[Callable[[Path, str], Embed], str]] = {
 
 
 def work(name: str, folder: Path, inputs: Path) -> None:
-    """Get ready, tell the vectors, then time a round whenever a line comes: the batch, and how often."""
+    """Prepare, print the vectors, then time a round for each line of the input: the batch, and the repetitions."""
     make, kind = CONTENDERS[name]
     embed, rows = make(folder, kind), json.loads(inputs.read_text())
     told = {batch: [list(map(float, vector)) for vector in embed(rows[:batch])] for batch in BATCHES}
@@ -267,7 +267,7 @@ def show(model: str, found: dict[str, Any], only: list[str]) -> None:
 
 
 def mixed(folder: Path) -> dict[str, float]:
-    """Sentences as they are: by length as `embed` reads them, beside plain loops in the order given."""
+    """Real sentences: sorted by length as by `embed`, compared with loops in their order."""
     import random
 
     import torch

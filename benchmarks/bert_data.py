@@ -1,4 +1,4 @@
-"""How fast text becomes batches for pre-training: sentences, tokens, pairs with masked tokens.
+"""The speed of preparing pre-training data: sentences, tokens, pairs with masked tokens.
 
     python benchmarks/bert_data.py                         # the prose of Python's standard library
     python benchmarks/bert_data.py --text novels/*.gz --vocab vocab.txt --json result.json
@@ -56,11 +56,13 @@ def main() -> None:
             ("packed", PairRules(), True),
             ("packed, whole words", words, True),
         ):
-            batches = PretrainingBatches(made(encoded, context, rules), 0, ROOM, packed, even=not packed)
+            batches = PretrainingBatches(make_pairs(encoded, context, rules), 0, ROOM, packed, even=not packed)
             found[f"pairs of {context}, {name}"] = speed(batches, asked.batches)
             if name == "packed":
                 found[f"pairs of {context}, {name}, from a worker"] = speed(batches, asked.batches, workers=1)
-        collator = peer(tokenizer, PretrainingBatches(made(encoded, context, PairRules()), 0, ROOM), asked.batches)
+        collator = peer(
+            tokenizer, PretrainingBatches(make_pairs(encoded, context, PairRules()), 0, ROOM), asked.batches
+        )
         if collator is not None:
             found[f"masks of {context}, transformers' collator"] = collator
     for name, rate in found.items():
@@ -70,7 +72,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", nargs="*", default=[], help="files of text, a document each")
     parser.add_argument("--vocab", help="a vocab.txt; else the pieces are learned")
@@ -84,7 +86,7 @@ def texts(files: list[str]) -> Iterator[list[str]]:
     return TextDocuments(files=files).documents(".", 10**8) if files else library_documents(LibraryProse(), "train")
 
 
-def made(encoded: EncodedDocuments, context: int, rules: PairRules) -> EncodedDocuments:
+def make_pairs(encoded: EncodedDocuments, context: int, rules: PairRules) -> EncodedDocuments:
     """The same documents for another context."""
     return replace(encoded, context=context, rules=rules)
 

@@ -1,4 +1,4 @@
-"""What a checkpoint costs: a save beside a plain `safetensors` write of the same bytes, and the stall of training.
+"""The cost of a checkpoint: a save compared with a plain `safetensors` write, and how long training waits.
 
     python benchmarks/checkpoint.py                # Transformer-base and its Adam state, about 760 MB, on the CPU
     python benchmarks/checkpoint.py --device cuda
@@ -156,7 +156,7 @@ def time_copy(tensors: Tensors, device: str) -> float:
 
 
 def time_steps(training: Training, saver: Saver | None, first: int, steps: int, every: int) -> list[float]:
-    """The seconds of each step, with the save that comes after it where one is due."""
+    """The seconds of each step, with the save after it if one is due."""
     times = []
     for step in range(first + 1, first + steps + 1):
         begin = time.perf_counter()

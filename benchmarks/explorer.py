@@ -1,4 +1,4 @@
-"""How quick the explorer's page is, in a real browser, on a model of BERT-base's size.
+"""The speed of the explorer's page in a real browser, for a model of the size of BERT-base.
 
     python benchmarks/explorer.py    # prints the figures, and writes benchmarks/results/explorer.json
 
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def base(folder: Path) -> Path:
-    """A folder with a BERT of base size: 12 layers of 12 heads, random weights, heads that look somewhere."""
+    """A folder with a BERT of base size: 12 layers of 12 heads, random weights with attention that is not uniform."""
     torch.manual_seed(0)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, *(f"word{number}" for number in range(VOCAB - len(special)))]
@@ -147,7 +147,7 @@ def short(go: Callable[..., Any], times: int, seconds: float) -> dict[str, Any]:
         again.append(first_frame(page))
     pointing = frames(page, lambda end: point(page, end), seconds)
     page.mouse.move(5, 5)
-    page.wait_for_timeout(2000)  # the layers beside this one are fetched meanwhile
+    page.wait_for_timeout(2000)  # neighbouring layers are prefetched meanwhile
     sliding = frames(page, lambda end: slide(page, end), seconds)
     return {
         "first frame with lines, ms": {"median": statistics.median(fresh), "slowest": max(fresh)},
@@ -204,7 +204,7 @@ def slide(page: Any, end: float) -> None:
 
 
 def long(go: Callable[..., Any], view: str) -> dict[str, float]:
-    """512 tokens: the longest task of the page, from its beginning until it has come to rest."""
+    """512 tokens: the longest task of the page, from its start until nothing changes any more."""
     page = go(view, text(512, 1))
     ready = page.evaluate("performance.now()")
     page.wait_for_timeout(3000)
@@ -212,7 +212,7 @@ def long(go: Callable[..., Any], view: str) -> dict[str, float]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """The figures beside what was promised."""
+    """The measurements compared with their limits."""
     few, many = found["128 tokens"], found["512 tokens"]
     rows = [
         ("page, gzipped, KB", sum(found["bundle"].values()) / 1024, 150.0),

@@ -1,4 +1,4 @@
-"""The explorer's server under attack: slow senders, then many users at once, a fifth of whom send nonsense.
+"""The explorer's server under attack: slow clients, then many users at once, a fifth of whom send invalid requests.
 
     python benchmarks/explorer_load.py RUN    # on a run or a model folder with attention
     python benchmarks/explorer_load.py RUN --requests 1000 --slow 100
@@ -99,7 +99,7 @@ async def connected(port: int) -> socket.socket:
 
 
 async def send(port: int, raw: bytes, patience: float = 30.0) -> Reply | None:
-    """What a server says to some bytes, or nothing if it closes without a word."""
+    """The response of a server to some bytes; empty if it closes the connection."""
     began = time.perf_counter()
     wire = await connected(port)
     try:
@@ -138,11 +138,11 @@ async def reply(wire: socket.socket, began: float, bodiless: bool = False) -> Re
     return Reply(int(first.split()[1]), headers, b"".join(parts), time.perf_counter() - began)
 
 
-def nonsense(port: int, chance: random.Random) -> bytes:
+def nonsense(port: int, generator: random.Random) -> bytes:
     """A request that no page of the explorer would send, of one of many kinds."""
     post = "/api/heads/tokens"
     kinds = [
-        lambda: chance.randbytes(chance.randint(1, 300)) + b"\r\n\r\n",
+        lambda: generator.randbytes(generator.randint(1, 300)) + b"\r\n\r\n",
         lambda: b"GET / HTTP/9.9\r\n\r\n",
         lambda: b"GET / HTTP/1.1\r\n\r\n",
         lambda: request(port, host="evil.example"),
@@ -163,7 +163,7 @@ def nonsense(port: int, chance: random.Random) -> bytes:
         lambda: request(port, "/api/nothing/here", "POST", b"{}"),
         lambda: request(port, post, "POST", b'{"model": "../../etc", "text": "a"}'),
     ]  # fmt: skip
-    return chance.choice(kinds)()
+    return generator.choice(kinds)()
 
 
 async def crowd(
@@ -171,15 +171,15 @@ async def crowd(
 ) -> tuple[Tally, Tally]:
     """Concurrent users, each sending a request, valid or not, when its last is answered, and retrying when asked to."""
     good, wild = Tally(), Tally()
-    chance = random.Random(seed)
+    generator = random.Random(seed)
     left = iter(range(requests))
 
     async def user() -> None:
         for _ in left:
-            if chance.random() < bad:
-                count(wild, await send(port, nonsense(port, chance)))
+            if generator.random() < bad:
+                count(wild, await send(port, nonsense(port, generator)))
                 continue
-            question = chance.choice(questions)
+            question = generator.choice(questions)
             raw = request(port, question.path, "POST", question.asked)
             while (got := await send(port, raw)) is not None and got.status == 503:
                 count(good, got)
@@ -269,7 +269,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def started(*command: str) -> tuple[subprocess.Popen[str], int]:
-    """A server in a process of its own, and the port that it says it listens at."""
+    """A server in its own process, and its port."""
     process = subprocess.Popen(
         [sys.executable, *command],
         stdout=subprocess.PIPE,
@@ -291,7 +291,7 @@ def memory(process: int) -> float:
 
 
 def ask_offline(folder: Path) -> list[Question]:
-    """What the page asks first about a model, with the answers of the same calls made here."""
+    """The first calls of the page about a model, with the expected answers."""
     from heedful.explore.subjects import Explorer
 
     explorer = Explorer([folder])
@@ -309,7 +309,7 @@ def ask_offline(folder: Path) -> list[Question]:
 
 
 async def measure(port: int, process: int, questions: Sequence[Question], requests: int, slow: int) -> dict[str, Any]:
-    """All figures, in the order in which they are made: calm, siege, crowd."""
+    """All figures, in the order of the measurements: calm, siege, crowd."""
     first = questions[0]
     raw = request(port, first.path, "POST", first.asked)
     await crowd(port, questions, 300, 8, 0.0)  # until all is loaded

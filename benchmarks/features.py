@@ -1,4 +1,4 @@
-"""Which layers of BERT tell most about names? Six runs of one recipe on CoNLL-2003, several at once, as a table.
+"""Which layers of BERT are the best features for named entities? Six runs of one recipe on CoNLL-2003, as a table.
 
     python benchmarks/features.py --start ENCODER --data FOLDER --out features.json
 
@@ -26,7 +26,7 @@ PUBLISHED = {
 
 
 def main() -> None:
-    """Run the six rows, and print them beside the published ones."""
+    """Run the six rows, and print them with the published ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--start", type=Path, required=True, help="folder of the encoder")
     parser.add_argument("--data", type=Path, required=True, help="folder with eng.train.gz, eng.testa.gz, eng.testb.gz")

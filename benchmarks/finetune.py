@@ -1,4 +1,4 @@
-"""Fine-tuning with Heedful beside `transformers`: the same encoder, data, batches of 32, schedule, budget and seeds.
+"""Fine-tuning with Heedful and with `transformers`: the same encoder, data, batches of 32, schedule, budget and seeds.
 
     python benchmarks/finetune.py --start FOLDER --data FOLDER                 # every task, three seeds, on a GPU
     python benchmarks/finetune.py --start FOLDER --data FOLDER --tasks mrpc --seeds 0 --steps 3 --device cpu
@@ -93,7 +93,7 @@ def shuffled(count: int, args: Args) -> Iterator[list[int]]:
 
 
 def loop(model: Any, count: int, loss_of: Callable[[list[int]], Any], args: Args) -> int:
-    """Train a model of `transformers` plainly, as its own examples do; the number of steps."""
+    """Train a model of `transformers` as in its examples; returns the number of steps."""
     import torch
 
     bare = ("bias", "LayerNorm.weight")
@@ -173,12 +173,12 @@ def glue(columns: Sequence[int], header: bool = True, number: bool = False) -> C
             for start in range(0, len(valid), 128):
                 logits = model(**encoded(valid[start : start + 128])).logits.float()
                 found += (logits[:, 0] if number else logits.argmax(-1)).tolist()
-        return judged(found, [float(label) for _, _, label in valid], number) | {"steps": steps}
+        return scores_of(found, [float(label) for _, _, label in valid], number) | {"steps": steps}
 
     return run
 
 
-def judged(found: list[Any], right: list[float], number: bool) -> dict[str, float]:
+def scores_of(found: list[Any], right: list[float], number: bool) -> dict[str, float]:
     """Scores by the packages that everybody uses."""
     if number:
         from scipy.stats import pearsonr, spearmanr
@@ -207,7 +207,7 @@ TASKS: dict[str, Task] = {
 
 # ------------------------------------------------------------------ Heedful's side
 def ours(args: Args) -> dict[str, float]:
-    """What `heedful train` comes to, from the run's own record."""
+    """The scores of `heedful train`, from the files of the run."""
     with tempfile.TemporaryDirectory() as folder:
         words = [
             sys.executable, "-m", "heedful", "train", TASKS[args.task].recipe, "--run", f"{folder}/run",

@@ -1,4 +1,4 @@
-"""Names (CoNLL-2003) and answers (SQuAD v1.1) with models of `transformers`: the other side in `finetune.py`.
+"""Names (CoNLL-2003) and answers (SQuAD v1.1) with models of `transformers`: the baselines of `finetune.py`.
 
 The usual ways: words tagged by their first piece; windows over long passages, an answer that is elsewhere at [CLS], and
 the best span by the sum of its logits. The scores are by functions of ours, which the tests hold equal to seqeval and

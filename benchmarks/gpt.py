@@ -1,4 +1,4 @@
-"""GPT-2 (124M) beside `transformers` and plain models as people write them, in the same run, on a GPU.
+"""GPT-2 (124M) compared with `transformers` and typical hand-written models in the same run, on a GPU.
 
     python benchmarks/gpt.py
 

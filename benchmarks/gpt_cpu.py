@@ -1,7 +1,7 @@
-"""A small GPT on a CPU: `heedful train` beside `transformers` and plain torch, in the same run; tokens a second.
+"""A small GPT on a CPU: `heedful train` compared with `transformers` and plain torch in the same run; tokens/second.
 
     python benchmarks/gpt_cpu.py --data FOLDER --out FILE
-    python benchmarks/gpt_cpu.py --quick                    # chance characters and few steps: only to see it work
+    python benchmarks/gpt_cpu.py --quick                    # random text and few steps, as a smoke test
 
 FOLDER holds tiny Shakespeare as input.txt.gz; without it the text is made up. All contenders begin with the same
 weights, go through the same batches with AdamW in float32 and clip the gradients at 1. Heedful goes through the loop
@@ -51,8 +51,8 @@ Train = Callable[[int], float]  # steps -> the loss of the last
 
 
 # ------------------------------------------------------------------ contenders: a size and a text -> Train
-def begun(size: str, text: Path, threads: int) -> tuple[Any, Any, Any, Any]:
-    """The task of a recipe, its model as it begins, and its batches."""
+def prepare(size: str, text: Path, threads: int) -> tuple[Any, Any, Any, Any]:
+    """The task of a recipe, its initialized model, and its batches."""
     import torch
 
     from heedful.models import build
@@ -88,7 +88,7 @@ def heedful(size: str, text: Path, threads: int) -> Train:
 
     from heedful.training.loop import Counters, Step, fit
 
-    task, recipe, model, batches = begun(size, text, threads)
+    task, recipe, model, batches = prepare(size, text, threads)
     loss_of = task.loss_of(model, False)
     events = fit(model, loss_of, batches, recipe.train, torch.device("cpu"), None, {}, Counters(), records=task.records)
 
@@ -100,11 +100,11 @@ def heedful(size: str, text: Path, threads: int) -> Train:
 
 
 def transformers(size: str, text: Path, threads: int) -> Train:
-    """GPT-2 of `transformers`, eager, with the weights that Heedful begins with."""
+    """GPT-2 of `transformers`, eager, with Heedful's initial weights."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    _, _, ours, batches = begun(size, text, threads)
+    _, _, ours, batches = prepare(size, text, threads)
     layers, width, heads, context, _ = SIZES[size]
     given = {f"transformer.{name}": value for name, value in renamed(ours.state_dict(), turned=True).items()}
     settings: dict[str, Any] = {"attn_implementation": "sdpa", "bos_token_id": None, "eos_token_id": None}
@@ -129,7 +129,7 @@ def plain(size: str, text: Path, threads: int, compiled: bool = False) -> Train:
     from torch import nn
     from torch.nn import functional as F
 
-    _, _, ours, batches = begun(size, text, threads)
+    _, _, ours, batches = prepare(size, text, threads)
     layers, width, heads, context, _ = SIZES[size]
 
     class Attention(nn.Module):
@@ -225,7 +225,7 @@ CONTENDERS: dict[str, Callable[[str, Path, int], Train]] = {
 
 
 def work(name: str, size: str, text: Path, threads: int) -> None:
-    """Prepare, then train N steps whenever a line N comes."""
+    """Prepare, then train N steps for each line N of the input."""
     train = CONTENDERS[name](size, text, threads)
     print("RESULT 0", flush=True)
     clock = time.process_time if threads == 1 else time.perf_counter
@@ -291,7 +291,7 @@ def show(size: str, found: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with input.txt.gz; else the text is made up")
+    parser.add_argument("--data", type=Path, help="folder with input.txt.gz; else a synthetic text")
     parser.add_argument("--sizes", nargs="+", default=["4 x 128"], choices=list(SIZES))
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), help="contenders")
     parser.add_argument("--compiled", action="store_true", help="also the plain model compiled, which needs a compiler")
@@ -312,7 +312,7 @@ def main() -> None:
         options.rounds, options.warm, options.steps = 2, 1, 3
     found: dict[str, Any] = {
         "threads": options.threads, "cores": CORES, "processor": platform.processor() or platform.machine(),
-        "text": "tiny Shakespeare" if options.data else "made up", "steps a round": options.steps,
+        "text": "tiny Shakespeare" if options.data else "synthetic", "steps a round": options.steps,
         "rounds": options.rounds, "load before": round(os.getloadavg()[0], 2),
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as place:
@@ -329,9 +329,9 @@ def main() -> None:
 
 
 def made_up() -> str:
-    chance = random.Random(0)
-    words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 8))) for _ in range(300)]
-    return "\n".join(" ".join(chance.choices(words, k=8)) for _ in range(4000)) + "\n"
+    generator = random.Random(0)
+    words = ["".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=generator.randint(2, 8))) for _ in range(300)]
+    return "\n".join(" ".join(generator.choices(words, k=8)) for _ in range(4000)) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The same training steps by Heedful and by Keras: equal weights to begin with, equal batches, and what comes of them.
+"""The same training steps in Heedful and Keras, from the same weights and batches, and how far they differ.
 
     python benchmarks/keras_steps.py --data FOLDER --keras PYTHON
 
@@ -48,8 +48,8 @@ def ours(weight: Any) -> Any:
     return torch.from_numpy(weight.transpose({1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}[weight.ndim]).copy())
 
 
-def compared(net: str, eps_place: str, data: Path, steps: int, file: Path) -> dict[str, float]:
-    """Take the same steps, and tell how far they lead from those of Keras."""
+def compare(net: str, eps_place: str, data: Path, steps: int, file: Path) -> dict[str, float]:
+    """Take the same steps, and return the differences from those of Keras."""
     import numpy as np
     import torch
 
@@ -111,7 +111,7 @@ def main() -> None:
                 words = [options.keras, __file__, "--data", str(options.data), "--steps", str(options.steps)]
                 settings = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
                 subprocess.run([*words, "--worker", net, place, str(file)], check=True, env=os.environ | settings)
-                found[f"{net}, epsilon {place}"] = compared(net, place, options.data, options.steps, file)
+                found[f"{net}, epsilon {place}"] = compare(net, place, options.data, options.steps, file)
                 print(f"{net}, epsilon {place}: {found[f'{net}, epsilon {place}']}", flush=True)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""The lecture's autoencoders in Keras, and MNIST's images as numpy reads them, for the other side of benchmarks."""
+"""The lecture's autoencoders in Keras, and MNIST's images as numpy reads them, for the baselines of benchmarks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def mnist(folder: Path, split: str) -> Any:
 
 
 def given_to_keras(name: str, images: Any) -> Any:
-    """Pixels from 0 to 1 as one of the nets reads them: vectors, or images with the channel last."""
+    """Pixels from 0 to 1 in the shape of a network's input: vectors, or images with the channel last."""
     return (images.astype("float32") / 255).reshape(len(images), *((784,) if name == "dense" else (28, 28, 1)))
 
 
 def keras_net(name: str) -> Any:
-    """One of the nets, layer by layer as the lecture prints it."""
+    """One of the networks, layer by layer as in the lecture."""
     import keras
     from keras.layers import Conv2D, Dense, Input, MaxPooling2D, UpSampling2D
 

@@ -1,4 +1,4 @@
-"""The test suite as other machines would run it, and the table of it in CONTRIBUTING.md.
+"""The test suite under the conditions of other machines, and its table in CONTRIBUTING.md.
 
     python benchmarks/machines.py                       # each condition alone, one after the other
     python benchmarks/machines.py busy+sigint+random    # several at once

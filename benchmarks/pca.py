@@ -1,4 +1,4 @@
-"""Incremental PCA over ten million rows that come in pieces, beside scikit-learn's IncrementalPCA on the same rows.
+"""Incremental PCA of ten million rows in batches, compared with scikit-learn's IncrementalPCA on the same rows.
 
     python benchmarks/pca.py --out benchmarks/results/pca.json
 

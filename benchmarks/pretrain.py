@@ -1,4 +1,4 @@
-"""A small BERT pre-trained by Heedful and by `transformers`, on the same text, for as many tokens.
+"""A small BERT pre-trained by Heedful and by `transformers`, on the same text and number of tokens.
 
     python benchmarks/pretrain.py --data FOLDER --run FOLDER [--tokens 100000000] [KEY=VALUE ...]
 
@@ -84,21 +84,21 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     shapes = {name: value.shape for name, value in mine.state_dict().items()}
     mine.load_state_dict(read_tensors(state, canonical(state), names, shapes, Path("peer"))[0])
     found = evaluate_pretraining(mine.to(device).eval(), held_out, device, recipe.train.batch_tokens)
-    return told(found.loss, found.right / found.hidden, found.right_pairs / found.pairs, found.perplexity, seen)
+    return result(found.loss, found.right / found.hidden, found.right_pairs / found.pairs, found.perplexity, seen)
 
 
-def told(loss: float, words: float, pairs: float, perplexity: float, tokens: int) -> dict[str, Any]:
+def result(loss: float, words: float, pairs: float, perplexity: float, tokens: int) -> dict[str, Any]:
     return {"loss": loss, "masked": 100 * words, "next": 100 * pairs, "perplexity": perplexity, "tokens": tokens}
 
 
 def learned(run: Path) -> dict[str, Any]:
-    """What the run's own last evaluation says."""
+    """The scores of the run's last evaluation."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["kind"] == "evaluated"][-1]
     value = {name: score["value"] for name, score in last["scores"].items()}
     words, pairs = value["masked_accuracy"] / 100, value["next_sentence_accuracy"] / 100
     tokens = [line for line in lines if line["kind"] == "step"][-1]["tokens"]
-    return told(last["loss"], words, pairs, value["masked_perplexity"], tokens)
+    return result(last["loss"], words, pairs, value["masked_perplexity"], tokens)
 
 
 def main() -> None:

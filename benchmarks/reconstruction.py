@@ -46,7 +46,7 @@ DARK = 0.1  # a black image is 0.112 away from one of MNIST
 
 @dataclass(frozen=True)
 class Run:
-    """One training: which net, by whom and with which settings."""
+    """One training: its network, its library and its settings."""
 
     net: str
     side: str
@@ -61,7 +61,7 @@ class Run:
         return "/".join(map(str, asdict(self).values()))
 
 
-def kept(losses: list[float]) -> dict[str, float]:
+def selected_losses(losses: list[float]) -> dict[str, float]:
     """The losses that the lecture prints: of the first three epochs and of the last two."""
     numbers = sorted({1, 2, 3, len(losses) - 1, len(losses)} & set(range(1, len(losses) + 1)))
     return {str(number): round(losses[number - 1], 6) for number in numbers}
@@ -69,7 +69,7 @@ def kept(losses: list[float]) -> dict[str, float]:
 
 # ------------------------------------------------------------------ the two sides
 def heedful(run: Run, data: Path, device: str, until: float) -> dict[str, Any]:
-    """What `heedful train` comes to, from the run's own record."""
+    """The losses of `heedful train`, from the files of the run."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "run")
         words = [
@@ -83,11 +83,15 @@ def heedful(run: Run, data: Path, device: str, until: float) -> dict[str, Any]:
         told = json.loads((folder / "env.json").read_text(encoding="utf-8"))
         test = json.loads((folder / "results.json").read_text(encoding="utf-8"))["loss"]
     losses = [line["loss"] for line in lines if line["kind"] == "epoch"]
-    return {"losses": kept(losses), "test": round(test, 6), "with": f"torch {told['torch']} on {told['device']}"}
+    return {
+        "losses": selected_losses(losses),
+        "test": round(test, 6),
+        "with": f"torch {told['torch']} on {told['device']}",
+    }
 
 
 def keras_side(run: Run, data: Path, device: str, until: float, python: str) -> dict[str, Any]:
-    """What Keras comes to, in a process of its own."""
+    """The losses of Keras, in its own process."""
     backend = {"KERAS_BACKEND": "torch" if device == "cuda" else "jax", "JAX_PLATFORMS": "cpu"}
     hidden = {} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     words = [python, __file__, "--data", str(data), "--worker", json.dumps(asdict(run))]
@@ -125,7 +129,7 @@ def train_keras(run: Run, data: Path) -> dict[str, Any]:
         losses += net.fit(given, x, batch_size=run.batch, epochs=epochs, verbose=0).history["loss"]
         given = noisy(x) if run.noise == "fresh" else given
     test = float(net.evaluate(given_test, x_test, batch_size=1000, verbose=0))
-    return {"losses": kept(losses), "test": round(test, 6), "with": told_of(keras)}
+    return {"losses": selected_losses(losses), "test": round(test, 6), "with": told_of(keras)}
 
 
 def told_of(keras: Any) -> str:
@@ -143,7 +147,7 @@ def told_of(keras: Any) -> str:
 
 # ------------------------------------------------------------------ all runs
 def wanted(options: argparse.Namespace) -> Iterator[Run]:
-    """Every run that was asked for; batches of 32 are the dense net's, with the first seed."""
+    """All requested runs; batches of 32 only for the dense network and the first seed."""
     for net in options.only:
         for seed in options.seeds:
             for batch in options.batch:

@@ -1,4 +1,4 @@
-"""Steps recorded on a CPU beside the same steps taken plainly, through the loop that `heedful train` runs.
+"""Recorded and replayed steps on a CPU compared with ordinary ones, in the training loop of `heedful train`.
 
     python benchmarks/recorded.py [--rounds 15] [--cores 2] [--out FILE]
 
@@ -43,7 +43,7 @@ def work(recipe_name: str, way: str, cores: int) -> None:
         "train.save_every=1000000",
         "train.evaluate_every=1000000",
     ]
-    if recipe_name == "mnist-dense":  # made-up images take as long
+    if recipe_name == "mnist-dense":  # synthetic images take as long
         place = Path(tempfile.mkdtemp()) / "images.npy"
         np.save(place, np.random.default_rng(0).integers(0, 256, (6000, 28, 28), dtype=np.uint8))
         given.append(f"data={{kind: array, root: {json.dumps(str(place.parent))}, train: {{file: {place.name}}}}}")
@@ -69,7 +69,7 @@ def work(recipe_name: str, way: str, cores: int) -> None:
     )
     steps = (event.loss for event in events if isinstance(event, Step))
     first = list(islice(steps, 3))[-1]
-    assert bool(made) == (way != "plain"), "what is recorded is not what was asked for"
+    assert bool(made) == (way != "plain"), "steps were not recorded as requested"
     for line in sys.stdin:
         wall, own = time.perf_counter(), time.process_time()
         list(islice(steps, int(line)))

@@ -1,7 +1,7 @@
-"""Heedful's recurrent nets beside plain torch, in the same run: seq2seq with attention, and LSTM layers.
+"""Heedful's recurrent networks compared with plain torch in the same run: seq2seq with attention, and LSTM layers.
 
     python benchmarks/recurrent.py --device cuda    # a training step of seq2seq with additive attention, 2 x 512
-    python benchmarks/recurrent.py --device cpu     # an LSTM layer forward and backward, beside nn.LSTM
+    python benchmarks/recurrent.py --device cpu     # an LSTM layer forward and backward, compared with nn.LSTM
 
 Tree-LSTMs have a script of their own, `benchmarks/trees.py`. The plain seq2seq is the same model as people write it, a
 loop of nn.LSTMCell, with the same weights: the first loss must be equal. Every contender has a process of its own; all
@@ -195,7 +195,7 @@ def train_ours() -> dict[str, Any]:
 
 # ------------------------------------------------------------------ on a CPU
 def layers(rows: int, length: int, width: int) -> dict[str, Any]:
-    """An LSTM layer of ours beside nn.LSTM, turn by turn, forward and backward; the numbers must be equal."""
+    """Heedful's LSTM layer compared with nn.LSTM, in turns, forward and backward; the results must be equal."""
     import time
 
     import torch

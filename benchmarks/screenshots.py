@@ -1,7 +1,7 @@
 """Screenshots of every view of the explorer for docs/, taken in a real browser.
 
     python benchmarks/screenshots.py                 # trains small models first: about half an hour on two cores
-    python benchmarks/screenshots.py --runs FOLDER   # with those that are there already, each under its name below
+    python benchmarks/screenshots.py --runs FOLDER   # with existing models, each under its name below
     python benchmarks/screenshots.py --only heads,beam
 
 Two of the models are published ones that come as packages; the others are trained from the shipped recipes.
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def folder_of(name: str, runs: Path) -> Path:
-    """The folder of a model, which is trained where it is not there."""
+    """The folder of a model, which is trained if it does not exist."""
     if name in PACKAGES:
         package, below = PACKAGES[name]
         spec = importlib.util.find_spec(package)
@@ -113,10 +113,10 @@ def folder_of(name: str, runs: Path) -> Path:
         published = Path(spec.origin).parent / below
         if (published / "model.safetensors").exists():
             return published
-        if not (runs / name).exists():  # in an old format, which is converted first
+        if not (runs / name).exists():  # in an old format: convert it first
             copy = runs / f"{name}-published"
             shutil.copytree(published, copy, dirs_exist_ok=True)
-            settings = copy / "tokenizer_config.json"  # which does not say that it is cased
+            settings = copy / "tokenizer_config.json"  # which does not state that it is cased
             known = json.loads(settings.read_text()) if settings.exists() else {}
             settings.write_text(json.dumps({**known, "do_lower_case": False}))
             convert_command(copy, runs / name, None, False, False)
@@ -142,14 +142,14 @@ def browser() -> Iterator[Any]:
 
 
 def take(chromium: Any, shot: Shot, folders: Sequence[Path]) -> None:
-    """Open a view, wait for it, and keep what the window shows, in few colours so that the file is small."""
+    """Open a view, wait for it, and save a screenshot in 256 colours, so that the file is small."""
     explorer = Explorer(folders)
     with serving(application(explorer), Policy(port=0)) as url:
         context = chromium.new_context(viewport={"width": 1280, "height": 860}, color_scheme=shot.theme)
         page = context.new_page()
         page.goto(f"{url}#{urlencode({'view': shot.view, **shot.state})}")
         page.locator('[data-figure][data-ready="true"]').first.wait_for(timeout=120_000)
-        page.wait_for_timeout(700)  # what moves comes to rest
+        page.wait_for_timeout(700)  # until animations have ended
         page.screenshot(path=shot.file)
         context.close()
     with Image.open(shot.file) as image:

@@ -1,4 +1,4 @@
-"""How soon the light verbs answer, as multiples of the time in which Python imports the libraries that they need.
+"""The time of light commands, in multiples of the time to import the libraries that they need.
 
     python benchmarks/start.py
 

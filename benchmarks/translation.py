@@ -1,4 +1,4 @@
-"""Heedful's Transformer beside Marian in `transformers`, in the same run: training, and beam search with 4 beams.
+"""Heedful's Transformer compared with Marian in `transformers` in the same run: training, and beam search with 4 beams.
 
     python benchmarks/translation.py --device cuda      # Transformer-base, bf16: training, beam 4 at batch 1 and 64
     python benchmarks/translation.py --device cpu       # beam 4, fp32, batch 16; the tokens must be equal

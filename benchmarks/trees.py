@@ -1,4 +1,4 @@
-"""Heedful's Tree-LSTM, level by level, beside the same equations node by node in torch, in the same run on the CPU.
+"""Heedful's Tree-LSTM, level by level, compared with the same equations node by node in torch, on the CPU.
 
     python benchmarks/trees.py
 

@@ -24,7 +24,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).paren
 PIECE = "data={{kind: text, root: {}, train: wiki.train.tokens.gz, valid: wiki.valid.tokens.gz}}"
 
 
-def judged(task: Any, predictor: Any, tokenizer: Any) -> dict[str, Any]:
+def evaluate(task: Any, predictor: Any, tokenizer: Any) -> dict[str, Any]:
     """Scores on the held-out text."""
     read = task.read("valid")
     encoded = task.encode(read, tokenizer)
@@ -96,7 +96,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     shapes = {name: value.shape for name, value in mine.state_dict().items()}
     mine.load_state_dict(read_tensors(state, canonical(state), names, shapes, Path("peer"))[0])
     predictor = task.predictor(mine, c, tokenizer, recipe.decode, device)
-    return {**judged(task, predictor, tokenizer), "tokens": seen}
+    return {**evaluate(task, predictor, tokenizer), "tokens": seen}
 
 
 def real_loss(model: Any, batch: Any, ids: Any) -> Any:
@@ -117,7 +117,7 @@ def learned(run: Path, settings: list[str]) -> dict[str, Any]:
     predictor = heedful.load(run)
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     tokens = [line for line in steps if line["kind"] == "step"][-1]["tokens"]
-    return {**judged(task, predictor, predictor.tokenizer), "tokens": tokens}
+    return {**evaluate(task, predictor, predictor.tokenizer), "tokens": tokens}
 
 
 def main() -> None:

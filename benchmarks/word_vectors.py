@@ -1,4 +1,4 @@
-"""Word vectors learned from a text: time, and how like they are to published ones, beside gensim where it is installed.
+"""Training word vectors: time, and similarity to published ones, compared with gensim if it is installed.
 
     python benchmarks/word_vectors.py TEXT [--published GLOVE] [--rates 0.025,0.05]
 
