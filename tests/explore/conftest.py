@@ -21,7 +21,7 @@ from heedful.explore.subjects import Explorer
 from heedful.runs.recipe import load_recipe
 from patience import LONG
 
-# Recipes with the changes that make them short; a few seconds each on one core.
+# Recipes with overrides for short runs, a few seconds each on one core.
 SHORT = ["train.log_every=10", "train.threads=1"]
 RUNS: dict[str, tuple[str, list[str]]] = {
     "translation": (
@@ -54,7 +54,7 @@ RUNS: dict[str, tuple[str, list[str]]] = {
 
 
 def missing(what: str) -> None:
-    """Skip what this machine lacks a part for; continuous integration must lack none."""
+    """Skip tests that need something this machine does not have; in continuous integration they fail."""
     (pytest.fail if os.environ.get("CI") else pytest.skip)(what)
 
 
@@ -64,7 +64,7 @@ def _page() -> None:
         missing("the explorer's page is not built: make web, which needs Node 20.19 or newer")
 
 
-def trained(name: str, folder: Path) -> Path:
+def train_once(name: str, folder: Path) -> Path:
     """A run of the recipe of that name, trained once for all processes of a test session."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.lock").open("w") as lock:
@@ -82,7 +82,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A trained run by its name in `RUNS`."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    return lambda name: trained(name, shared / "explored")
+    return lambda name: train_once(name, shared / "explored")
 
 
 def package_folder(package: str, *below: str) -> Path:
@@ -121,11 +121,11 @@ class Browsing:
 
     @property
     def address(self) -> dict[str, str]:
-        """What the page's address says."""
+        """The state in the page's URL."""
         return {name: values[0] for name, values in parse_qs(urlsplit(self.page.url).fragment).items()}
 
     def go(self, view: str, **state: object) -> Any:
-        """Open a view, and wait until its figure is there."""
+        """Open a view, and wait until its figure is shown."""
         given = {name: value for name, value in state.items() if value is not None}
         self.page.goto("about:blank")
         self.page.goto(f"{self.url}#{urlencode({'view': view, **given})}")
@@ -133,7 +133,7 @@ class Browsing:
         return self.page
 
     def ready(self) -> None:
-        """Wait until the figure shows what the address says."""
+        """Wait until the figure shows the state of the URL."""
         self.page.locator('[data-figure][data-ready="true"]').first.wait_for()
 
 
@@ -152,16 +152,16 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def browse(chromium: Any) -> Iterator[Callable[..., Browsing]]:
-    """A page on an explorer of the folders that are named; whatever goes wrong in the page fails the test."""
+    """A page on an explorer of these folders; any error in the page fails the test."""
     from heedful.explore.server.app import application
     from heedful.explore.server.guard import Policy, serving
 
     with ExitStack() as stack:
-        wrong: list[str] = []
+        errors: list[str] = []
 
-        def heard(said: Any) -> None:
-            if said.type == "error" and "422" not in said.text:  # a mistake of the reader's is told in the page
-                wrong.append(said.text)
+        def on_console(message: Any) -> None:
+            if message.type == "error" and "422" not in message.text:  # invalid input is reported in the page
+                errors.append(message.text)
 
         def begin(*folders: Path, **options: Any) -> Browsing:
             explorer = Explorer(list(folders))
@@ -170,9 +170,9 @@ def browse(chromium: Any) -> Iterator[Callable[..., Browsing]]:
             context.set_default_timeout(1000 * LONG)
             stack.callback(context.close)
             page = context.new_page()
-            page.on("pageerror", lambda error: wrong.append(str(error)))
-            page.on("console", heard)
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.on("console", on_console)
             return Browsing(page, url, explorer)
 
         yield begin
-        assert not wrong, wrong
+        assert not errors, errors

@@ -1,6 +1,6 @@
-"""Every request of every view with hostile input: it gets an answer or a user's error, no more.
+"""Every request of every view with hostile input gets an answer or a user error.
 
-What may be asked is read from the settings of the questions themselves, so that a new field is tried out by itself.
+Requests are generated from the settings classes of the views, so that new fields are tested automatically.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def questions(explorer: Explorer, view: str, seed: int, each: int) -> Iterator[t
                 yield call, question(kind, subject, chance), fits
 
 
-def require_told(said: str, explorer: Explorer, given: Any) -> None:
+def require_readable(said: str, explorer: Explorer, given: Any) -> None:
     """Whatever an error says, it says nothing of the disk or of the code."""
     assert "Traceback" not in said and ".py" not in said, said
     assert "/" not in said or "/" in json.dumps(given), said
@@ -184,7 +184,7 @@ def test_any_request_gets_a_packet_or_a_readable_error(explorer: Explorer, view:
         try:
             packet = explorer.answer(view, call, given)
         except UserError as error:
-            require_told(str(error), explorer, given)
+            require_readable(str(error), explorer, given)
             seen["refused"] += 1
         else:
             assert fits, f"{call} answers about a model that the view does not fit"
@@ -212,7 +212,7 @@ def test_the_largest_requests_take_seconds(explorer: Explorer, view: str, call: 
     try:
         assert explorer.answer(view, call, given)
     except UserError as error:
-        require_told(str(error), explorer, given)
+        require_readable(str(error), explorer, given)
     assert time.process_time() - began < LATEST
 
 
@@ -257,7 +257,7 @@ def test_saving_any_state_gives_a_file_or_an_error(explorer: Explorer, view: str
             assert page_of(explorer, parse_request(Export, json.dumps({"view": view, "state": state}).encode()))
             seen["written"] += 1
         except UserError as error:
-            require_told(str(error), explorer, state)
+            require_readable(str(error), explorer, state)
             seen["refused"] += 1
     assert seen["written"] > 0, seen
 
@@ -284,7 +284,7 @@ def test_the_server_never_answers_with_an_internal_error(explorer: Explorer) -> 
             assert answer.status in (200, 400, 422), (path, body[:300], said[:300])
             if answer.status != 200:
                 told = json.loads(said)
-                require_told(
+                require_readable(
                     "\n".join([told["error"], *told.get("more", ())]), explorer, body.decode("utf-8", "replace")
                 )
             seen[answer.status] += 1

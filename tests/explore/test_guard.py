@@ -74,7 +74,7 @@ def finished(story: Coroutine[Any, Any, T]) -> T:
         return pool.submit(asyncio.run, story).result()
 
 
-def asked(guard: Guard, *args: Any, **options: Any) -> Reply:
+def request(guard: Guard, *args: Any, **options: Any) -> Reply:
     """The same, for a test that asks one thing at a time."""
     reply = finished(ask(guard, *args, **options))
     assert reply is not None
@@ -82,7 +82,7 @@ def asked(guard: Guard, *args: Any, **options: Any) -> Reply:
 
 
 def post(guard: Guard, body: bytes | list[bytes] = b"{}", *headers: tuple[bytes, bytes], path: str = "/api/x") -> Reply:
-    return asked(guard, path, "POST", (HERE, JSON, *headers), body)
+    return request(guard, path, "POST", (HERE, JSON, *headers), body)
 
 
 def answering(work: Callable[[Any], Awaitable[bytes]] | None = None) -> Any:
@@ -171,8 +171,8 @@ def test_a_server_on_all_addresses_accepts_ip_addresses_and_its_own_name() -> No
 def test_duplicate_security_headers_are_rejected(guard: Guard) -> None:
     for name, value in ((b"host", b"127.0.0.1:8000"), (b"origin", b"http://127.0.0.1:8000"), JSON):
         headers = [HERE, JSON, (b"origin", b"http://127.0.0.1:8000"), (name, value)]
-        assert asked(guard, "/api/x", "POST", headers, b"{}").status == 400, name
-    assert asked(guard, headers=()).error == "there is no Host header"
+        assert request(guard, "/api/x", "POST", headers, b"{}").status == 400, name
+    assert request(guard, headers=()).error == "there is no Host header"
 
 
 def test_the_origin_must_match_the_host(guard: Guard) -> None:
@@ -206,12 +206,12 @@ def test_cross_site_requests_are_rejected_except_links(
 ) -> None:
     told = [(b"sec-fetch-site", site), (b"sec-fetch-mode", mode), (b"sec-fetch-dest", dest)]
     kind = [JSON] if method == "POST" else []
-    assert asked(guard, path, method, [HERE, *kind, *told]).status == status
+    assert request(guard, path, method, [HERE, *kind, *told]).status == status
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "get", "X"])
 def test_other_methods_are_rejected(guard: Guard, method: str) -> None:
-    reply = asked(guard, method=method)
+    reply = request(guard, method=method)
     assert reply.status == 405 and reply.headers[b"allow"] == b"GET, HEAD, POST"
 
 
@@ -219,13 +219,13 @@ def test_other_methods_are_rejected(guard: Guard, method: str) -> None:
     "kind", [b"text/plain", b"application/json5", b"multipart/form-data", b"", b"text/json", b"*/*"]
 )
 def test_only_json_bodies_are_accepted(guard: Guard, kind: bytes) -> None:
-    assert asked(guard, "/api/x", "POST", (HERE, (b"content-type", kind)), b"{}").status == 415
-    assert asked(guard, "/api/x", "POST", (HERE,), b"{}").status == 415
+    assert request(guard, "/api/x", "POST", (HERE, (b"content-type", kind)), b"{}").status == 415
+    assert request(guard, "/api/x", "POST", (HERE,), b"{}").status == 415
 
 
 @pytest.mark.parametrize("kind", [b"application/json; charset=utf-8", b"Application/JSON", b"application/json ;a=b"])
 def test_json_content_types_may_have_parameters(guard: Guard, kind: bytes) -> None:
-    assert asked(guard, "/api/x", "POST", (HERE, (b"content-type", kind)), b"{}").status == 200
+    assert request(guard, "/api/x", "POST", (HERE, (b"content-type", kind)), b"{}").status == 200
 
 
 def test_body_sizes_are_checked_before_and_while_reading(guard: Guard) -> None:
@@ -271,17 +271,17 @@ def test_an_ambiguous_content_length_is_rejected(guard: Guard, headers: Headers)
 
 
 def test_only_post_requests_have_a_body(guard: Guard) -> None:
-    assert asked(guard, headers=(HERE, (b"content-length", b"2"))).status == 400
-    assert asked(guard, headers=(HERE, (b"transfer-encoding", b"chunked"))).status == 400
-    assert asked(guard, headers=(HERE, (b"content-length", b"0"))).status == 200
+    assert request(guard, headers=(HERE, (b"content-length", b"2"))).status == 400
+    assert request(guard, headers=(HERE, (b"transfer-encoding", b"chunked"))).status == 400
+    assert request(guard, headers=(HERE, (b"content-length", b"0"))).status == 200
 
 
 def test_the_length_of_urls_is_limited(guard: Guard) -> None:
     path, query = guard.policy.path, guard.policy.query
-    assert asked(guard, "/" + "a" * (path - 1)).status == 200
-    assert asked(guard, "/" + "a" * path).status == 414
-    assert asked(guard, "/?" + "a" * query).status == 200
-    assert asked(guard, "/?" + "a" * (query + 1)).status == 414
+    assert request(guard, "/" + "a" * (path - 1)).status == 200
+    assert request(guard, "/" + "a" * path).status == 414
+    assert request(guard, "/?" + "a" * query).status == 200
+    assert request(guard, "/?" + "a" * (query + 1)).status == 414
 
 
 @pytest.mark.parametrize(
@@ -292,12 +292,12 @@ def test_the_length_of_urls_is_limited(guard: Guard) -> None:
      "/%c3%a9", "/a#b", '/a"b', "/<b>"],
 )  # fmt: skip
 def test_unusual_paths_are_rejected(guard: Guard, path: str) -> None:
-    assert asked(guard, path).status == 400
+    assert request(guard, path).status == 400
 
 
 @pytest.mark.parametrize("path", ["/", "/assets/index-Ab_3.js", "/api/heads/layer", "/a%20b", "/%61pi/x"])
 def test_ordinary_paths_are_accepted(guard: Guard, path: str) -> None:
-    assert asked(guard, path).status == 200
+    assert request(guard, path).status == 200
 
 
 def test_websockets_are_rejected(guard: Guard) -> None:
@@ -372,11 +372,11 @@ def test_every_response_has_security_headers(locked: Guard, guard: Guard) -> Non
         raise ValueError
 
     replies = {
-        200: asked(guard), 400: asked(guard, "/.."), 401: asked(locked, "/api/x"),
-        403: asked(guard, headers=[(b"host", b"x")]), 405: asked(guard, method="PUT"),
+        200: request(guard), 400: request(guard, "/.."), 401: request(locked, "/api/x"),
+        403: request(guard, headers=[(b"host", b"x")]), 405: request(guard, method="PUT"),
         413: post(guard, b"", (b"content-length", b"99999999")),
-        414: asked(guard, "/" + "a" * 999), 415: asked(guard, "/", "POST"),
-        500: asked(Guard(answering(fails), guard.policy)),
+        414: request(guard, "/" + "a" * 999), 415: request(guard, "/", "POST"),
+        500: request(Guard(answering(fails), guard.policy)),
     }  # fmt: skip
     for status, reply in replies.items():
         assert reply.status == status
@@ -389,16 +389,16 @@ def test_every_response_has_security_headers(locked: Guard, guard: Guard) -> Non
 
 
 def test_only_static_files_may_be_cached(guard: Guard, locked: Guard) -> None:
-    assert b"cache-control" not in asked(guard, "/assets/a.js").headers
-    assert asked(guard, "/api/x").headers[b"cache-control"] == b"no-store"
-    assert asked(locked, "/assets/a.js").headers[b"cache-control"] == b"no-store"  # it says that one must log in
+    assert b"cache-control" not in request(guard, "/assets/a.js").headers
+    assert request(guard, "/api/x").headers[b"cache-control"] == b"no-store"
+    assert request(locked, "/assets/a.js").headers[b"cache-control"] == b"no-store"  # it says that one must log in
 
 
 def test_internal_errors_are_printed_to_the_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
     async def fails(scope: Any) -> bytes:
         raise ValueError("in /home/someone/secret \x1b[31m")
 
-    reply = asked(Guard(answering(fails), Policy(port=8000)), "/api/x")
+    reply = request(Guard(answering(fails), Policy(port=8000)), "/api/x")
     assert reply.status == 500 and json.loads(reply.body) == {
         "error": "internal error; the traceback is in the terminal"
     }
@@ -410,23 +410,23 @@ def test_an_application_without_a_response_has_failed(capsys: pytest.CaptureFixt
     async def app(scope: Any, receive: Any, send: Any) -> None:
         return
 
-    assert asked(Guard(app, Policy(port=8000))).status == 500
+    assert request(Guard(app, Policy(port=8000))).status == 500
 
 
 def test_an_application_may_reject_a_request(guard: Guard) -> None:
     async def refuses(scope: Any) -> bytes:
         raise Refused(418, "no tea")
 
-    reply = asked(Guard(answering(refuses), guard.policy), "/api/x")
+    reply = request(Guard(answering(refuses), guard.policy), "/api/x")
     assert (reply.status, reply.error) == (418, "no tea")
 
 
 def test_without_a_token_only_the_login_page_is_shown(locked: Guard) -> None:
-    assert asked(locked).body == PAGE.body
+    assert request(locked).body == PAGE.body
     for path, kind in (("/login.js", b"text/javascript"), ("/login.css", b"text/css")):
-        assert asked(locked, path).headers[b"content-type"].startswith(kind) and path.encode() in PAGE.body
+        assert request(locked, path).headers[b"content-type"].startswith(kind) and path.encode() in PAGE.body
     for path in ("/api/x", "/assets/a.js", "/login", "/index.html"):
-        assert asked(locked, path).status == 401, path
+        assert request(locked, path).status == 401, path
     assert post(locked).status == 401
     assert post(locked, path="/login.js").status == 401 and post(locked, path="/").status == 401
 
@@ -441,9 +441,9 @@ def test_the_token_gives_a_session_cookie(locked: Guard) -> None:
     cookie, *flags = reply.headers[b"set-cookie"].split(b"; ")
     assert set(flags) == {b"HttpOnly", b"SameSite=Strict", b"Path=/"}
     assert TOKEN.encode() not in cookie and cookie.startswith(b"heedful=") and len(cookie) == len("heedful=") + 64
-    assert asked(locked, "/", headers=(HERE, (b"cookie", cookie))).body == b""
+    assert request(locked, "/", headers=(HERE, (b"cookie", cookie))).body == b""
     assert post(locked, b"{}", (b"cookie", b"other=1; " + cookie + b"; more=2")).status == 200
-    assert asked(locked, "/login", headers=(HERE, (b"cookie", cookie))).status == 204
+    assert request(locked, "/login", headers=(HERE, (b"cookie", cookie))).status == 204
     again = Guard(answering(), locked.policy)
     assert post(again, b"{}", (b"cookie", cookie)).status == 401, "a cookie of another process"
 
@@ -512,9 +512,9 @@ def test_every_start_has_another_cookie() -> None:
 
 def test_the_token_is_in_no_response_and_no_log(locked: Guard, capfd: pytest.CaptureFixture[str]) -> None:
     replies = [
-        asked(locked),
-        asked(locked, "/login.js"),
-        asked(locked, "/api/x"),
+        request(locked),
+        request(locked, "/login.js"),
+        request(locked, "/api/x"),
         log_in(locked),
         log_in(locked, "wrong"),
     ]

@@ -24,12 +24,12 @@ from tolerance import near
 ORDER = [3, 2, 4, 1, 6, 5]
 
 
-def asked(explorer: Explorer, call: str, **settings: Any) -> dict[str, Any]:
+def call_view(explorer: Explorer, call: str, **settings: Any) -> dict[str, Any]:
     return unpack(explorer.answer("positions", call, settings))[1]
 
 
 def mask(explorer: Explorer, **settings: Any) -> list[list[list[int]]]:
-    found: list[list[list[int]]] = asked(explorer, "mask", **settings)["mask"].tolist()
+    found: list[list[list[int]]] = call_view(explorer, "mask", **settings)["mask"].tolist()
     return found
 
 
@@ -46,9 +46,9 @@ def opened(**settings: Any) -> tuple[Explorer, Gpt]:
 @pytest.mark.parametrize(("layout", "made"), [("interleaved", sinusoids), ("halves", sinusoid_halves)])
 def test_sinusoids_are_those_of_the_library_bit_for_bit(layout: str, made: Callable[[int, int], Any]) -> None:
     explorer, _ = opened()
-    table = asked(explorer, "table", model="made", of=layout, places=20, width=512)["table"]
+    table = call_view(explorer, "table", model="made", of=layout, places=20, width=512)["table"]
     assert table.shape == (20, 512) and (table == made(20, 512).numpy()).all()
-    products = asked(explorer, "similarity", model="made", of=layout, places=30, width=64)["products"]
+    products = call_view(explorer, "similarity", model="made", of=layout, places=30, width=64)["products"]
     assert products == near(made(30, 64).double().numpy() @ made(30, 64).double().numpy().T, 1024)
 
 
@@ -59,17 +59,17 @@ def test_the_position_encoding_of_a_model_is_recognized() -> None:
         named = "learned" if kind == "learned" else "fixed"
         layout = {"sinusoid": "interleaved", "sinusoid_halves": "halves"}.get(kind)
         assert own == [{"name": "positions", "kind": named, "layout": layout, "places": 10, "width": 8}]
-        table = asked(explorer, "table", model="made", of="positions", places=6, width=2)["table"]
+        table = call_view(explorer, "table", model="made", of="positions", places=6, width=2)["table"]
         assert (table == model.positions.table[:6].detach().numpy()).all()
     explorer, model = opened(positions="rotary")
     (own,) = unpack(explorer.answer("positions", "own", {"model": "made"}))[0]["own"]
     assert (own["kind"], own["places"], own["width"]) == ("rotary", 10, 4)
-    table = asked(explorer, "table", model="made", of=own["name"], places=10, width=2)["table"]
+    table = call_view(explorer, "table", model="made", of=own["name"], places=10, width=2)["table"]
     assert table[3] == near([math.sin(3), math.sin(0.03), math.cos(3), math.cos(0.03)], 16)
     explorer, _ = opened(positions="alibi")
     (own,) = unpack(explorer.answer("positions", "own", {"model": "made"}))[0]["own"]
     assert (own["name"], own["width"]) == ("alibi", 2)
-    bias = asked(explorer, "bias", model="made", of="alibi", places=5, width=2)["bias"]
+    bias = call_view(explorer, "bias", model="made", of="alibi", places=5, width=2)["bias"]
     right = [[[-(2.0 ** -(4 * (h + 1))) * abs(q - k) for k in range(5)] for q in range(5)] for h in range(2)]
     assert bias == pytest.approx(np.array(right))
     explorer, _ = opened(positions="none")

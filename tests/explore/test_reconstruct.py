@@ -25,7 +25,7 @@ from tolerance import near
 DRAWING = "ff" * 8 + "00" * 56  # the first row of eight by eight pixels
 
 
-def asked(explorer: Explorer, call: str, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def call_view(explorer: Explorer, call: str, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return unpack(explorer.answer("reconstruct", call, {"model": "images", **settings}))
 
 
@@ -38,7 +38,7 @@ def test_each_row_is_the_reconstruction_of_the_library(run: Callable[[str], Path
     explorer = Explorer([run("images"), run("noisy")])
     autoencoder, other = load(run("images")), load(run("noisy"))
     images = chosen(own(run("images")), 10).pixels
-    words, arrays = asked(explorer, "rows")
+    words, arrays = call_view(explorer, "rows")
     right = [
         by_pca(training_vectors(run("images")), images, words["width"]),
         *made(autoencoder, images, "images"),
@@ -56,7 +56,7 @@ def test_noise_is_that_of_the_model_and_is_removed(run: Callable[[str], Path]) -
     explorer = Explorer([run("noisy")])
     autoencoder = load(run("noisy"))
     images = chosen(own(run("noisy")), 10).pixels
-    words, arrays = asked(explorer, "rows", model="noisy")
+    words, arrays = call_view(explorer, "rows", model="noisy")
     noisy, restored = made(autoencoder, images, "")
     # Components as many as the code's numbers, which lose nothing, would show the noisy images once more.
     assert words["width"] > 64 and words["titles"] == ["input", "noisy", "noisy"]
@@ -64,19 +64,19 @@ def test_noise_is_that_of_the_model_and_is_removed(run: Callable[[str], Path]) -
     assert (arrays["pictures"][1] == as_bytes(noisy.images)).all()
     assert (arrays["pictures"][-1] == as_bytes(restored.images)).all()
     assert arrays["errors"][-1] == pytest.approx(restored.errors, rel=1e-6)
-    words, arrays = asked(explorer, "rows", model="noisy", noise=0.0)
+    words, arrays = call_view(explorer, "rows", model="noisy", noise=0.0)
     assert (arrays["pictures"][-1] == as_bytes(autoencoder.reconstruct(images))).all()
-    more = asked(explorer, "rows", model="noisy", noise=0.9)[1]["errors"][1].mean()
+    more = call_view(explorer, "rows", model="noisy", noise=0.9)[1]["errors"][1].mean()
     assert more > noisy.errors.mean() and explorer.subjects["noisy"].predictor.noise == autoencoder.noise
 
 
 def test_pages_and_classes_hold_every_image_once(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images")])
     images = own(run("images"))
-    pages = asked(explorer, "rows")[0]["pages"]
-    every = [number for page in range(pages) for number in asked(explorer, "rows", page=page)[0]["numbers"]]
+    pages = call_view(explorer, "rows")[0]["pages"]
+    every = [number for page in range(pages) for number in call_view(explorer, "rows", page=page)[0]["numbers"]]
     assert sorted(every) == list(range(len(images)))
-    words = asked(explorer, "rows", label=7, page=1)[0]
+    words = call_view(explorer, "rows", label=7, page=1)[0]
     assert words["numbers"] == np.flatnonzero(images.labels == 7)[10:20].tolist() and set(words["labels"]) == {"7"}
 
 
@@ -84,13 +84,13 @@ def test_codes_sweeps_and_interpolations_are_those_of_the_autoencoder(run: Calla
     explorer = Explorer([run("images")])
     autoencoder, images = load(run("images")), own(run("images")).pixels
     codes = autoencoder.encode(images)
-    words, arrays = asked(explorer, "code", image=5)
+    words, arrays = call_view(explorer, "code", image=5)
     assert arrays["code"] == near(codes[5])
     assert arrays["low"] == pytest.approx(codes.min(0)) and arrays["high"] == pytest.approx(codes.max(0))
     assert (arrays["pictures"] == as_bytes(np.concatenate([images[5:6], autoencoder.reconstruct(images[5:6])]))).all()
     assert words["units"] == list(range(codes.shape[1]))
 
-    _, arrays = asked(explorer, "sweep", image=5, unit=2, moved=[[0, 32], [1, 0]])
+    _, arrays = call_view(explorer, "sweep", image=5, unit=2, moved=[[0, 32], [1, 0]])
     moved = autoencoder.encode(images[5:6]).repeat(view.STOPS, 0)
     moved[:, 0], moved[:, 1] = codes[:, 0].max(), codes[:, 1].min()
     moved[:, 2] = np.linspace(codes[:, 2].min(), codes[:, 2].max(), view.STOPS, dtype=np.float32)
@@ -99,7 +99,7 @@ def test_codes_sweeps_and_interpolations_are_those_of_the_autoencoder(run: Calla
     assert arrays["values"] == pytest.approx(moved[:, 2])
     assert arrays["errors"] == pytest.approx(np.square(right - images[5]).mean((1, 2, 3)), rel=1e-4)
 
-    _, arrays = asked(explorer, "walk", first=5, last=9)
+    _, arrays = call_view(explorer, "walk", first=5, last=9)
     assert (arrays["pictures"] == as_bytes(autoencoder.walk(images[5:6], images[9:10], view.STEPS))).all()
     assert (arrays["blend"][[0, -1]] == as_bytes(images[[5, 9]])).all()
 
@@ -114,7 +114,7 @@ def test_principal_components_are_cached(run: Callable[[str], Path], monkeypatch
     monkeypatch.setattr(view, "components", counted)
     explorer = Explorer([run("images")])
     for page in range(3):
-        asked(explorer, "rows", page=page)
+        call_view(explorer, "rows", page=page)
     assert calls == [10]
 
 
@@ -123,23 +123,25 @@ def test_a_drawing_is_reconstructed_like_any_image(run: Callable[[str], Path]) -
     autoencoder = load(run("images"))
     pixels = np.zeros((1, 1, 8, 8), np.float32)
     pixels[:, :, 0] = 1
-    words, arrays = asked(explorer, "rows", drawn=DRAWING)
+    words, arrays = call_view(explorer, "rows", drawn=DRAWING)
     assert words["numbers"][0] == view.DRAWN and len(words["numbers"]) == 11
     assert (arrays["pictures"][0, 0] == as_bytes(pixels)[0]).all()
     assert np.abs(arrays["pictures"][-1, 0].astype(int) - as_bytes(autoencoder.reconstruct(pixels))[0]).max() <= 1
-    assert asked(explorer, "code", image=-1, drawn=DRAWING)[1]["code"] == pytest.approx(autoencoder.encode(pixels)[0])
+    assert call_view(explorer, "code", image=-1, drawn=DRAWING)[1]["code"] == pytest.approx(
+        autoencoder.encode(pixels)[0]
+    )
 
 
 def test_without_its_data_a_model_shows_digits_or_an_error(run: Callable[[str], Path], tmp_path: Path) -> None:
     folder = tmp_path / "images"
     shutil.copytree(run("images") / "model", folder)
-    words, arrays = asked(Explorer([folder]), "rows")
+    words, arrays = call_view(Explorer([folder]), "rows")
     assert "PCA-10" in words["titles"] and arrays["pictures"].shape[1:] == (10, 8, 8)
     explorer, subject = Explorer([folder]), Subject("images", folder)
     subject.predictor.tokenizer = ImageSpec((1, 5, 5))
     explorer.subjects = {"images": subject}
     with pytest.raises(UserError, match="cannot be read"):
-        asked(explorer, "rows")
+        call_view(explorer, "rows")
 
 
 def test_the_view_fits_image_autoencoders_only(run: Callable[[str], Path]) -> None:
@@ -158,7 +160,7 @@ def test_invalid_requests_are_errors(run: Callable[[str], Path]) -> None:
         ("sweep", {"image": 0, "unit": 0, "moved": [[1, 1]] * 33}), ("walk", {"first": 0, "last": 10**9}),
     ):  # fmt: skip
         with pytest.raises(UserError):
-            asked(explorer, call, **settings)
+            call_view(explorer, call, **settings)
     with pytest.raises(UserError):
         view.calls(explorer.subject("images"), {"model": "images", "drawn": 7})
     for request in view.calls(
@@ -170,9 +172,9 @@ def test_invalid_requests_are_errors(run: Callable[[str], Path]) -> None:
 def test_the_page_changes_a_code_and_interpolates(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("images"))
     page, explorer = browsing.go("reconstruct"), browsing.explorer
-    words, arrays = asked(explorer, "rows")
+    words, arrays = call_view(explorer, "rows")
 
-    def drawn(selector: str) -> list[int]:
+    def canvas_pixels(selector: str) -> list[int]:
         every: list[int] = page.locator(selector).first.evaluate(
             "one => [...one.getContext('2d').getImageData(0, 0, one.width, one.height).data]"
         )
@@ -181,7 +183,10 @@ def test_the_page_changes_a_code_and_interpolates(browse: Callable[..., Any], ru
     for way in range(len(words["titles"])):
         row = f".gallery tr:nth-child({way + 1})"
         for place in (0, 9):
-            assert drawn(f"{row} td:nth-child({place + 2}) canvas") == arrays["pictures"][way, place].flatten().tolist()
+            assert (
+                canvas_pixels(f"{row} td:nth-child({place + 2}) canvas")
+                == arrays["pictures"][way, place].flatten().tolist()
+            )
             if way:
                 shown = page.get_by_test_id(f"error-{way}-{place}").inner_text()
                 assert shown == f"{arrays['errors'][way, place]:.4f}"
@@ -190,7 +195,7 @@ def test_the_page_changes_a_code_and_interpolates(browse: Callable[..., Any], ru
     browsing.ready()
     image = words["numbers"][3]
     decoded = ".two div:nth-child(2) canvas"
-    assert drawn(decoded) == asked(explorer, "code", image=image)[1]["pictures"][1].flatten().tolist()
+    assert canvas_pixels(decoded) == call_view(explorer, "code", image=image)[1]["pictures"][1].flatten().tolist()
     page.get_by_test_id("unit-1").focus()
     page.keyboard.press("End")
     browsing.ready()
@@ -199,22 +204,22 @@ def test_the_page_changes_a_code_and_interpolates(browse: Callable[..., Any], ru
     page.keyboard.press("ArrowRight")
     browsing.ready()
     assert "moved=1%3A32%2C4%3A1" in page.url
-    swept = asked(explorer, "sweep", image=image, unit=4, moved=[[1, 32]])[1]
-    assert drawn(decoded) == swept["pictures"][1].flatten().tolist()
+    swept = call_view(explorer, "sweep", image=image, unit=4, moved=[[1, 32]])[1]
+    assert canvas_pixels(decoded) == swept["pictures"][1].flatten().tolist()
     assert page.get_by_test_id("decoded-error").inner_text() == f"decoded, {swept['errors'][1]:.4f}"
     value = float(page.get_by_test_id("value-4").inner_text().replace("−", "-"))
     assert value == pytest.approx(float(swept["values"][1]), rel=6e-3)
     page.get_by_test_id("reset").click()
     browsing.ready()
-    assert drawn(decoded) == asked(explorer, "code", image=image)[1]["pictures"][1].flatten().tolist()
+    assert canvas_pixels(decoded) == call_view(explorer, "code", image=image)[1]["pictures"][1].flatten().tolist()
 
     page.get_by_test_id("to-7").click()
     page.get_by_test_id("share").focus()
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
     browsing.ready()
-    way = asked(explorer, "walk", first=image, last=words["numbers"][7])[1]["pictures"]
-    assert drawn(".strip-row canvas") == way[59].flatten().tolist()
+    way = call_view(explorer, "walk", first=image, last=words["numbers"][7])[1]["pictures"]
+    assert canvas_pixels(".strip-row canvas") == way[59].flatten().tolist()
 
     page.get_by_test_id("draw").click()
     box = page.get_by_test_id("pad").bounding_box()
@@ -225,13 +230,13 @@ def test_the_page_changes_a_code_and_interpolates(browse: Callable[..., Any], ru
     page.get_by_text("The code of your drawing").wait_for()
     browsing.ready()
     pixels = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('drawn')")
-    right = asked(explorer, "rows", drawn=pixels)[1]["pictures"]
+    right = call_view(explorer, "rows", drawn=pixels)[1]["pictures"]
     assert len(pixels) == 128 and right[0, 0].max() > 200
-    assert drawn(".gallery tr:last-child td:nth-child(2) canvas") == right[-1, 0].flatten().tolist()
+    assert canvas_pixels(".gallery tr:last-child td:nth-child(2) canvas") == right[-1, 0].flatten().tolist()
     answers: list[int] = []
     page.on("response", lambda answer: answers.append(answer.status))
     page.get_by_test_id("wipe").click()
-    first = asked(explorer, "rows")[0]["numbers"][0]
+    first = call_view(explorer, "rows")[0]["numbers"][0]
     page.get_by_text(f"The code of image {first + 1} ").wait_for()
     browsing.ready()
     assert answers and set(answers) == {200}, "nobody asks for a drawing that was wiped off"

@@ -31,7 +31,7 @@ TEXT = "The child came home"
 SOURCE = "nine hundred seventy-one"
 
 
-def asked(explorer: Explorer, call: str, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def call_view(explorer: Explorer, call: str, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return unpack(explorer.answer("recurrent", call, {"model": next(iter(explorer.subjects)), **settings}))
 
 
@@ -61,21 +61,21 @@ def by_the_slides(model: Any, ids: list[int]) -> dict[str, list[Tensor]]:
 
 def test_gates_and_gradients_match_the_equations_in_float64(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("rnn")])
-    words, _ = asked(explorer, "layers", text=TEXT)
+    words, _ = call_view(explorer, "layers", text=TEXT)
     predictor = load(run("rnn"))
     model = predictor.model.double()
     ids = [predictor.codec.start_id, *predictor.codec.encode(TEXT)]
     assert words["sides"]["text"] == predictor.tokenizer.pieces(ids)
     (layer,) = words["layers"]
     assert (layer["title"], layer["side"], layer["units"]) == ("layer 1", "text", model.config.hidden)
-    _, gates = asked(explorer, "layer", text=TEXT, layer=layer["name"])
+    _, gates = call_view(explorer, "layer", text=TEXT, layer=layer["name"])
     right = by_the_slides(model, ids)
     assert set(gates) == set(right)
     for name, values in gates.items():
         assert values.astype(float) == pytest.approx(torch.stack(right[name]).detach().numpy(), abs=2e-3, rel=2e-3)
 
     step = len(ids) - 3
-    words, norms = asked(explorer, "gradient", text=TEXT, step=step)
+    words, norms = call_view(explorer, "gradient", text=TEXT, step=step)
     logits = model.tokens.logits(model.out(right["hidden"][step]))
     token = int(logits.argmax())
     assert words["predicted"] == predictor.tokenizer.pieces([token])[0] and words["step"] == step
@@ -94,7 +94,7 @@ def test_the_gradient_of_a_translator_matches_finite_differences(run: Callable[[
     explorer = Explorer([run("recurrent")])
     subject = explorer.subjects["recurrent"]
     subject.model.double()
-    words, found = asked(explorer, "gradient", text=SOURCE, step=1)
+    words, found = call_view(explorer, "gradient", text=SOURCE, step=1)
     layers = view.recurrences(subject.model)
     names = [layer.name for layer in layers]
     reading = view.traced(subject, view.StepsRequest(model="recurrent", text=SOURCE)).reading
@@ -132,7 +132,7 @@ def test_the_gradient_of_a_translator_matches_finite_differences(run: Callable[[
 
 def both_directions(explorer: Explorer, step: int, length: int) -> None:
     """What is ahead of a step cannot be changed from it by a layer that reads back, and the other way round."""
-    _, found = asked(explorer, "gradient", text=TEXT, step=step)
+    _, found = call_view(explorer, "gradient", text=TEXT, step=step)
     ways = set()
     for number, layer in enumerate(view.recurrences(explorer.subjects["made"].model)):
         for name in ("hidden", "cell", "kept"):
@@ -154,13 +154,13 @@ def test_backward_layers_are_shown_in_token_order(run: Callable[[str], Path]) ->
             Elmo(ElmoConfig(vocab=tokenizer.vocab, width=6, hidden=8, layers=2)), tokenizer, CPU, context=32
         )
     )
-    words, _ = asked(explorer, "layers", text=TEXT)
+    words, _ = call_view(explorer, "layers", text=TEXT)
     assert [layer["title"] for layer in words["layers"]] == [
         "ahead layer 1", "ahead layer 2", "back layer 1", "back layer 2",
     ]  # fmt: skip
     both_directions(explorer, 3, len(words["sides"]["text"]))
     model = explorer.subjects["made"].model
-    _, back = asked(explorer, "layer", text=TEXT, layer="back.layers.0")
+    _, back = call_view(explorer, "layer", text=TEXT, layer="back.layers.0")
     ids = [
         token.id
         for token in view.read_both_directions(explorer.subjects["made"].predictor, view.TextInput(text=TEXT)).sides[
@@ -178,10 +178,10 @@ def test_an_lstm_on_top_of_an_encoder_is_shown(minilm: Path) -> None:
     config = TaggerConfig(encoder=encoder, labels=("O", "B-X"), reader=BiLSTMReader(hidden=10, layers=1))
     explorer = opened(TokenTagger(Tagger(config), tokenizer, CPU, ("O", "B-X"), context=32))
     assert view.fits(explorer.subjects["made"])
-    words, _ = asked(explorer, "layers", text=TEXT)
+    words, _ = call_view(explorer, "layers", text=TEXT)
     assert words["sides"]["text"] == ["[CLS]", "the", "child", "came", "home", "[SEP]"]
     both_directions(explorer, 2, 6)
-    assert asked(explorer, "gradient", text=TEXT)[0]["predicted"] in config.labels
+    assert call_view(explorer, "gradient", text=TEXT)[0]["predicted"] in config.labels
 
 
 @pytest.mark.parametrize(("cell", "gates"), [("rnn", {"hidden"}), ("gru", {"reset", "keep", "candidate", "hidden"})])
@@ -189,10 +189,10 @@ def test_other_cells_have_other_gates(run: Callable[[str], Path], cell: Any, gat
     predictor = load(run("rnn"))
     model = RnnLM(RnnLMConfig(vocab=predictor.tokenizer.vocab, width=6, hidden=6, layers=2, cell=cell))
     explorer = opened(TextGenerator(model, predictor.tokenizer, CPU))
-    words, _ = asked(explorer, "layers", text=TEXT)
+    words, _ = call_view(explorer, "layers", text=TEXT)
     assert [layer["title"] for layer in words["layers"]] == ["layer 1", "layer 2"]
-    assert set(asked(explorer, "layer", text=TEXT, layer="stack.layers.1")[1]) == gates
-    assert set(asked(explorer, "gradient", text=TEXT)[1]) == {"hidden0", "hidden1"}
+    assert set(call_view(explorer, "layer", text=TEXT, layer="stack.layers.1")[1]) == gates
+    assert set(call_view(explorer, "gradient", text=TEXT)[1]) == {"hidden0", "hidden1"}
 
 
 def test_only_models_with_recurrent_layers_fit(run: Callable[[str], Path]) -> None:
@@ -202,15 +202,15 @@ def test_only_models_with_recurrent_layers_fit(run: Callable[[str], Path]) -> No
 
 def test_unusual_requests_are_answered_or_errors(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("rnn")])
-    words, _ = asked(explorer, "layers", text="")
+    words, _ = call_view(explorer, "layers", text="")
     assert len(words["sides"]["text"]) == 1
-    assert asked(explorer, "gradient", text="")[1]["hidden0"].shape == (1,)
+    assert call_view(explorer, "gradient", text="")[1]["hidden0"].shape == (1,)
     for call, settings in (
         ("layers", {"text": "a" * 2001}), ("layer", {"text": "a", "layer": "nowhere"}),
         ("gradient", {"text": "a", "step": 2}), ("gradient", {"text": "a", "step": -1}),
     ):  # fmt: skip
         with pytest.raises(UserError):
-            asked(explorer, call, **settings)
+            call_view(explorer, call, **settings)
     for state in ({}, {"model": 3}, {"model": "rnn"}, {"model": "rnn", "text": []}):
         with pytest.raises(UserError):
             view.calls(explorer.subject("rnn"), state)
@@ -228,8 +228,8 @@ def test_the_page_shows_the_gates_and_the_gradient_of_any_step(
     page.get_by_test_id("token-1").click()
     browsing.ready()
     assert "back=1" in page.url
-    _, gates = asked(explorer, "layer", text=SOURCE, layer="decoder.stack.layers.0")
-    words, norms = asked(explorer, "gradient", text=SOURCE, step=1)
+    _, gates = call_view(explorer, "layer", text=SOURCE, layer="decoder.stack.layers.0")
+    words, norms = call_view(explorer, "gradient", text=SOURCE, step=1)
     page.get_by_test_id("token-0").hover()
 
     def number(name: str) -> float:

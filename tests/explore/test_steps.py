@@ -27,17 +27,17 @@ Arrays = dict[str, NDArray[Any]]
 TEXT = "The child came home from"
 
 
-def asked(explorer: Explorer, **more: Any) -> dict[str, Any]:
+def request_of(explorer: Explorer, **more: Any) -> dict[str, Any]:
     (subject,) = explorer.subjects.values()
     return {"model": subject.name, "other": None, **subject.sample, **more}
 
 
 def numbers(explorer: Explorer, **more: Any) -> tuple[dict[str, Any], Arrays]:
-    return unpack(explorer.answer("steps", "head", asked(explorer, **more)))
+    return unpack(explorer.answer("steps", "head", request_of(explorer, **more)))
 
 
 def attentions(explorer: Explorer, **more: Any) -> list[dict[str, Any]]:
-    words, _ = unpack(explorer.answer("steps", "tokens", asked(explorer, **more)))
+    words, _ = unpack(explorer.answer("steps", "tokens", request_of(explorer, **more)))
     found: list[dict[str, Any]] = words["looks"]
     return found
 
@@ -84,7 +84,7 @@ def test_the_values_are_those_of_the_taps_of_a_published_model(minilm: Path) -> 
     words, arrays = numbers(explorer, look="blocks.*.attention.weights", layer=3, head=7)
     check_stages(words, arrays)
     (subject,) = explorer.subjects.values()
-    one = reading(subject.predictor, InputRequest(**asked(explorer)))
+    one = reading(subject.predictor, InputRequest(**request_of(explorer)))
     with torch.inference_mode(), watch(subject.model, "blocks.3.attention.*") as seen:
         one.passes[0].run()
     for name in ("queries", "keys", "values", "scores", "weights"):
@@ -125,9 +125,9 @@ def test_attention_of_a_recurrent_decoder_has_its_own_stages(run: Callable[[str]
     close(arrays["weights"], softmax(arrays["scores"], arrays["masked"]), slack=16)
     # The values are the encoder's memory: what it is weighed with gives the products, whose sum is the context.
     (subject,) = explorer.subjects.values()
-    memory = subject.trace(InputRequest(**asked(explorer)), "encoder.output").values["encoder.output"].numpy()
+    memory = subject.trace(InputRequest(**request_of(explorer)), "encoder.output").values["encoder.output"].numpy()
     for query in (0, len(arrays["weights"]) - 1):
-        given = asked(explorer, look=look["name"], layer=0, head=0, query=query)
+        given = request_of(explorer, look=look["name"], layer=0, head=0, query=query)
         _, found = unpack(explorer.answer("steps", "products", given))
         close(found["products"], arrays["weights"][query][:, None] * memory, slack=16)
         close(found["sums"], found["products"].astype(np.float64).sum(0))
@@ -172,19 +172,19 @@ def test_invalid_requests_are_errors(run: Callable[[str], Path]) -> None:
         with pytest.raises(UserError):
             numbers(explorer, **{**good, **more})
     with pytest.raises(UserError, match="no tap for its products"):
-        explorer.answer("steps", "products", asked(explorer, **good, query=0))
+        explorer.answer("steps", "products", request_of(explorer, **good, query=0))
     assert numbers(explorer, **{**good, "text": ""})[1]["weights"].tolist() == [[1.0]]
     recurrent = Explorer([run("recurrent")])
     given = {"look": attentions(recurrent)[0]["name"], "layer": 0, "head": 0, "query": 5000}
     with pytest.raises(UserError, match="no such query"):
-        recurrent.answer("steps", "products", asked(recurrent, **given))
+        recurrent.answer("steps", "products", request_of(recurrent, **given))
 
 
 def test_a_saved_file_has_all_heads_of_the_layer(run: Callable[[str], Path]) -> None:
     for name in ("gpt", "recurrent"):
         explorer = Explorer([run(name)])
         look = attentions(explorer)[0]
-        state = {**asked(explorer), "layer": "7", "head": "x"}
+        state = {**request_of(explorer), "layer": "7", "head": "x"}
         every = steps.calls(explorer.subject(state["model"]), state)
         assert sum(one.call == "head" for one in every) == look["heads"]
         assert sum(len(explorer.answer(*one)) for one in every) < 2_000_000
@@ -248,7 +248,7 @@ def test_the_page_shows_attention_of_a_recurrent_decoder(
 ) -> None:
     browsing = browse(run("recurrent"))
     page = browsing.go("steps", token=1)
-    given = asked(browsing.explorer)
+    given = request_of(browsing.explorer)
     look = browsing.explorer.subject("recurrent").trace(InputRequest(**given)).attentions[0].name
     _, arrays = unpack(browsing.explorer.answer("steps", "head", {**given, "look": look, "layer": 0, "head": 0}))
     cells = page.locator('[data-testid^="score-"]')

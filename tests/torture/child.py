@@ -1,7 +1,7 @@
-"""The command as it runs in a fork, with every change to the disk counted, told, and where wanted the last one.
+"""The command in a fork, in which every write to the disk is counted and reported, and any of them can be the last.
 
-The functions of `os` are wrapped and not those of Heedful, so that no change is missed because it went another way;
-`test_power_loss.py` holds what was told against what is on the disk at the end.
+The functions of `os` are wrapped, not those of Heedful, so that no write is missed; `test_power_loss.py` compares what
+was reported with the disk at the end.
 """
 
 from __future__ import annotations

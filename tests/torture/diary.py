@@ -1,6 +1,6 @@
-"""What a process writes down of its run: where it is, from which samples it learns, and how it leaves.
+"""A log of a process in a run: its steps, its samples, and how it ends.
 
-As a module this is the command with a diary, for launchers that start processes of their own.
+Run as a module, this is the command with such a log, for launchers that start their own processes.
 """
 
 from __future__ import annotations

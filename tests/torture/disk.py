@@ -1,8 +1,8 @@
-"""A disk that forgets: what stands on it after a power loss, when only what was synced is sure to be there.
+"""A model of a disk after a power loss, on which only synced data are certain.
 
-A file's writes since its last sync may each be there, be lost, be cut, or be zeros. A folder's changes since its last
-sync (a name that appeared, went, or was renamed) may each be there or not, whatever came of the others. To sync a file
-says nothing of its name, and to sync a folder nothing of what the files in it hold. No real file system is as bad.
+Each write to a file since its last sync may be complete, lost, truncated or zeros. Each change of a folder since its
+last sync (a name created, deleted or renamed) may be there or not, independently of the others. Syncing a file does not
+sync its name, and syncing a folder does not sync the contents of its files. No real file system is as bad.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What users write, with the types that a type checker must see; `test_snippets.py` checks the types, and runs them.
+"""Typical code of users with the types that a type checker must infer; `test_snippets.py` checks and runs it.
 
-Each function gets the folder of the golden runs, and an empty folder of its own.
+Each function gets the folder of the golden runs, and an empty folder.
 """
 
 from __future__ import annotations

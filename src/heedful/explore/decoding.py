@@ -83,7 +83,7 @@ def require_tokens(predictor: Any, ids: Sequence[int]) -> None:
 
 
 def numbers_of(state: Mapping[str, Any], numbers: Sequence[str], lists: Sequence[str] = ()) -> dict[str, Any]:
-    """Those of some names that a page's state has: numbers, and lists of them such as 0,3,5."""
+    """The integers of a page's state, and its lists of integers such as 0,3,5, by name."""
     found: dict[str, Any] = {}
     for name in (*numbers, *lists):
         if (value := state.get(name)) in (None, ""):

@@ -176,7 +176,7 @@ class Explorer:
                 raise UserError("the same folder is given twice", where=str(folder), todo="remove one of them")
         called = by_name(folders)
         if "model" in called and (above := called["model"].resolve().parent.name) not in called:
-            # Every run has a folder of this name, so that of the run says more.
+            # Every run has a folder of this name, so the name of the run is clearer.
             called = {above if name == "model" else name: folder for name, folder in called.items()}
         self.subjects: dict[str, Subject] = {}
         self.subjects |= {name: Subject(name, folder, self.subjects) for name, folder in called.items()}
@@ -208,7 +208,7 @@ class Explorer:
 
 
 def require_fit(view: View, subject: Subject) -> None:
-    """Refuse a model that a view does not fit, or that cannot be loaded."""
+    """Raise an error for a model that does not fit a view, or cannot be loaded."""
     if not view.fits(subject):
         message = subject.broken or "this view does not fit this model"
         raise UserError(message, where="model", found=shown(subject.name))

@@ -105,7 +105,7 @@ export function paint(paper: Paper, data: ArrayLike<number>, lines: Lines, from:
 }
 
 /** A cleared canvas of a size in CSS pixels. */
-export function wiped(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
+export function clearCanvas(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
   const dots = Math.min(devicePixelRatio || 1, Math.max(1, 16000 / height));
   const size = [Math.round(width * dots), Math.round(height * dots)];
   const pen = canvas.getContext("2d")!;

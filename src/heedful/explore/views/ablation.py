@@ -54,7 +54,7 @@ fits = heads.fits
 
 
 @torch.inference_mode()
-def says(subject: Subject, request: AblationRequest) -> bytes:
+def predictions(subject: Subject, request: AblationRequest) -> bytes:
     """The predictions without some heads, and the losses (N,)."""
     with subject.lock:
         attentions, found = full_model(subject, request)
@@ -69,7 +69,7 @@ def says(subject: Subject, request: AblationRequest) -> bytes:
 
 
 @torch.inference_mode()
-def alone(subject: Subject, request: LayerRequest) -> bytes:
+def losses_of_heads(subject: Subject, request: LayerRequest) -> bytes:
     """The mean loss (H,) without each head of a layer, one at a time."""
     with subject.lock:
         attentions, found = full_model(subject, request)
@@ -145,4 +145,4 @@ def ablated(model: nn.Module, off: Mapping[str, Sequence[int]]) -> Iterator[None
         yield
 
 
-CALLS = {"says": (AblationRequest, says), "alone": (LayerRequest, alone)}
+CALLS = {"says": (AblationRequest, predictions), "alone": (LayerRequest, losses_of_heads)}

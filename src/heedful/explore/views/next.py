@@ -72,7 +72,7 @@ def vocabulary(subject: Subject, request: ModelRequest) -> bytes:
     return pack({"pieces": tokenizer.pieces(range(tokenizer.vocab))})
 
 
-def luck(request: SeedRequest) -> bytes:
+def uniform_numbers(request: SeedRequest) -> bytes:
     """The uniform random numbers, one per token, by which the first text of a seed is sampled."""
     return pack({}, luck=torch.rand(MAX_TOKENS, generator=torch.Generator().manual_seed(seed_of(request.seed, 0))))
 
@@ -102,4 +102,6 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     return [*texts, Call("next", "luck", {"seed": numbers.get("seed", 0)}), Call("next", "vocabulary", model)]
 
 
-CALLS = {"logits": (TokensRequest, logits), "vocabulary": (ModelRequest, vocabulary), "luck": (SeedRequest, luck)}
+CALLS = {
+    "logits": (TokensRequest, logits), "vocabulary": (ModelRequest, vocabulary), "luck": (SeedRequest, uniform_numbers),
+}  # fmt: skip

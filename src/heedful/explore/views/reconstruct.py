@@ -1,4 +1,4 @@
-"""Reconstructions by an autoencoder: beside their originals, by moving a code, and by interpolation.
+"""Reconstructions by an autoencoder: next to their originals, by changing a code, and by interpolation.
 
 N images, C channels, Y rows, X columns, D dimensions of a code, M rows of a comparison.
 """
