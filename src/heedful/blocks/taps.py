@@ -1,8 +1,7 @@
-"""Taps: named points in a model where a value can be recorded or replaced while it runs::
+"""Taps: named points in a model where a value can be recorded or replaced while it runs.
 
-with watch(model, "decoder.*.cross.weights") as seen:
-    model.translate(...)
-seen["decoder.3.cross.weights"]  # the last value there; `seen.all[name]` has every one
+Inside of `with watch(model, "decoder.*.cross.weights") as seen:` the taps with such names are recorded;
+`seen["decoder.3.cross.weights"]` is then the last value there, and `seen.all[name]` has every one.
 """
 
 from collections.abc import Callable, Iterator
