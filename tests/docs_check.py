@@ -20,6 +20,8 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +32,7 @@ from heedful.__main__ import main as entry
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "docs-check.md"
 BIN = Path(sys.executable).parent
+JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))
 
 # What is not run, by the start of the command.
 NOT_RUN = {
@@ -70,15 +73,8 @@ PLACES = {
 FIRST = ("start.md", "tutorials/translate.md")
 SHARED = (
     "numbers", "numbers-rnn", "gpt-prose", "bert-prose", "roberta-prose", "prose", "digits", "digits-denoising",
-    "number-languages", "number-languages-conv",
+    "number-languages", "number-languages-conv", "my.yaml",
 )  # fmt: skip
-
-
-class Command(NamedTuple):
-    """A command of a page, as it stands there."""
-
-    page: Path
-    text: str
 
 
 def pages() -> list[Path]:
@@ -274,57 +270,69 @@ def start(command: str, folder: Path, output: int) -> int:
         os._exit(code)
 
 
+class Checked(NamedTuple):
+    """What became of the commands of some pages."""
+
+    counts: Counter[str]
+    reasons: Counter[str]
+    failures: list[str]
+
+
+def check(page: Path, base: Path) -> Checked:
+    """Run the commands of a page in a copy of the prepared folder."""
+    checked = Checked(Counter(), Counter(), [])
+    folder = base.parent / page.relative_to(ROOT).as_posix().replace("/", "-").removesuffix(".md")
+    shutil.copytree(base, folder, symlinks=True)
+    done: set[str] = set()
+    for kind, text in parts(page):
+        if kind == "python" and "tutorials" in page.as_posix() and "heedful.load(" not in text:
+            run(f"python -c {shlex.quote(text)}", folder)
+        if kind == "yaml" and (named := re.search(r"`(\w+\.yaml)`", before(page, text))):
+            (folder / named[1]).write_text(text, encoding="utf-8")
+        if kind != "sh":
+            continue
+        checked.counts["commands"] += 1
+        if reason := next((why for pattern, why in NOT_RUN.items() if re.match(pattern, text)), None):
+            checked.counts["not run"] += 1
+            checked.reasons[reason] += 1
+            continue
+        checked.counts["run"] += 1
+        if text in done:
+            continue
+        done.add(text)
+        if text.startswith("heedful init") and len(shlex.split(text)) > 3:
+            (folder / shlex.split(text)[3]).unlink(missing_ok=True)
+        checked.counts["shortened"] += shortened(text) != text
+        code, output = run(shortened(text), folder)
+        sys.stdout.write(f"{'FAIL' if code else 'ok  '} {page.relative_to(ROOT)}: {text}\n")
+        sys.stdout.flush()
+        if code:
+            checked.failures.append(f"{page.relative_to(ROOT)}: {text}\n{output}")
+    shutil.rmtree(folder, ignore_errors=True)
+    return checked
+
+
 def main(words: list[str]) -> int:
-    """Run the commands of the pages whose path contains one of the words, or of all; then write the counts."""
+    """Check the pages whose path contains one of the words, or all; then write the counts."""
     chosen = [page for page in pages() if not words or any(word in page.as_posix() for word in words)]
-    counts: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    failures: list[str] = []
+    chosen = [page for page in chosen if any(kind == "sh" for kind, _ in parts(page))]
     with tempfile.TemporaryDirectory() as temporary:
         base = Path(temporary) / "base"
         prepare(base)
         for name in SHARED:
-            code, said = run(shortened(f"heedful train {name}"), base)
+            code, output = run(shortened(f"heedful train {name}"), base)
             if code:
-                raise SystemExit(f"{name} could not be trained:\n{said}")
+                raise SystemExit(f"{name} could not be trained:\n{output}")
         shutil.copytree(base / "runs" / "numbers", base / "runs" / "demo")
-        code, said = run("heedful convert runs/gpt-prose gpt2", base)
-        for page in chosen:
-            todo = parts(page)
-            if not any(kind == "sh" for kind, _ in todo):
-                continue
-            folder = Path(temporary) / page.relative_to(ROOT).as_posix().replace("/", "-").removesuffix(".md")
-            shutil.copytree(base, folder, symlinks=True)
-            done: set[str] = set()
-            for kind, text in todo:
-                if kind == "python" and "tutorials" in page.as_posix() and "heedful.load(" not in text:
-                    subprocess.run([sys.executable, "-c", text], cwd=folder, check=False, capture_output=True)
-                if kind == "yaml" and (named := re.search(r"`(\w+\.yaml)`", before(page, text))):
-                    (folder / named[1]).write_text(text, encoding="utf-8")
-                if kind != "sh":
-                    continue
-                counts["commands"] += 1
-                if reason := next((why for pattern, why in NOT_RUN.items() if re.match(pattern, text)), None):
-                    counts["not run"] += 1
-                    reasons[reason] += 1
-                    continue
-                if text in done:
-                    counts["run"] += 1
-                    continue
-                done.add(text)
-                if text.startswith("heedful init") and len(shlex.split(text)) > 3:
-                    (folder / shlex.split(text)[3]).unlink(missing_ok=True)
-                counts["shortened"] += shortened(text) != text
-                code, said = run(shortened(text), folder)
-                counts["run"] += 1
-                sys.stdout.write(f"{'ok  ' if code == 0 else 'FAIL'} {page.relative_to(ROOT)}: {text}\n")
-                sys.stdout.flush()
-                if code:
-                    failures.append(f"{page.relative_to(ROOT)}: {text}\n{said}")
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(base / "runs" / "gpt-prose", base / "runs" / "gpt")
+        run("heedful convert runs/gpt-prose gpt2", base)
+        with ProcessPoolExecutor(JOBS, mp_context=get_context("fork")) as pool:
+            found = list(pool.map(check, chosen, [base] * len(chosen)))
+    counts = sum((one.counts for one in found), Counter())
+    failures = [failure for one in found for failure in one.failures]
     sys.stdout.write(f"\n{dict(counts)}, {len(failures)} failed\n" + "\n".join(failures) + "\n")
     if not words and not failures:
-        PAGE.write_text(report(counts, reasons), encoding="utf-8")
+        PAGE.write_text(report(counts, sum((one.reasons for one in found), Counter())), encoding="utf-8")
     return bool(failures)
 
 

@@ -56,6 +56,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     "Look inside": {
         "lectures": CommandSpec(models.lectures, "beam search"),
         "quiz": CommandSpec(models.quiz, "--count 5 --seed 1"),
+        "notebook": CommandSpec(models.notebook, "transformer"),
         "explore": CommandSpec(models.explore, "runs/numbers"),
         "figure": CommandSpec(models.figure, "sinusoids length=50 width=128 --out sinusoids.svg"),
         "claims": CommandSpec(models.claims, ""),

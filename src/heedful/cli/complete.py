@@ -54,6 +54,13 @@ def lecture_names(incomplete: str) -> list[tuple[str, str]]:
     return [(name, title) for name, title in titles.items() if name.startswith(incomplete)]
 
 
+def notebook_names(incomplete: str) -> list[tuple[str, str]]:
+    """Notebooks, with their titles."""
+    from heedful.lectures.notebooks import notebooks
+
+    return [(name, title) for name, title in notebooks().items() if name.startswith(incomplete)]
+
+
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
     """Settings of the recipe on the command line: `train.` for a group, `train.seed=0` for a setting."""
     from heedful.runs.recipe import load_recipe

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from heedful.cli.complete import figures, lecture_names, run_folders
+from heedful.cli.complete import figures, lecture_names, notebook_names, run_folders
 from heedful.cli.options import CheckpointOption, Json
 from heedful.cli.output import print_table
 from heedful.training.checkpoint.choice import at
@@ -143,6 +143,22 @@ def quiz(
     from heedful.cli.quiz import quiz_command
 
     quiz_command(seed, count, answers, as_json)
+
+
+def notebook(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="The notebook; without it, all are listed.", autocompletion=notebook_names),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; by default NAME.ipynb.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a notebook for Jupyter: one for each deck of the lectures and each family of models."""
+    from heedful.cli.notebook import notebook_command
+
+    notebook_command(name, out, as_json)
 
 
 def claims(as_json: Json = False) -> None:
