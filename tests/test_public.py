@@ -25,7 +25,7 @@ NAMES = [
     "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor", "TokenEmbeddings", "TokenPrediction",
     "TokenTagger", "Translation", "Translator", "TreeClassification", "TreeClassifier", "UserError", "WordVectors",
     "__version__", "attend", "build", "entmax15", "figure", "fit", "load", "load_glove", "load_recipe",
-    "load_vectors", "load_word2vec", "show", "softmax", "sparsemax", "train", "watch",
+    "load_vectors", "load_word2vec", "show", "softmax", "sparsemax", "summary", "train", "watch",
 ]  # fmt: skip
 RENAMED = {"Reader": "TextEncoder", "Writer": "TextGenerator", "Labeller": "TextClassifier", "Judge": "TreeClassifier"}
 TINY = [

@@ -69,6 +69,7 @@ __all__ = [
     "show",
     "softmax",
     "sparsemax",
+    "summary",
     "train",
     "watch",
 ]
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from heedful.extras.estimators.autoencoder import Autoencoder, ConvAutoencoder, DenoisingAutoencoder
     from heedful.extras.estimators.pca import PCA
     from heedful.models import build
+    from heedful.models.tracing import summary
     from heedful.plots.gallery import figure
     from heedful.runs.fit import fit
     from heedful.runs.load import AnyPredictor, load
@@ -121,6 +123,7 @@ _MODULES = {
     "extras.estimators.autoencoder": ("Autoencoder", "ConvAutoencoder", "DenoisingAutoencoder"),
     "extras.estimators.pca": ("PCA",),
     "models": ("build",),
+    "models.tracing": ("summary",),
     "plots.gallery": ("figure",),
     "runs.fit": ("fit",),
     "runs.load": ("AnyPredictor", "load"),

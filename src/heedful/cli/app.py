@@ -58,6 +58,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "quiz": CommandSpec(models.quiz, "--count 5 --seed 1"),
         "notebook": CommandSpec(models.notebook, "transformer"),
         "explore": CommandSpec(models.explore, "runs/numbers"),
+        "summary": CommandSpec(models.summary, "numbers --depth 2"),
         "figure": CommandSpec(models.figure, "sinusoids length=50 width=128 --out sinusoids.svg"),
         "claims": CommandSpec(models.claims, ""),
     },

@@ -116,6 +116,23 @@ def figure(
         figure_command(name, overrides or [], out, as_json, look, style)
 
 
+def summary(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A recipe, a run or model folder, or a kind of model, in a tiny size."),
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the recipe, such as model.layers=3.")
+    ] = None,
+    depth: Annotated[int, typer.Option(min=0, max=20, help="How far modules are unfolded; 0: all of them.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Print the layers of a model with their output shapes and parameters, as Keras does."""
+    from heedful.cli.summary import summary_command
+
+    summary_command(model, overrides or [], depth, as_json)
+
+
 def lectures(
     words: Annotated[
         list[str] | None,

@@ -18,13 +18,13 @@ from heedful.models.autoencoder.layers import (
     Reshape,
     Shape,
     Side,
-    Summary,
     Upsample,
     describe,
     summarize,
 )
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
+from heedful.models.summary import Summary
 
 Layers = Annotated[tuple[AnyLayer, ...], Field(min_length=1, max_length=1000)]
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from heedful.config import Config
+from heedful.models.summary import Row, Summary
 
 if TYPE_CHECKING:
     from heedful.models.autoencoder.network import SymbolicTensor
@@ -151,46 +152,6 @@ def describe(shape: Shape) -> str:
         return f"a vector of {shape[0]}"
     channels, rows, columns = shape
     return f"an image of {channels} x {rows} x {columns} (channels, rows, columns)"
-
-
-class Row(NamedTuple):
-    """One layer of a summary: its name, its kind, its output shape, and its number of parameters."""
-
-    name: str
-    kind: str
-    shape: Shape
-    parameters: int
-    frozen: int = 0  # how many of the parameters are not trained
-
-
-class Summary(tuple[Row, ...]):
-    """The layers of a network as a table; shapes of images are printed as rows x columns x channels."""
-
-    @property
-    def parameters(self) -> int:
-        """The number of parameters, including frozen ones."""
-        return sum(row.parameters for row in self)
-
-    @property
-    def frozen(self) -> int:
-        """The number of parameters that are not trained."""
-        return sum(row.frozen for row in self)
-
-    def __repr__(self) -> str:
-        lines = [("Layer (type)", "Output shape", "Parameters")]
-        for row in self:
-            shape = ", ".join(map(str, ("None", *row.shape[1:], row.shape[0])))
-            lines.append((f"{row.name} ({row.kind})", f"({shape})", f"{row.parameters:,}"))
-        widths = [max(len(line[column]) for line in lines) for column in range(3)]
-        table = [f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {count:>{widths[2]}}" for name, shape, count in lines]
-        totals = [
-            f"Total parameters: {self.parameters:,}",
-            f"Trainable parameters: {self.parameters - self.frozen:,}",
-            f"Non-trainable parameters: {self.frozen:,}",
-        ]
-        return "\n".join([table[0], "-" * len(table[0]), *table[1:], "-" * len(table[0]), *totals])
-
-    __str__ = __repr__
 
 
 def summarize(shape: Shape, layers: Sequence[Layer], frozen: Sequence[int] | None = None) -> Summary:

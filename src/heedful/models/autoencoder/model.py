@@ -10,8 +10,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from heedful.models.autoencoder.config import AutoencoderConfig
-from heedful.models.autoencoder.layers import Summary, summarize
+from heedful.models.autoencoder.layers import summarize
 from heedful.models.autoencoder.network import Network
+from heedful.models.summary import Summary
 
 
 class Autoencoder(nn.Module):

@@ -29,10 +29,10 @@ from heedful.models.autoencoder.layers import (
     MaxPool,
     Reshape,
     Shape,
-    Summary,
     Upsample,
     summarize,
 )
+from heedful.models.summary import Summary
 
 
 def linear(x: Tensor) -> Tensor:

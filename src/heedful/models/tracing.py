@@ -1,0 +1,188 @@
+"""The summary of any model: its modules with the shapes that pass through them, from one small input of its role.
+
+B batch, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.blocks.layouts import Whole
+from heedful.models import build
+from heedful.models.roles import ModelConfig, Role
+from heedful.models.summary import Row, Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOKENS = 10  # of the input
+
+
+def summary(model: nn.Module | ModelConfig, depth: int = 1) -> Summary:
+    """The layers of a model with their output shapes and parameters, as a table that prints as Keras's does.
+
+    `depth` says how far modules are unfolded, the layers of a stack counting one by one; 0 unfolds all. Shared weights
+    count once, so that the total is the config's own. A config is built with random weights.
+
+        >>> print(heedful.summary(heedful.load("runs/numbers").model))
+    """
+    if isinstance(model, ModelConfig):
+        with torch.random.fork_rng(devices=[]):
+            model = build(model)
+    net: Any = model
+    config: ModelConfig = net.config
+    if config.role == "autoencoder" and depth == 1:
+        layers: Summary = net.summary()
+        return layers
+    shapes = output_shapes(model, lambda: RUNS[config.role](net, config))
+    groups, modules = dict[str, list[nn.Parameter]](), dict(model.named_modules())
+    for name, weights in _owners(model):
+        groups.setdefault(folded(model, name, depth), []).extend(weights)
+    calls = {group: [name for name in shapes if f"{name}.".startswith(f"{group}.")] for group in groups}
+    order = list(shapes)
+    rows = []
+    for group in sorted(groups, key=lambda one: order.index(calls[one][0]) if calls[one] else len(order)):
+        shape = shapes.get(group) or (shapes[calls[group][-1]] if calls[group] else ())
+        kind = type(modules[group]).__name__ if group in modules else "Parameter"
+        trained, frozen = ([w.numel() for w in groups[group] if w.requires_grad is on] for on in (True, False))
+        rows.append(Row(group, kind, shape, sum(trained) + sum(frozen), sum(frozen)))
+    return Summary(rows)
+
+
+def _owners(model: nn.Module) -> Iterator[tuple[str, list[nn.Parameter]]]:
+    """The modules that have weights of their own, each weight once; those of the model itself go by their names."""
+    seen = set[int]()
+    for name, module in model.named_modules():
+        own = {key: weight for key, weight in module.named_parameters(recurse=False) if id(weight) not in seen}
+        seen.update(map(id, own.values()))
+        if own and name:
+            yield name, list(own.values())
+        elif own:
+            yield from ((key, [weight]) for key, weight in own.items())
+
+
+def folded(model: nn.Module, name: str, depth: int) -> str:
+    """The module in which another one is shown: that `depth` levels down, lists of modules being no level."""
+    path, module, level = list[str](), model, 0
+    for part in name.split("."):
+        path.append(part)
+        if part not in dict(module.named_children()):
+            break  # a weight of the model itself
+        module = module.get_submodule(part)
+        level += not isinstance(module, nn.ModuleList | nn.ModuleDict)
+        if depth and level == depth:
+            break
+    return ".".join(path)
+
+
+def output_shapes(model: nn.Module, run: Callable[[], object]) -> dict[str, tuple[int, ...]]:
+    """The shape of each module's first output without the batch, features first, in the order of the calls."""
+    found = dict[str, tuple[int, ...]]()
+    names = {module: name for name, module in model.named_modules()}
+
+    def note(module: nn.Module, given: Any, output: Any) -> None:
+        first = next(_tensors(output), None)
+        if first is not None:
+            *others, last = first.shape[1:] or (1,)
+            found.setdefault(names[module], (last, *others) if first.dim() != 4 else tuple(first.shape[1:]))
+
+    hooks = [module.register_forward_hook(note) for module in names if module is not model]
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()
+            run()
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _tensors(one)
+
+
+# ------------------------------------------------------------------ an input for each role
+@dataclass(frozen=True)
+class OneTree:
+    """A root with two leaves, as `Forest` has it."""
+
+    words: Tensor
+    inner: Tensor
+    parents: Tensor
+    places: Tensor
+    leaf_counts: tuple[int, ...] = (2, 0)
+    inner_counts: tuple[int, ...] = (0, 1)
+    widest: int = 2
+
+
+def _ids(model: nn.Module, count: int = TOKENS) -> Tensor:
+    return torch.zeros(1, count, dtype=torch.long, device=next(model.parameters()).device)
+
+
+def _causal(model: Any, config: Any) -> None:
+    model(_ids(model), model.start(1, _ids(model).device))
+
+
+def _encoder(model: Any, config: Any) -> None:
+    x = model(_ids(model))
+    if config.pooler:
+        model.pool(x[:, 0])
+    if config.masked_words:
+        model.words(x[:, 0])
+    if config.next_sentence:
+        model.follows(x[:, 0])
+
+
+def _tagger(model: Any, config: Any) -> None:
+    ids = _ids(model)
+    model(ids, torch.zeros_like(ids), Whole(ids), torch.arange(ids.shape[1], device=ids.device))
+
+
+def _answerer(model: Any, config: Any) -> None:
+    ids = _ids(model)
+    one = torch.ones(1, dtype=torch.long, device=ids.device)
+    model(ids, torch.zeros_like(ids), Whole(ids), one, one, 1)
+
+
+def _tree(model: Any, config: Any) -> None:
+    ids = _ids(model, 2)[0]
+    model(OneTree(ids, ids[:0], torch.zeros_like(ids), torch.arange(2, device=ids.device)))
+
+
+def _text(model: Any, config: Any) -> None:
+    model(_ids(model))
+
+
+def _seq2seq(model: Any, config: Any) -> None:
+    model(_ids(model), model.start(_ids(model)))
+
+
+def _image(model: Any, config: Any) -> None:
+    model(torch.zeros(1, *config.input, device=next(model.parameters()).device))
+
+
+RUNS: dict[Role, Callable[[Any, Any], None]] = {
+    "encoder": _encoder,
+    "causal": _causal,
+    "bidirectional": _text,
+    "seq2seq": _seq2seq,
+    "classifier": _text,
+    "regressor": _text,
+    "multiple_choice": _text,
+    "tagger": _tagger,
+    "answerer": _answerer,
+    "word_classifier": _text,
+    "tree_classifier": _tree,
+    "autoencoder": _image,
+}
