@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.layouts import Whole
+from heedful.blocks.layouts import Unpadded
 from heedful.models import build
 from heedful.models.roles import ModelConfig, Role
 from heedful.models.summary import Row, Summary
@@ -146,13 +146,13 @@ def _encoder(model: Any, config: Any) -> None:
 
 def _tagger(model: Any, config: Any) -> None:
     ids = _ids(model)
-    model(ids, torch.zeros_like(ids), Whole(ids), torch.arange(ids.shape[1], device=ids.device))
+    model(ids, torch.zeros_like(ids), Unpadded(ids), torch.arange(ids.shape[1], device=ids.device))
 
 
 def _answerer(model: Any, config: Any) -> None:
     ids = _ids(model)
     one = torch.ones(1, dtype=torch.long, device=ids.device)
-    model(ids, torch.zeros_like(ids), Whole(ids), one, one, 1)
+    model(ids, torch.zeros_like(ids), Unpadded(ids), one, one, 1)
 
 
 def _tree(model: Any, config: Any) -> None:
