@@ -29,7 +29,7 @@ def summary(model: nn.Module | ModelConfig, depth: int = 1) -> Summary:
     `depth` says how far modules are unfolded, the layers of a stack counting one by one; 0 unfolds all. Shared weights
     count once, so that the total is the config's own. A config is built with random weights.
 
-        >>> print(heedful.summary(heedful.load("runs/numbers").model))
+        >>> heedful.summary(heedful.load("runs/numbers").model)
     """
     if isinstance(model, ModelConfig):
         with torch.random.fork_rng(devices=[]):
