@@ -32,7 +32,8 @@ def _overview() -> Iterator[str]:
     yield "below goes through a deck topic by topic: what to type, what you see, the code, and the test that proves it."
     yield ""
     yield from ("```sh", "heedful lectures                 # the decks", "heedful lectures han             # one deck")
-    yield from ("heedful lectures multi-head      # one topic", "heedful lectures beam search     # search", "```", "")
+    yield from ("heedful lectures multi-head      # one topic", "heedful lectures beam search     # search")
+    yield from ("heedful quiz                     # questions, half of them with computed answers", "```", "")
     yield from ("| deck | lecturer | topics | with open parts |", "|---|---|---:|---:|")
     for deck in decks():
         unfinished = sum(bool(topics()[name].open) for name in deck.topics)
