@@ -18,6 +18,8 @@ STEPS = ["train.budget={steps: 2}"]
 DATA = {"numbers": ["data.train=400", "data.valid=10", "data.test=10"]}
 DATA["numbers-rnn"] = DATA["numbers"]
 DATA["number-languages"] = DATA["number-languages-conv"] = ["data.train=100", "data.valid=20", "data.test=20"]
+for prose in ("gpt-prose", "bert-prose", "roberta-prose", "prose"):
+    DATA[prose] = ["data.valid=1", "data.test=1"]
 FIGURES = {
     "recall": ["distances=[1, 3]", "width=4", "steps=2"],
     "length": ["longest=3", "beyond=4", "width=4", "steps=2"],
