@@ -254,7 +254,7 @@ def test_a_second_signal_stops_at_once() -> None:
 
     stopper = Stopper()
     with pytest.raises(KeyboardInterrupt):
-        stopper.handle(signal.SIGINT, None)  # nothing is under way that could be lost
+        stopper.handle(signal.SIGINT, None)  # no step is running that could be lost
     stopper.patient = True
     stopper.handle(signal.SIGINT, None)
     assert stopper()
@@ -393,25 +393,25 @@ def test_contradicting_options_are_refused(run: Path, heedful: Run, words: list[
     assert out == ""
 
 
-@pytest.mark.parametrize("verb", [("translate", "x"), ("eval",), ("predict", "in.jsonl", "-o", "out.jsonl")])
-def test_a_missing_run_is_reported(tmp_path: Path, heedful: Run, verb: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("command", [("translate", "x"), ("eval",), ("predict", "in.jsonl", "-o", "out.jsonl")])
+def test_a_missing_run_is_reported(tmp_path: Path, heedful: Run, command: tuple[str, ...]) -> None:
     (tmp_path / "in.jsonl").write_text('{"source": "x"}\n')
-    words = [tmp_path / word if word.endswith("jsonl") else word for word in verb[1:]]
-    code, _, err = heedful(verb[0], tmp_path / "none", *words)
+    words = [tmp_path / word if word.endswith("jsonl") else word for word in command[1:]]
+    code, _, err = heedful(command[0], tmp_path / "none", *words)
     assert code == 2
     assert "there is no such folder" in err
-    code, _, err = heedful(verb[0], tmp_path, *words)
+    code, _, err = heedful(command[0], tmp_path, *words)
     assert code == 2
     assert "this folder is not a run" in err
 
 
-@pytest.mark.parametrize("verb", [("translate", "x"), ("eval",)])
+@pytest.mark.parametrize("command", [("translate", "x"), ("eval",)])
 def test_a_run_without_a_checkpoint_is_reported(
-    tmp_path: Path, texts: list[str], heedful: Run, verb: tuple[str, ...]
+    tmp_path: Path, texts: list[str], heedful: Run, command: tuple[str, ...]
 ) -> None:
     (tmp_path / "train.de").write_text("eins\n")
     assert heedful("train", "transformer-base", *texts, *HARMLESS, "--run", tmp_path / "run")[0] == 2
-    code, _, err = heedful(verb[0], tmp_path / "run", *verb[1:])
+    code, _, err = heedful(command[0], tmp_path / "run", *command[1:])
     assert code == 2
     assert "this run has not started" in err
 
@@ -607,7 +607,7 @@ def test_unicode_line_separators_do_not_end_a_line(heedful: Run, tmp_path: Path)
         (tmp_path / f"{split}.tsv").write_text(f"one{signs}two\teins{signs}zwei\nthree\tdrei\n" * 5, encoding="utf-8")
     data = {"kind": "tsv", "root": str(tmp_path), **{split: f"{split}.tsv" for split in ("train", "valid", "test")}}
     words = ("train", "numbers", f"data={json.dumps(data)}", *OTHERS, "--run", tmp_path / "run")
-    for _ in range(2):  # the second time, all of it is read back
+    for _ in range(2):  # the second time, results are read from disk
         code, out, err = heedful(*words)
         assert (code, err) == (0, "")
         assert "no report" not in out

@@ -27,8 +27,8 @@ def command(name: str) -> Any:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_an_example_that_parses(name: str, heedful: Run) -> None:
-    program, verb, *words = shlex.split(example(name))
-    assert (program, verb) == ("heedful", name)
+    program, first, *words = shlex.split(example(name))
+    assert (program, first) == ("heedful", name)
     command(name).make_context(name, words)
     code, out, err = heedful(name, "--help")
     assert code == 0 and err == ""
@@ -61,12 +61,12 @@ def test_a_mistyped_command_gets_a_suggestion(typed: str, meant: str, heedful: R
     assert "heedful --help" in heedful("qqq")[2]
 
 
-@pytest.mark.parametrize(("verb", "old"), [(verb, old) for verb, names in OPTIONS.items() for old in names])
-def test_an_old_option_name_still_works_with_a_note(verb: str, old: str, heedful: Run) -> None:
-    options = [name for param in command(verb).params for name in (*param.opts, *param.secondary_opts)]
-    assert OPTIONS[verb][old] in options and old not in options
-    err = heedful(verb, f"{old}=x", "--help")[2]
-    assert f"note: {old} is now called {OPTIONS[verb][old]}\n" in err
+@pytest.mark.parametrize(("name", "old"), [(name, old) for name, names in OPTIONS.items() for old in names])
+def test_an_old_option_name_still_works_with_a_note(name: str, old: str, heedful: Run) -> None:
+    options = [name for param in command(name).params for name in (*param.opts, *param.secondary_opts)]
+    assert OPTIONS[name][old] in options and old not in options
+    err = heedful(name, f"{old}=x", "--help")[2]
+    assert f"note: {old} is now called {OPTIONS[name][old]}\n" in err
 
 
 def test_a_mistyped_option_gets_a_suggestion(heedful: Run) -> None:

@@ -62,7 +62,7 @@ def test_the_demo_offers_the_explorer(
     monkeypatch.setattr("typer.confirm", lambda question, default: "browser" in question)
     demo.demo_command(run)
     assert f"heedful explore {run}" in capsys.readouterr().out
-    assert not opened  # nobody sits at a terminal here
+    assert not opened  # stdin is not a terminal
     for stream in ("stdin", "stdout"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
     monkeypatch.setattr(demo, "is_built", lambda: True)

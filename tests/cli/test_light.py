@@ -77,7 +77,7 @@ def test_recipe_errors_have_no_traceback(tmp_path: Path) -> None:
 def test_init_then_check(tmp_path: Path) -> None:
     assert heedful("init", "translate", cwd=tmp_path).returncode == 0
     done = heedful("check", "translate.yaml", cwd=tmp_path)
-    assert done.returncode == 2  # the recipe is right, the files that it names are yet to come
+    assert done.returncode == 2  # the recipe is valid, but its files do not exist yet
     assert "4 files" in done.stderr
     assert heedful("init", "translate", cwd=tmp_path).returncode == 2
 

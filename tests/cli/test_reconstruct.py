@@ -206,7 +206,7 @@ def test_denoise_shows_original_noisy_and_restored_images(
     assert [column.title for column in drawn[0]] == ["original", "noisy", "restored"]
     original, noisy, restored = (column.images for column in drawn[0])
     assert original.shape == (10, 1, 8, 8)
-    assert 0.02 < np.square(noisy - original).mean() < 0.09  # of deviation 0.3, cut to [0, 1]
+    assert 0.02 < np.square(noisy - original).mean() < 0.09  # deviation 0.3, clipped to [0, 1]
     np.testing.assert_array_equal(restored, autoencoder(runs["noisy"]).reconstruct(noisy))
     np.testing.assert_array_equal(noisy, drawn[1][1].images)
     assert (noisy != drawn[2][1].images).any()

@@ -120,7 +120,7 @@ def test_padding_never_exceeds_the_context() -> None:
     fits = lengths.index(11)
     more = next(end for end, length in enumerate(lengths) if length > 11)
     pairs = [Pair(text[:fits], text[:fits]), Pair("a", text[:more]), Pair(text[: lengths.index(max(lengths))], "a")]
-    encoded = encode_pairs(pairs, TOKENIZER, longest=13)  # with what begins and ends a target, 12 are one too many
+    encoded = encode_pairs(pairs, TOKENIZER, longest=13)  # with bos and eos, 12 tokens are one too many
     assert encoded.indices.tolist() == [0]
     batch = encoded.batch(np.array([0]))
     assert batch.source.shape == batch.target.shape == (1, 13)
@@ -215,7 +215,7 @@ def test_filler_rows_do_not_change_loss_or_gradient(choice: Literal["soft", "har
         vocab=TOKENIZER.vocab, width=8, encoder=RecurrentEncoder(hidden=8, layers=1), hidden=8, layers=1,
         attention=attention, dropout=0.0,
     )  # fmt: skip
-    model: Any = build(config).double().eval()  # so that nothing is sampled
+    model: Any = build(config).double().eval()  # no dropout
 
     def loss_and_gradient(batch: PairBatch) -> tuple[Loss, torch.Tensor]:
         loss = (reinforced_translation_loss if choice == "hard" else translation_loss)(model, batch, smoothing)

@@ -285,7 +285,7 @@ def test_settings_without_effect_are_ignored() -> None:
     more = {**GOOD["added_tokens"][0], "id": 600, "content": "[padding漢]"}
     read = Gpt2Tokenizer(edit(added_tokens=[*GOOD["added_tokens"], more]), "x")
     assert (read.vocab, read.end, read.special) == (601, 599, {599, 600})
-    assert read.ids(["a [padding漢]b"])[0] == [*read.ids(["a "])[0], 600, *read.ids(["b"])[0]]  # kept whole
+    assert read.ids(["a [padding漢]b"])[0] == [*read.ids(["a "])[0], 600, *read.ids(["b"])[0]]  # not split
     assert read.decode([600, *read.ids(["a [padding 漢]"])[0]]) == "a [padding 漢]"
     assert Gpt2Tokenizer(read.json, "x").json == read.json
 

@@ -143,7 +143,7 @@ def test_sentence_counts_of_a_novel_and_wikipedia_are_plausible() -> None:
     words = sum(len(one.split()) for one in hound)
     assert words == 59_639
     assert 13 < words / len(hound) < 18
-    assert sum(one[0].islower() for one in hound) / len(hound) < 0.03  # some lines of the file begin so
+    assert sum(one[0].islower() for one in hound) / len(hound) < 0.03  # some lines of the file start in lower case
     wiki = list(
         TextDocuments(files=["wikitext-2/wiki.valid.tokens.gz"], between="headings").documents(str(DATA), 10**6)
     )

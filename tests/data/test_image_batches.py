@@ -91,7 +91,7 @@ def test_a_batch_of_images_moves_to_a_device() -> None:
 @pytest.mark.parametrize("kind", SETS)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_load_the_same_images(kind: str, workers: int) -> None:
-    # 3 * 5 * 7 bytes an image: what follows them in the pipe is not where a long number may begin
+    # 3 * 5 * 7 bytes per image: what follows in the pipe is not aligned for int64
     batches = ImageBatches(encode(kind), seed=1, size=6)
 
     def indices() -> Iterator[BatchIndex]:

@@ -326,7 +326,7 @@ def test_uint8_and_float_arrays_stay_memory_mapped(tmp_path: Path) -> None:
             file.seek(-array.itemsize, os.SEEK_END)
             file.write(array[0, 0, :1].tobytes())
         assert found[-1, 0, -1, -1] == array[0, 0, 0]
-        found[0] = 9  # it may be written to, and the file stays as it was
+        found[0] = 9  # writable, without changing the file
         assert np.load(tmp_path / "images.npy")[0, 0, 0] == array[0, 0, 0]
 
 
@@ -610,7 +610,7 @@ def test_images_are_resized_as_pillow_does(tmp_path: Path) -> None:
 
 def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by a quarter
+    exif[0x0112] = 6  # rotated by 90 degrees
     (tmp_path / "train").mkdir()
     Image.fromarray(shades(9)[0]).save(tmp_path / "train/a.png", exif=exif)
     assert ImageFolders(root=str(tmp_path), channels=1).read("train").pixels.shape == (1, 1, 5, 4)
@@ -642,7 +642,7 @@ def test_too_large_or_too_deep_images_are_refused(tmp_path: Path, monkeypatch: p
     path = tmp_path / "train/a.png"
     write_image(path, *shades(1, size=(30, 30)))
     data = ImageFolders(root=str(tmp_path), channels=1)
-    for most in (500, 100):  # beyond which Pillow warns, and beyond twice which it refuses
+    for most in (500, 100):  # Pillow warns beyond this, and refuses beyond twice this
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
         assert "suspiciously large" in error_for(data).message
     monkeypatch.undo()

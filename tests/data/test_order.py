@@ -20,7 +20,7 @@ def test_permutation_is_pure_and_differs_by_seed_epoch_and_stream() -> None:
 
 
 def test_permutation_is_stable_across_versions() -> None:
-    # A resumed run reads data in this order, so that it is part of what a checkpoint means.
+    # A resumed run reads data in this order, so it must never change.
     assert permutation(0, 0, 10).tolist() == [0, 2, 9, 1, 8, 5, 4, 3, 6, 7]
     assert permutation(7, 3, 10).tolist() == [2, 5, 9, 7, 3, 0, 6, 8, 4, 1]
 

@@ -178,7 +178,7 @@ def test_packed_widths_follow_the_lengths_of_both_sides(room: int, target: int) 
     first, second = packed_widths(lengths, room)
     longest = max(30, target)
     assert longest <= first <= room and longest <= second <= room
-    tile = 64  # rooms are rounded to the nearest multiple of 128
+    tile = 64  # widths are rounded to the nearest multiple of 128
     assert max(first, second) >= room - tile
     share = min(30, target - 1) / max(30, target - 1)
     assert abs(min(first, second) - max(longest, min(room, 1.01 * share * room))) <= tile

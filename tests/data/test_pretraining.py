@@ -57,12 +57,12 @@ def test_a_pair_is_laid_out_as_in_bert_and_fills_the_context() -> None:
         assert ids[0] == TOKENIZER.cls
         assert len(seps) == 2
         assert seps[1] == length - 1
-        assert 1 < seps[0] < seps[1] - 1  # both segments have a token at least
+        assert 1 < seps[0] < seps[1] - 1  # both segments have at least one token
         assert segments.tolist() == [0] * (seps[0] + 1) + [1] * (length - seps[0] - 1) + [0] * (len(ids) - length)
         assert (ids[length:] == TOKENIZER.pad).all()
     assert found.lengths.max() == CONTEXT
     full = np.mean(found.lengths == CONTEXT)
-    assert 0.7 < full < 0.95  # most, but for a tenth that is short on purpose and the ends of documents
+    assert 0.7 < full < 0.95  # all but a tenth, which is short on purpose, and document ends
 
 
 def test_the_second_segment_follows_or_is_of_another_document() -> None:
@@ -77,7 +77,7 @@ def test_the_second_segment_follows_or_is_of_another_document() -> None:
     assert (first[~spans.unrelated] == second[~spans.unrelated]).all()
     gaps = (spans.b[0] - spans.a[1])[~spans.unrelated]
     assert (gaps >= 0).all()
-    assert gaps.max() < np.diff(ENCODED.sentences).max()  # what is cut away between the two
+    assert gaps.max() < np.diff(ENCODED.sentences).max()  # the truncated part between the two
     assert np.median(gaps) < 10
     assert ENCODED.room >= (spans.lengths - 3).max()
 
@@ -96,7 +96,7 @@ def test_all_tokens_occur_about_equally_often() -> None:
             np.add.at(seen, begin, 1)
             np.add.at(seen, end, -1)
     times = seen.cumsum()[:-1]
-    assert np.mean(times == 0) < 0.001  # the ends of sentences that are longer than the context
+    assert np.mean(times == 0) < 0.001  # ends of sentences longer than the context
     assert np.mean(times) == pytest.approx(60, rel=0.1)
     low, high = np.percentile(times, [5, 95])
     assert 15 < low < high < 150

@@ -56,7 +56,7 @@ def test_unreadable_text_files_are_reported(tmp_path: Path) -> None:
         files(tmp_path, train="a\nb").read("test")
     gone = TextFiles(root=str(tmp_path), train="gone.txt", valid="train.txt", test="lost.txt")
     assert [problem.where for problem in gone.problems()] == [str(tmp_path / "gone.txt"), str(tmp_path / "lost.txt")]
-    whole = TextFiles(root=str(tmp_path), train="gone.txt")  # whose end is the validation set
+    whole = TextFiles(root=str(tmp_path), train="gone.txt")  # its end is the validation set
     assert [problem.where for problem in whole.problems()] == [str(tmp_path / "gone.txt")]
     assert [problem.where for problem in whole.problems(["valid"])] == [str(tmp_path / "gone.txt")]
     assert gone.problems(["valid"]) == []
@@ -81,7 +81,7 @@ def test_lines_end_with_an_eos_token() -> None:
     tokenizer = TrainedTokenizer.train(WholeWords(vocab=9), LINES)
     encoded = encode_text(Text(LINES), tokenizer, 8)
     assert len(encoded) == sum(len(line.split()) + 1 for line in LINES)
-    assert int((encoded.ids == TrainedTokenizer.eos).sum()) == len(LINES) + 1  # one more stands before the first
+    assert int((encoded.ids == TrainedTokenizer.eos).sum()) == len(LINES) + 1  # one more before the first line
     assert 0 < encoded.unknown < len(encoded)
 
 
@@ -113,7 +113,7 @@ def test_every_token_is_predicted_once_per_epoch_from_the_tokens_before_it(conte
                 assert (row[length:] == TrainedTokenizer.pad).all()
                 times[start : start + length - 1] += 1
         assert (times == 1).all()
-    # Windows are cut elsewhere each time, unless every batch is full of full ones, or one window holds all.
+    # Window boundaries shift each time, unless all windows are full, or there is only one.
     full = len(encoded) % context == 0 and encoded.windows % batches.size == 0
     assert (len(cuts) > 1) == (not full and context < len(encoded))
 

@@ -126,7 +126,7 @@ def test_an_interrupted_tokenization_resumes_to_the_same_files(tmp_path: Path, s
         build(tmp_path / "tokens", **{split: cut})
     work = tmp_path / "tokens.unfinished"
     with open(work / "journal.jsonl", "ab") as journal:
-        journal.write(b'{"split": "train", "te')  # as a loss of power may leave it
+        journal.write(b'{"split": "train", "te')  # as after a power failure
     for name in ("train.ids", "train.documents"):
         with open(work / "tokens" / name, "ab") as file:
             file.write(b"half a shard")

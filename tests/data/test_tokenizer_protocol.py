@@ -63,7 +63,7 @@ def test_a_pair_is_put_between_special_tokens(kind: str) -> None:
 
 def test_lowercasing_keeps_offsets_into_the_original_text() -> None:
     tokenizer = PAIRS["text words"]
-    text = "İt is"  # of which the first letter is two in lower case
+    text = "İt is"  # the first letter becomes two in lower case
     assert [text[start:end] for start, end in tokenizer.encode(text).offsets][-1] == "is"
 
 

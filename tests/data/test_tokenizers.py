@@ -204,7 +204,7 @@ def test_training_is_deterministic_across_processes() -> None:
 def test_rounding_of_scores_does_not_change_unigram_tokenizers() -> None:
     data = json.loads(TRAINED["unigram"].json)
     found = set()
-    for noise in (-4e-11, 0.0, 4e-11):  # as it was measured between processes
+    for noise in (-4e-11, 0.0, 4e-11):  # as measured between processes
         vocab = [[piece, score + 5e-10 + noise if number > 3 else score]
                  for number, (piece, score) in enumerate(data["model"]["vocab"])]  # fmt: skip
         found.add(make_deterministic(json.dumps({**data, "model": {**data["model"], "vocab": vocab}})))

@@ -109,7 +109,9 @@ def test_a_file_without_a_tree_is_refused(tmp_path: Path) -> None:
 def test_every_missing_file_is_named(tmp_path: Path) -> None:
     source = SentimentTrees(root=str(tmp_path), train="a", valid="b", test="c", vectors="d")
     assert [error.where for error in source.problems()] == [str(tmp_path / name) for name in "abcd"]
-    assert [error.where for error in source.problems(["test"])] == [str(tmp_path / "c")]  # which begins from no vectors
+    assert [error.where for error in source.problems(["test"])] == [
+        str(tmp_path / "c")
+    ]  # the test split needs no vectors
     nowhere = SentimentTrees(root=str(tmp_path / "none"), train="a", valid="b")
     assert [error.where for error in nowhere.problems()] == ["data.root"]
 

@@ -162,7 +162,7 @@ def test_a_single_document_has_no_boundaries() -> None:
     encoded = encode_text(Text(TEXT.lines), LETTERS, 8)
     assert all(batch.documents is None for batch in encoded.in_order(32))
     assert TextBatches(encoded, 0, 32).at(0, 7, 9).documents is None
-    assert encoded.ids.tolist() == encode_text(TEXT, LETTERS, 8).ids.tolist()  # an end of a line is one either way
+    assert encoded.ids.tolist() == encode_text(TEXT, LETTERS, 8).ids.tolist()  # a line end is one token either way
     assert encoded.sha256 != encode_text(TEXT, LETTERS, 8).sha256
 
 

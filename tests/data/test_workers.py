@@ -75,13 +75,13 @@ def error_after_signal(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGALRM])
 def test_a_dead_worker_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
-    error = error_after_signal(number, LONG, monkeypatch)  # and not that it has sent nothing for so long
+    error = error_after_signal(number, LONG, monkeypatch)  # not a timeout
     assert f"was killed by {number.name} (signal {number.value})" in str(error.found)
 
 
 def test_a_dead_worker_is_detected_after_its_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     source = load_batches(PairBatches(ENCODED, 0, 256), indices(), 2)
-    next(source)  # the turn of the second is next, which is well
+    next(source)  # the next batch is that of the second worker, which is alive
     first = min(multiprocessing.active_children(), key=lambda worker: worker.pid or 0)
     first.kill()
     first.join(LONG)
@@ -89,7 +89,7 @@ def test_a_dead_worker_is_detected_after_its_last_batch(monkeypatch: pytest.Monk
         next(source)
 
 
-@pytest.mark.parametrize("batch_tokens", [256, 16384])  # the larger ones fill the pipe, so it stops amid a batch
+@pytest.mark.parametrize("batch_tokens", [256, 16384])  # the larger ones fill the pipe, so it stops within a batch
 def test_a_frozen_worker_is_an_error_after_a_timeout(monkeypatch: pytest.MonkeyPatch, batch_tokens: int) -> None:
     error = error_after_signal(signal.SIGSTOP, 0.5, monkeypatch, batch_tokens)
     assert "of 2 has sent nothing for" in str(error.found)
@@ -105,7 +105,7 @@ def test_workers_end_with_the_generator() -> None:
 
 def test_workers_ignore_signals() -> None:
     source = load_batches(PairBatches(ENCODED, 0, 256), indices(), 2)
-    assert next(source).tokens + next(source).tokens > 0  # both are at work
+    assert next(source).tokens + next(source).tokens > 0  # both are running
     for worker in multiprocessing.active_children():
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(worker.pid or 0, number)
@@ -136,7 +136,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     os.close(writing)
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    assert select.select([reading], [], [], 5)[0]  # at its end once no process holds the other side
+    assert select.select([reading], [], [], 5)[0]  # end of file, once no process has the other end open
     assert os.read(reading, 1) == b""
     os.close(reading)
 

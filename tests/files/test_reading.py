@@ -27,7 +27,7 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "private"
     (folder / "below").mkdir(parents=True)
     folder.chmod(0)
-    if os.access(folder, os.R_OK):  # root may look everywhere
+    if os.access(folder, os.R_OK):  # root may read everything
 
         def refused(real: Callable[..., Any], itself: bool) -> Callable[..., Any]:
             def call(path: Any = ".", *given: Any, **named: Any) -> Any:
@@ -188,8 +188,8 @@ def fail_on_timeout(*_: object) -> None:
     raise AssertionError("waited for a pipe")
 
 
-# Files are opened and paths are asked about in heedful.files.reading alone; what is listed here reads Heedful's own
-# files or the system's.
+# Only heedful.files.reading opens files and inspects paths; the modules listed here read Heedful's own
+# files or those of the system.
 ELSEWHERE = {
     "shapes.py", "explore/server/page.py", "explore/views/source.py", "training/distributed/heartbeat.py",
     "training/environment.py",

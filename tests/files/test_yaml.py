@@ -32,7 +32,7 @@ from heedful.files.yaml import MAX_FILE, Mark, load_yaml, parse_scalar, read_yam
         ("~", None),
         ("", None),
         ("-.inf", float("-inf")),
-        # All of these are something else to a YAML 1.1 reader.
+        # A YAML 1.1 parser reads all of these as other types.
         ("no", "no"),
         ("yes", "yes"),
         ("on", "on"),
@@ -79,7 +79,7 @@ PLAIN = st.recursive(
 @given(PLAIN)
 def test_yaml_round_trip(value: Any) -> None:
     read, _ = read_yaml(write_yaml(value), "x")
-    assert repr(read) == repr(value)  # repr tells 1 from 1.0 and True
+    assert repr(read) == repr(value)  # repr distinguishes 1, 1.0 and True
 
 
 @pytest.mark.parametrize(

@@ -232,13 +232,13 @@ sys.stdout.write(f"{{read_config(Path({str(folder)!r})).width}} {{heavy}}")
 
 
 @pytest.mark.parametrize("kind", [[], {}, None, 1, "x"])
-@pytest.mark.parametrize("verb", ["embed", "generate", "classify", "convert", "explore"])
+@pytest.mark.parametrize("command", ["embed", "generate", "classify", "convert", "explore"])
 def test_a_model_type_that_is_no_string_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: object, verb: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: object, command: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    words = {"convert": [str(tmp_path / "new")], "explore": ["--no-browser"]}.get(verb, ["a text"])
-    monkeypatch.setattr(sys, "argv", ["heedful", verb, str(tmp_path), *words])
+    words = {"convert": [str(tmp_path / "new")], "explore": ["--no-browser"]}.get(command, ["a text"])
+    monkeypatch.setattr(sys, "argv", ["heedful", command, str(tmp_path), *words])
     with pytest.raises(SystemExit) as left:
         cli.main()
     assert left.value.code == 2

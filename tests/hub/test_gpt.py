@@ -59,12 +59,12 @@ def test_layers_and_logits_equal_transformers(kind: str, tmp_path: Path) -> None
         x, results = ours.read(tokens), model(tokens, output_hidden_states=True)
     layers = [seen[f"blocks.{index}.output"] for index in range(2)]
     if kind.startswith("GPT2"):
-        layers[-1] = x  # theirs has the last norm in it
+        layers[-1] = x  # in `transformers`, the last one includes the final norm
     for own, theirs in zip(layers, results.hidden_states[1:], strict=True):
         assert same(own, theirs)
     if "LMHead" in kind:
         logits = ours.tokens.logits(x)
-        assert float(results.logits.std()) > 0.5  # so that equality says something
+        assert float(results.logits.std()) > 0.5  # so that equality is not trivial
         assert same(logits, results.logits)
         with torch.no_grad():
             loss = model(tokens, labels=tokens).loss

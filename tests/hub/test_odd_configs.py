@@ -31,7 +31,7 @@ ODD: list[Any] = [
 
 def with_labels(kind: str, labels: list[str], folder: Path) -> Path:
     model = random_bert(kind, num_labels=len(labels))
-    with torch.no_grad():  # so that what it says depends on the words
+    with torch.no_grad():  # so that outputs depend on the words
         model.bert.embeddings.word_embeddings.weight.mul_(20)
         model.classifier.bias.zero_()
     return change(save_folder(model, folder), id2label={str(number): label for number, label in enumerate(labels)})

@@ -105,7 +105,7 @@ def assert_equal_outputs(model: Any, found: Pretrained, side: str) -> None:
     assert theirs.keys() <= ours.keys()
     for name, value in theirs.items():
         each = value.shape[:2] == real.shape  # one for each token
-        if side == "left" and not each:  # `transformers` takes what stands in the first place, be it padding
+        if side == "left" and not each:  # `transformers` pools the first position even if it is padding
             value, other = value[1:], ours[name][1:]
             assert near(other, value), name
         else:

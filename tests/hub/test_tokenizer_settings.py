@@ -160,7 +160,7 @@ def test_tokenizer_settings_are_followed_or_refused(config: dict[str, Any], tmp_
         follows = config.keys() <= READ | {"model_max_length", "never_split", "do_basic_tokenize"}
         follows = follows and config.get("tokenizer_class") != "BertJapaneseTokenizer"
         if normalizer is None and config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
-            continue  # which need a tokenizer.json
+            continue  # these need a tokenizer.json
         assert is_read_equally(write_folder(tmp_path / str(number), config, {}, normalizer, [])) == follows
 
 
