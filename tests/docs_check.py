@@ -68,8 +68,11 @@ PLACES = {
     r"\bfigure maps model=FOLDER": "figure maps model=runs/digits",
     r"\bFOLDER\b": "all-MiniLM-L6-v2",
     r"\bRUN\b": "runs/bert-prose",
+    r"predict runs/sst2": "predict runs/number-languages",
     r"step-00000500": "step-00000002",
 }
+# Commands whose error a page shows.
+REFUSED = ("heedful check numbers-rnn model.attention.score=dot model.hidden=96",)
 FIRST = ("start.md", "tutorials/translate.md")
 SHARED = (
     "numbers", "numbers-rnn", "gpt-prose", "bert-prose", "roberta-prose", "prose", "digits", "digits-denoising",
@@ -80,6 +83,7 @@ SHARED = (
 def pages() -> list[Path]:
     """Every page with commands, the first steps first."""
     found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found = [page for page in found if page.parent.name != "lectures"]  # tests/lectures/test_commands.py runs theirs
     return sorted(found, key=lambda page: not page.as_posix().endswith(FIRST))
 
 
@@ -301,12 +305,14 @@ def check(page: Path, base: Path) -> Checked:
             continue
         done.add(text)
         if text.startswith("heedful init") and len(shlex.split(text)) > 3:
-            (folder / shlex.split(text)[3]).unlink(missing_ok=True)
+            name = folder / shlex.split(text)[3]
+            name.unlink(missing_ok=True)
+            name.with_suffix(".schema.json").unlink(missing_ok=True)
         checked.counts["shortened"] += shortened(text) != text
         code, output = run(shortened(text), folder)
-        sys.stdout.write(f"{'FAIL' if code else 'ok  '} {page.relative_to(ROOT)}: {text}\n")
+        sys.stdout.write(f"{'ok  ' if bool(code) == (text in REFUSED) else 'FAIL'} {page.relative_to(ROOT)}: {text}\n")
         sys.stdout.flush()
-        if code:
+        if bool(code) != (text in REFUSED):
             checked.failures.append(f"{page.relative_to(ROOT)}: {text}\n{output}")
     shutil.rmtree(folder, ignore_errors=True)
     return checked
