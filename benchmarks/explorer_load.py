@@ -3,7 +3,7 @@
     python benchmarks/explorer_load.py RUN    # on a run or a model folder with attention
     python benchmarks/explorer_load.py RUN --requests 1000 --slow 100
 
-The server has a process of its own; the client speaks to it over bare sockets, so that nothing is made well-formed on
+The server has a process of its own; the client uses bare sockets, so that nothing is made well-formed on
 the way. Every good answer must be, byte for byte, the one that the same call gives without a server.
 """
 

@@ -60,7 +60,7 @@ def row(features: str, args: argparse.Namespace) -> dict[str, float]:
         if done.returncode:
             print(f"{features} failed: {done.stderr.strip()[-1500:]}", file=sys.stderr)
     except subprocess.TimeoutExpired:
-        print(f"{features} took more than {args.minutes} minutes; the same command goes on", file=sys.stderr)
+        print(f"{features} took more than {args.minutes} minutes; the same command resumes", file=sys.stderr)
     found = {"seconds": round(time.monotonic() - began, 1)}
     metrics = run / "metrics.jsonl"
     for line in map(json.loads, metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else ()):

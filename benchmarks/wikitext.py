@@ -108,7 +108,7 @@ def real_loss(model: Any, batch: Any, ids: Any) -> Any:
 
 
 def learned(run: Path, settings: list[str]) -> dict[str, Any]:
-    """What the model of a run makes of the held-out text."""
+    """The scores of a run's model on held-out text."""
     import heedful
     from heedful.runs.recipe import load_recipe
     from heedful.tasks import task_of

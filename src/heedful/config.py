@@ -182,7 +182,9 @@ def _explain(
     details = error.errors(include_url=False)[:MAX_PROBLEMS]
     unknown = [_trace(cls, detail["loc"])[0] for detail in details if detail["type"] == "extra_forbidden"]
     leftover = _leftover_keys(cls, unknown, overridden)
-    misplaced: dict[Keys, list[Key]] = {group: [] for group in leftover}  # keys of the file that its new kind lacks
+    misplaced: dict[Keys, list[Key]] = {
+        group: [] for group in leftover
+    }  # keys of the file that its new kind does not have
     problems: dict[Keys, UserError] = {}
     for detail in details:
         path, owners, members = _trace(cls, detail["loc"])

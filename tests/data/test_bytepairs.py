@@ -18,8 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.data.tokenizers import base
-from heedful.data.tokenizers import byte_pairs as bytepairs
+from heedful.data.tokenizers import base, byte_pairs
 from heedful.data.tokenizers.byte_pairs import END, Gpt2Bpe, Gpt2BpeFiles, Gpt2Tokenizer, gpt2_tokenizer, split_text
 from heedful.data.tokenizers.tokenizer import byte_letters
 from heedful.errors import UserError
@@ -56,7 +55,7 @@ def plain(theirs: Any, text: str) -> list[int]:
 
 
 def readable(text: str) -> str:
-    return bytepairs.replace_surrogates(text)[0]
+    return byte_pairs.replace_surrogates(text)[0]
 
 
 def test_ids_equal_transformers_and_decode_back_on_odd_texts(tmp_path: Path) -> None:
@@ -165,29 +164,29 @@ WOVEN = Gpt2Tokenizer.train(
 def test_split_texts_have_the_same_ids(letters: list[str]) -> None:
     text = "".join(letters)
     whole = WOVEN.encode(text).ids
-    usual = bytepairs.PART
+    usual = byte_pairs.PART
     try:
         for part in (1, 2, 5):
-            bytepairs.PART = part
+            byte_pairs.PART = part
             assert "".join(split_text(text)) == text
             assert WOVEN.ids([text, "a", text]) == [whole, WOVEN.encode("a").ids, whole]
             found = WOVEN.ids_of(text)
             assert (found.tolist(), found.dtype) == (whole, np.int32)
     finally:
-        bytepairs.PART = usual
+        byte_pairs.PART = usual
 
 
 def test_parallel_encoding_has_the_same_ids(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = "\n".join(TEXTS * 3)
-    assert len(text) > 5 * bytepairs.PART
+    assert len(text) > 5 * byte_pairs.PART
     parts = list(split_text(text))
-    assert max(map(len, parts)) < bytepairs.PART + 200
+    assert max(map(len, parts)) < byte_pairs.PART + 200
     whole = TRAINED.encode(text).ids
     assert TRAINED.ids_of(text).tolist() == whole
-    monkeypatch.setattr(bytepairs, "GROUP", 2 * bytepairs.PART)
-    sizes = [len(group) for group in bytepairs.group_parts(split_text(text))]
+    monkeypatch.setattr(byte_pairs, "GROUP", 2 * byte_pairs.PART)
+    sizes = [len(group) for group in byte_pairs.group_parts(split_text(text))]
     assert sum(sizes) == len(parts) and max(sizes) <= 2
     assert TRAINED.ids_of(text).tolist() == whole
 

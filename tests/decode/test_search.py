@@ -114,7 +114,7 @@ def test_a_single_hypothesis_takes_the_steps_of_one_beam(rules: tuple[Rule, ...]
     for mine_, its_ in zip(one, two, strict=True):
         assert mine_.done.equal(its_.done)
         for row in (~its_.done).nonzero()[:, 0].tolist():
-            best = its_.logs[row, :1] > -math.inf  # the beam looks at a second candidate, too
+            best = its_.logs[row, :1] > -math.inf  # the beam considers a second candidate
             assert mine_.kept[row].equal(its_.kept[row, :1]) or not bool(best) or bool(its_.tokens[row, 0] == EOS)
             assert mine_.tokens[row].equal(its_.tokens[row, :1])
             assert mine_.ended[row].equal(its_.ended[row, :1])

@@ -44,7 +44,7 @@ def test_head_statistics_match_a_loop_over_the_weights(shape: tuple[int, int, in
 
 
 def test_attention_to_one_token_has_zero_entropy_and_a_known_distance() -> None:
-    weights = torch.eye(6)[None].roll(1, 2)  # each looks at the next one, the last at the first
+    weights = torch.eye(6)[None].roll(1, 2)  # each attends to the next one, the last to the first
     assert grid.statistics(weights)[0].tolist() == pytest.approx([0, 10 / 6, 1 / 6, 5 / 6])
 
 

@@ -140,7 +140,7 @@ def test_a_long_file_is_sent_in_parts(started: Path, monkeypatch: pytest.MonkeyP
     assert not words["more"]
     assert len(asked) > 5
     whole = [json.loads(line) for line in (started / "metrics.jsonl").read_text().splitlines()[:-1]]
-    # Evaluations with their samples are longer than such a part, and are passed over too.
+    # Evaluations with their samples are longer than such a part, and are skipped too.
     assert steps == [event["step"] for event in whole if event["kind"] == "step"]
 
 

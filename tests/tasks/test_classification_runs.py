@@ -211,7 +211,7 @@ def test_a_trained_classifier_speaks_and_its_scores_are_stored(start: Path, text
     events = list(train(given, tmp_path / "run"))
     test = next(event for event in events if isinstance(event, Evaluated) and event.split == "test")
     assert {score.name: score.value for score in test.scores} == {"accuracy": 100, "f1": 100, "matthews": 100}
-    assert test.merit(task_of(given).metric) == 100
+    assert test.selection_score(task_of(given).metric) == 100
     assert all(found.startswith(f"{right} (") for _, right, found in test.samples)
     predictor = load(tmp_path / "run")
     assert type(predictor) is TextClassifier

@@ -200,7 +200,7 @@ def test_a_model_that_learned_nothing_is_told_that_it_may_have_died() -> None:
     )
     assert "no better than the mean image: try another learning rate or train.seed" in task.remarks(dead)[0]
     assert task.remarks(good) == []
-    assert good.merit(task.metric) > dead.merit(task.metric)
+    assert good.selection_score(task.metric) > dead.selection_score(task.metric)
     assert good.scores[0].value == pytest.approx(50, rel=1e-4)
     assert task.in_words(0.01449) == "mean squared error 0.0145"
     assert task.next(Path("a run"), None)[0] == "heedful reconstruct 'a run' -o grid.png"

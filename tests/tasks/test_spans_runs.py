@@ -236,7 +236,7 @@ def test_commands_to_go_on_with_name_the_verbs(data: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", ["tagging", "answering"])
 def test_the_best_checkpoint_is_that_of_the_best_f1(kind: str, data: Path) -> None:
     scores = (Score("exact_match", 1.0, ""), Score("f1", 2.0, ""), Score("recall", 3.0, ""))
-    assert Evaluated(1, "valid", 9.0, scores, (), 0).merit(task_of(recipe_of(kind, data)).metric) == 2.0
+    assert Evaluated(1, "valid", 9.0, scores, (), 0).selection_score(task_of(recipe_of(kind, data)).metric) == 2.0
 
 
 @pytest.fixture(scope="module")
@@ -282,4 +282,4 @@ def test_parts_of_speech_are_learned_scored_and_shown(
 def test_the_best_tagger_of_other_labels_is_that_of_the_best_accuracy(speech: Path) -> None:
     scores = (Score("accuracy", 1.0, ""), Score("f1", 2.0, ""))
     recipe = recipe_of("tagging", speech, "model.labels=[DET, NOUN]")
-    assert Evaluated(1, "valid", 9.0, scores, (), 0).merit(task_of(recipe).metric) == 1.0
+    assert Evaluated(1, "valid", 9.0, scores, (), 0).selection_score(task_of(recipe).metric) == 1.0

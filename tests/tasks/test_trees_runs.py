@@ -202,7 +202,7 @@ def test_the_best_is_who_is_right_at_the_root(folder: Path) -> None:
     task = TreeTask(recipe(folder))
     found = [event for event in events if isinstance(event, Evaluated) and event.split == "valid"]
     assert len(found) == 3
-    assert [event.merit(task.metric) for event in found] == [event.scores[0].value for event in found]
+    assert [event.selection_score(task.metric) for event in found] == [event.scores[0].value for event in found]
     assert task.remarks(found[0]) == []
     judge, look = task.next(folder / "run", None)
     assert (

@@ -41,7 +41,7 @@ def command(how: str, run: Path, *more: str) -> list[str]:
 
 
 def finished(how: str, run: Path, *more: str) -> dict[str, bytes]:
-    """The bytes of the last checkpoint of a run that is trained, or taken up, until its end."""
+    """The bytes of the last checkpoint of a run that is trained, or resumed, until its end."""
     done = subprocess.run(command(how, run, *more), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     point = newest(run, 1)[0][0]

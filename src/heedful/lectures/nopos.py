@@ -66,9 +66,10 @@ class Schemes:
     baseline: float
 
     def table(self) -> Table:
-        deep = max(len(told.wrong) for told in self.nets.values())
+        deep = max(len(probed.wrong) for probed in self.nets.values())
         rows: list[tuple[float | str, ...]] = [
-            (name, told.loss, *told.wrong, *["-"] * (deep - len(told.wrong))) for name, told in self.nets.items()
+            (name, probed.loss, *probed.wrong, *["-"] * (deep - len(probed.wrong)))
+            for name, probed in self.nets.items()
         ]
         rows.append(("the middle", "-", *[self.baseline] * deep))
         return Table(("positions", "loss", *(f"wrong at layer {n}" for n in range(deep))), tuple(rows))
@@ -166,9 +167,9 @@ def probe_error(learned: Tensor, tried: Tensor) -> float:
 
 def plot(found: Schemes, style: Style = "light") -> Figure:
     """A line over the layers for each model, with its loss beside its name, and one for the baseline."""
-    names = {name: f"{name}: loss {told.loss:.3f}" for name, told in found.nets.items()}
-    lines = {names[name]: (range(len(told.wrong)), told.wrong) for name, told in found.nets.items()}
-    deep = max(len(told.wrong) for told in found.nets.values())
+    names = {name: f"{name}: loss {probed.loss:.3f}" for name, probed in found.nets.items()}
+    lines = {names[name]: (range(len(probed.wrong)), probed.wrong) for name, probed in found.nets.items()}
+    deep = max(len(probed.wrong) for probed in found.nets.values())
     return curves(
         {**lines, "always the middle": ((0, deep - 1), (found.baseline, found.baseline))},
         "How well a probe reads positions from a layer, by the kind of positions",

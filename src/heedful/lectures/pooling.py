@@ -59,7 +59,7 @@ class Pooled:
 
 @dataclass(frozen=True)
 class Found:
-    """What became of each grid."""
+    """The result for each grid."""
 
     size: int
     grids: Mapping[str, Pooled]

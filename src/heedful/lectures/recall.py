@@ -1,7 +1,7 @@
 """A word recalled over a distance, as in "I live in France, a beautiful country, and I know ...".
 
 A key word comes first, then filler words that mean nothing, then the question, whose answer is the key. Each net is
-trained afresh for each distance, with the same width and number of steps.
+trained from scratch for each distance, with the same width and number of steps.
 
 B batch, T tokens, D width, K keys.
 """

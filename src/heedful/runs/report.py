@@ -130,8 +130,8 @@ def _figures(folder: Path, task: AnyTask, predictor: Any) -> Iterator[str]:
     for one, file in save_figures(predictor, task.recipe.data, folder / "pictures"):
         yield _figure(folder, file, one.title, one.about)
     command = f"heedful figure maps model={shlex.quote(str(folder))}"
-    told = "A map by t-SNE takes longer, and keeps neighbours together:"
-    yield f'<p class="quiet">{told} <code>{_text(command)}</code></p>\n'
+    note = "A map by t-SNE takes longer, and keeps neighbours together:"
+    yield f'<p class="quiet">{note} <code>{_text(command)}</code></p>\n'
 
 
 # ------------------------------------------------------------------ parts of the page
@@ -142,9 +142,9 @@ def _scores(task: AnyTask, result: Evaluated | None) -> str:
     split = {"test": "test set", "valid": "validation set"}.get(result.split, result.split)
     rows = [(score.name, f"{score.value:.2f}", score.signature) for score in result.scores]
     remarks = "".join(f'<p class="quiet">{_text(remark)}</p>\n' for remark in task.remarks(result))
-    told = f"<p class=large>{_text(task.in_words(result.loss))}</p>\n"
+    note = f"<p class=large>{_text(task.in_words(result.loss))}</p>\n"
     return _section(
-        f"On the {split}", told + _table(("score", "", "how it was computed"), rows, frozenset({1})) + remarks
+        f"On the {split}", note + _table(("score", "", "how it was computed"), rows, frozenset({1})) + remarks
     )
 
 
@@ -163,8 +163,8 @@ def _model(config: Any, size: int) -> str:
     ]
     heads = ("layer", "channels x rows x columns" if len(config.input) == 3 else "values", "parameters")
     code = " x ".join(map(str, config.code))
-    told = f"<p>The code of an image has {code} values.</p>\n"
-    return _table(heads, [*rows, ("all", "", f"{size:,}")], frozenset({2})) + told
+    note = f"<p>The code of an image has {code} values.</p>\n"
+    return _table(heads, [*rows, ("all", "", f"{size:,}")], frozenset({2})) + note
 
 
 def _data(task: AnyTask, examples: int, vocab: int) -> str:

@@ -118,7 +118,7 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
                     shown.load_state_dict(weights)
                     del weights
                 result = _validated(task, predictor, data, event)
-                counters.add_score(event.step, result.merit(task.metric), event.saved, recipe.train)
+                counters.add_score(event.step, result.selection_score(task.metric), event.saved, recipe.train)
                 record(path, result)
                 yield result
             else:

@@ -42,8 +42,8 @@ class Evaluated:
     samples: tuple[Sample, ...]
     unread: int  # examples that do not fit into the model's context, which count as wrong
 
-    def merit(self, metric: str) -> float:
-        """What decides which checkpoint is the best: a score, or loss; more is better."""
+    def selection_score(self, metric: str) -> float:
+        """The value by which the best checkpoint is selected, higher is better: a score, or the negative loss."""
         if metric == "loss":
             return -self.loss
         return next(score.value for score in self.scores if score.name == metric)

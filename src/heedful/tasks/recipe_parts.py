@@ -90,7 +90,7 @@ def packs(train: TrainConfig, model: Any) -> TrainConfig:
 
 
 def with_article(kind: str) -> str:
-    """A kind of model as a sentence names it, by how it is said aloud."""
+    """A kind of model with its article, for a sentence."""
     return f"{'an' if kind.startswith(('a', 'e', 'i', 'o', 'rnn', 'x')) else 'a'} {kind}"
 
 

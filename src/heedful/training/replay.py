@@ -116,7 +116,7 @@ class Planner:
                 room = self._in_place(part, like, dying)
             rooms.append(self._room(like) if room is None else room)
         self.calls.append(_into(operation, args, options, rooms))
-        self.calls[-1]()  # what comes next may look places up in it
+        self.calls[-1]()  # the next calls may read positions from it
         left = [self.values[root] for root in dying if root in self.own]
         self.free += [value for value in left if all(value is not room for room in rooms)]
         for (part, _), room in zip(made, rooms, strict=True):

@@ -40,7 +40,7 @@ def _packed(q, k, v, lo, hi, o, lse, queries, q0, q1, k0, k1, v0, v1, o0, o1, sc
         total, top = total * fade + tl.sum(weight, 1), peak
     mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(o + row[:, None] * o0 + head * o1 + column, mixed.to(o.dtype.element_ty), mask=here[:, None] & wide)
-    # A row that may look nowhere stores infinity, so that its weights come out as zeros on the way back.
+    # A row that may attend to nothing stores infinity, so that its weights are zero in the backward pass.
     tl.store(lse + head * queries + row, tl.where(total == 0.0, float("inf"), top + tl.log2(total)), mask=here)
 
 

@@ -1,5 +1,5 @@
-"""A recurrent decoder that looks at a memory before each step, over a whole sequence: few kernels a step, and gradients
-of the weights in single products after the last one.
+"""A recurrent decoder that attends to a memory before each step, over a whole sequence: few kernels per step, and
+gradients of the weights in single products after the last one.
 
 The input of a layer stands in one buffer for all steps, (T + 1, B, X + H): what comes from below beside the layer's own
 state before the step. Kernels write their results right there.

@@ -1,4 +1,4 @@
-"""The recipe of texts with several ways to go on."""
+"""The recipe of texts with several endings to choose from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MultipleChoiceTaskConfig(Config):
 
 
 class MultipleChoiceRecipe(Finetuning):
-    """A whole experiment with texts that have several ways to go on."""
+    """An experiment with texts that have several endings to choose from."""
 
     task: MultipleChoiceTaskConfig = MultipleChoiceTaskConfig()
     data: ChoicesTable | OwnData = Field(discriminator="kind", description="texts, their choices, and which is right")
