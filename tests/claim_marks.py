@@ -8,9 +8,16 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Generator, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+
+@cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a test file's syntax tree."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def claims_in(path: Path, slow: bool = True) -> Iterator[str]:
@@ -18,7 +25,7 @@ def claims_in(path: Path, slow: bool = True) -> Iterator[str]:
 
     Without `slow`, tests that `make test` does not run are skipped.
     """
-    every = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    every = _nodes(path)
     slow_tests = [
         node for node in every if isinstance(node, ast.FunctionDef) and "pytest.mark.slow" in _decorators(node)
     ]

@@ -356,18 +356,18 @@ def mnist_losses(images: EncodedImages, name: str, eps_place: str, seed: int, ep
 
 @pytest.fixture(scope="module")
 def first_epochs(mnist: EncodedImages) -> dict[str, list[list[float]]]:
-    """First losses of the dense model for three seeds and both placements of epsilon; for one, two epochs."""
+    """First losses of the dense model for two seeds and both placements of epsilon; for one, two epochs."""
 
     def losses(eps_place: str, seed: int) -> list[float]:
         return mnist_losses(mnist, "dense", eps_place, seed, 2 if (eps_place, seed) == ("after_root", 0) else 1)
 
-    return {eps_place: [losses(eps_place, seed) for seed in SEEDS] for eps_place in EPSILONS}
+    return {eps_place: [losses(eps_place, seed) for seed in SEEDS[:2]] for eps_place in EPSILONS}
 
 
 @pytest.mark.claim("K6")
 def test_first_mnist_losses_match_the_lecture(first_epochs: dict[str, list[list[float]]]) -> None:
     runs = first_epochs[load_recipe("mnist-dense").train.optimizer.eps_place]
-    assert [losses[0] for losses in runs] == pytest.approx([0.0390] * 3, rel=0.1)
+    assert [losses[0] for losses in runs] == pytest.approx([0.0390] * 2, rel=0.1)
     assert runs[0][1] == pytest.approx(0.0281, rel=0.1)
 
 

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from heedful.data.embedded import NumberWords
 from heedful.data.labelled.glue import COLUMNS, RESULTS, TASKS, glue_average
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
@@ -234,9 +235,13 @@ def test_twelve_tasks_are_listed_with_sizes() -> None:
 @pytest.fixture(scope="module")
 def pretrained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short pre-training run."""
-    run = tmp_path_factory.mktemp("bert") / "run"
-    list(train(load_recipe("bert-prose", PRETRAINING), run))
-    return run
+    folder = tmp_path_factory.mktemp("bert")
+    pairs = NumberWords(train=300, valid=1, test=1).pairs("train")
+    (folder / "text.txt").write_text("\n".join(f"{source}. {target}.\n" * 2 for source, target in pairs))
+    part = "{kind: text, files: [text.txt], between: blank_lines}"
+    data = f"data={{kind: documents, root: {folder}, train: [{part}], test: [{part}], held_out: 0.1}}"
+    list(train(load_recipe("bert-prose", [data, *PRETRAINING]), folder / "run"))
+    return folder / "run"
 
 
 def fine_tune(start: Path, run: Path, *more: str) -> dict[str, Tensor]:

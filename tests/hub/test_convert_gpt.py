@@ -112,7 +112,10 @@ def test_150_broken_gpt_folders_give_a_model_or_a_clear_error(tmp_path: Path) ->
 
 def test_a_run_is_read_from_its_final_model_or_checkpoint(tmp_path: Path) -> None:
     small = ["model.width=16", "model.heads=2", "model.layers=1", "model.context=16", "tokenizer.vocab=300"]
-    recipe = load_recipe("gpt-prose", [*small, "train.budget={steps: 2}", "train.batch_tokens=64", "train.samples=0"])
+    (tmp_path / "text.txt").write_text("".join(f"{chr(97 + n % 26)}{n} is the name of text {n}.\n" for n in range(200)))
+    data = f"data={{kind: text, root: {tmp_path}, train: text.txt, valid: text.txt, test: text.txt}}"
+    short = ["train.budget={steps: 2}", "train.batch_tokens=64", "train.samples=0"]
+    recipe = load_recipe("gpt-prose", [data, *small, *short])
     run = tmp_path / "run"
     list(train(recipe, run))
     final = pretrained(run, role="causal")

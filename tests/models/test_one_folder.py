@@ -28,7 +28,10 @@ from heedful.tasks import TASKS
 assert "twin" in TASKS["pretraining"].models and '"const": "twin"' in schema_text()
 SIZE = "{kind: twin, width: 16, heads: 2, layers: 1, hidden: 32, context: 24}"
 SMALL = ["train.budget={steps: 3}", "train.device=cpu", "train.batch_tokens=256", "tokenizer.vocab=80"]
-recipe = load_recipe("bert-prose", [*SMALL, f"model={SIZE}"])
+Path("text.txt").write_text("The cat sat on the mat. It was old.\\nA dog ran. Birds fly.\\n\\n" * 40)
+TEXT = "{kind: text, files: [text.txt], between: blank_lines}"
+DOCUMENTS = f"data={{kind: documents, root: ., train: [{TEXT}], test: [{TEXT}], held_out: 0.1}}"
+recipe = load_recipe("bert-prose", [DOCUMENTS, *SMALL, f"model={SIZE}"])
 run = Path("run")
 list(heedful.train(recipe, run))
 reader = heedful.load(run)
