@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 SUFFIXES = {".py", ".md", ".yaml", ".toml", ".ts", ".svelte", ".html", ".css"}
 OLD_NAMES = {
     "CHANGELOG.md",
+    "docs/design/readers.md",
     "docs/mutants.md",
     "src/heedful/__init__.py",
     "tests/test_public.py",

@@ -131,7 +131,7 @@ def masked_rows(
 
 
 def outcomes(ids: NDArray[np.int32], after: NDArray[np.int32], chosen: Grid) -> dict[str, float]:
-    """The share of chosen tokens that became a mask, another token, or stayed; another may be the same by chance."""
+    """The share of chosen tokens that became a mask, another token, or stayed; another may equal the original."""
     masked, same = (after == 0)[chosen], (after == ids)[chosen]
     return dict(zip(OUTCOMES, (masked.mean(), (~masked & ~same).mean(), same.mean()), strict=True))
 
