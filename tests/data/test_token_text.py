@@ -188,7 +188,7 @@ def test_existing_folders_and_concurrent_writers_are_refused(tmp_path: Path) -> 
         build(tmp_path / "there")
     (tmp_path / "mine.unfinished").mkdir()
     (tmp_path / "mine.unfinished" / "diary.txt").write_text("dear diary")
-    with pytest.raises(UserError, match=r"something other.*"):
+    with pytest.raises(UserError, match=r"contains other files.*"):
         build(tmp_path / "mine")
     assert (tmp_path / "mine.unfinished" / "diary.txt").read_text() == "dear diary"
 
