@@ -19,7 +19,7 @@ from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import run as view
 from heedful.runs.events import trim_jsonl
-from heedful.training.checkpoint.ownership import is_at_work, let_go, take_lock
+from heedful.training.checkpoint.ownership import acquire_lock, is_training, release_lock
 
 Answer = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
@@ -37,9 +37,9 @@ def started(run: Callable[[str], Path], tmp_path: Path) -> Path:
 @pytest.fixture
 def locked(started: Path) -> Iterator[int]:
     """The same while it is trained."""
-    lock = take_lock(started)
+    lock = acquire_lock(started)
     yield lock
-    let_go(lock)
+    release_lock(lock)
 
 
 def since(explorer: Explorer, offset: int = 0, mark: str = "") -> Answer:
@@ -145,16 +145,16 @@ def test_a_long_file_is_sent_in_parts(started: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_running_run_is_recognized_by_its_lock(started: Path, tmp_path: Path) -> None:
-    assert not is_at_work(started)
-    lock = take_lock(started)
-    assert is_at_work(started)
+    assert not is_training(started)
+    lock = acquire_lock(started)
+    assert is_training(started)
     assert since(Explorer([started]))[0]["running"]
-    let_go(lock)
-    assert not is_at_work(started)
-    let_go(take_lock(started))  # nothing keeps it from being trained on
-    assert not is_at_work(tmp_path / "nowhere")
+    release_lock(lock)
+    assert not is_training(started)
+    release_lock(acquire_lock(started))  # nothing keeps it from being trained on
+    assert not is_training(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "lock")  # which nobody waits for
-    assert not is_at_work(tmp_path)
+    assert not is_training(tmp_path)
 
 
 def test_the_view_fits_all_runs_and_nothing_else(started: Path, minilm: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_page_follows_a_run_that_trains(
     trim_jsonl(started / "metrics.jsonl", 60)  # as a run does that is resumed
     early = [event for event in steps if event["step"] <= 60]
     page.locator(f'[data-testid="run"][data-steps="{len(early)}"]').wait_for()
-    let_go(locked)
+    release_lock(locked)
     page.get_by_text("stopped, step 60").wait_for()
     page.wait_for_timeout(200)
     asked: list[str] = []

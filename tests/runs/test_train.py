@@ -631,10 +631,10 @@ GARBAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "a monster": (edit(lambda data: data["model"].update(encoder_layers=10**6)), "config.json", "encoder_layers"),
     "more layers": (edit(lambda data: data["model"].update(decoder_layers=2)), "model.safetensors", "not in the file"),
-    "cut weights": (cut("model.safetensors", 500), "model.safetensors", "not a sound safetensors file"),
-    "empty weights": (cut("model.safetensors", 0), "model.safetensors", "not a sound safetensors file"),
+    "cut weights": (cut("model.safetensors", 500), "model.safetensors", "not a valid safetensors file"),
+    "empty weights": (cut("model.safetensors", 0), "model.safetensors", "not a valid safetensors file"),
     "whole numbers": (lie, "model.safetensors", "int32"),
-    "a pickle": (put("model.safetensors", "\x80\x02}q"), "model.safetensors", "not a sound safetensors file"),
+    "a pickle": (put("model.safetensors", "\x80\x02}q"), "model.safetensors", "not a valid safetensors file"),
     "bad tokenizer": (put("tokenizer.json", "{}"), "tokenizer.json", ""),
 }  # fmt: skip
 

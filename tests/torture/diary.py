@@ -55,7 +55,7 @@ class Diary:
 
     def keep(self) -> None:
         """From now on, write down what the loop does."""
-        real_step, real_weights, real_due = Team.at_step, loop.weights_of, loop.Due.__init__
+        real_step, real_weights, real_due = Team.at_step, loop.gather_weights, loop.Due.__init__
         real_next, real_seed, real_exit = LocalBatches.next, LocalBatches.seed, os._exit
         micro: list[Batch] = []
 
@@ -66,7 +66,7 @@ class Diary:
                 os.kill(os.getpid(), signal.SIGTERM)
             real_step(team, step)
 
-        def weights_of(model: torch.nn.Module, team: Team) -> dict[str, torch.Tensor]:
+        def gather_weights(model: torch.nn.Module, team: Team) -> dict[str, torch.Tensor]:
             self.saves += 1
             self.note("save")
             if self.saves == self.fail_in:
@@ -93,7 +93,7 @@ class Diary:
             real_exit(code)
 
         hooks: list[tuple[Any, str, Any]] = [
-            (Team, "at_step", at_step), (loop, "weights_of", weights_of), (loop.Due, "__init__", due),
+            (Team, "at_step", at_step), (loop, "gather_weights", gather_weights), (loop.Due, "__init__", due),
             (LocalBatches, "next", following), (LocalBatches, "seed", seed), (os, "_exit", leave),
         ]  # fmt: skip
         for where, name, hook in hooks:

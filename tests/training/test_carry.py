@@ -1,4 +1,4 @@
-"""What a model takes along from step to step: kept, saved, restored bit for bit, and never given a gradient."""
+"""The carry of a model: detached, saved, and restored bit for bit."""
 
 from __future__ import annotations
 

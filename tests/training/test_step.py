@@ -184,7 +184,7 @@ def stepped(step: PlainStep | GraphedStep, numbers: range, accumulate: int = 1) 
     return told
 
 
-def weights_of(model: Any) -> torch.Tensor:
+def gather_weights(model: Any) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
@@ -209,7 +209,7 @@ def test_captured_steps_of_several_shapes_are_the_plain_ones(
         told = stepped(run, range(8), accumulate)
         if isinstance(run, GraphedStep):
             assert len(run.graphs) == min(most, len(shapes(8 * accumulate)))
-        found.append((weights_of(model), torch.tensor(told)))
+        found.append((gather_weights(model), torch.tensor(told)))
     (weights, told_plainly), (captured_weights, told_captured) = found
     assert apart(captured_weights, weights) < 1e-4
     assert apart(told_captured, told_plainly) < 1e-4
@@ -258,7 +258,7 @@ def test_a_resumed_run_captures_its_shapes_later_and_gives_the_same_bits(broken_
         stepped(GraphedStep(plain, EVEN.at(2 * broken_at), alike=False), range(broken_at, 8), 2)
         == told[3 * broken_at :]
     )
-    assert weights_of(again).equal(weights_of(whole))
+    assert gather_weights(again).equal(gather_weights(whole))
 
 
 @gpu

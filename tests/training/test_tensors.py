@@ -174,7 +174,7 @@ def test_a_sparse_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.touch()
     os.truncate(path, 9 << 30)
-    with pytest.raises(UserError, match="not a sound safetensors file"):
+    with pytest.raises(UserError, match="not a valid safetensors file"):
         require_sound(path)
     path.write_bytes(b"".join(pack({"a": torch.ones(3)})))
     require_sound(path)

@@ -10,7 +10,7 @@ import torch
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
-from heedful.training.checkpoint.weights import load_strictly, weights_of
+from heedful.training.checkpoint.weights import gather_weights, load_strictly
 from heedful.training.distributed.team import ProcessInfo, Team
 
 MODEL = TransformerConfig(vocab=20, width=16, heads=2, encoder_layers=1, decoder_layers=1, hidden=32, context=60)
@@ -42,7 +42,7 @@ def test_weights_are_loaded_all_or_none() -> None:
 def test_the_leader_alone_is_given_the_weights() -> None:
     model = build(MODEL)
     leader, other = (Team(ProcessInfo(rank, 2, rank, 2, "", 0)) for rank in (0, 1))
-    found = weights_of(model, leader)
+    found = gather_weights(model, leader)
     assert found.keys() == model.state_dict().keys()
     assert all(found[name].equal(value) and not found[name].requires_grad for name, value in model.named_parameters())
-    assert weights_of(model, other) == {}
+    assert gather_weights(model, other) == {}

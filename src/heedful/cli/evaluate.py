@@ -16,7 +16,7 @@ from heedful.runs.recipe import check_recipe
 from heedful.tasks import task_of
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.tasks.recipe_parts import Recipe
-from heedful.training.checkpoint.choice import picked
+from heedful.training.checkpoint.choice import split_checkpoint
 
 
 def eval_command(run: Path, split: Split, beams: int | None, as_json: bool, stride: int | None = None) -> None:
@@ -29,7 +29,7 @@ def eval_command(run: Path, split: Split, beams: int | None, as_json: bool, stri
     if split == "test" and recipe.data.test is None:
         raise UserError(
             "this run has no test set",
-            where=f"{picked(run)[0] / 'recipe.yaml'}: data.test",
+            where=f"{split_checkpoint(run)[0] / 'recipe.yaml'}: data.test",
             todo=f"evaluate it on the validation set: heedful eval {shlex.quote(str(run))} --split valid",
         )
     check_recipe(recipe, [split])

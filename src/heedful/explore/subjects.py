@@ -27,7 +27,7 @@ from heedful.runs.load import load
 from heedful.tasks.base import Example
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import Translator
-from heedful.training.checkpoint.choice import by_name, picked
+from heedful.training.checkpoint.choice import by_name, split_checkpoint
 
 MAX_BYTES, MAX_ENTRIES = 400_000_000, 256  # of the cache of a model
 RETRY = 2.0  # seconds until a model that could not be loaded is tried again
@@ -47,7 +47,7 @@ class Subject:
     """An open run or model folder; its model is loaded when it is first used."""
 
     def __init__(self, name: str, folder: Path, every: Mapping[str, Subject] | None = None) -> None:
-        self.name, self.folder, self._path = name, picked(folder)[0], folder
+        self.name, self.folder, self._path = name, split_checkpoint(folder)[0], folder
         self.every = {name: self} if every is None else every  # all open subjects by name
         self.lock = RLock()  # a model is watched by one thread at a time
         self._cache: OrderedDict[str, Any] = OrderedDict()
@@ -170,7 +170,7 @@ class Explorer:
         if not folders:
             raise UserError("there is no model to open", todo="name a run or a model folder")
         for number, folder in enumerate(folders):
-            run, _ = picked(folder)
+            run, _ = split_checkpoint(folder)
             require_folder(run, "a run folder or a model folder", "`heedful runs` lists the runs in a folder")
             if folder.resolve() in [other.resolve() for other in folders[:number]]:
                 raise UserError("the same folder is given twice", where=str(folder), todo="remove one of them")

@@ -18,7 +18,7 @@ from heedful.hub.sentence_transformers import read_sentence_config
 from heedful.models import MODELS, config_class, kinds_of
 from heedful.models.exchange import Exchange
 from heedful.models.roles import Role
-from heedful.training.checkpoint.choice import picked
+from heedful.training.checkpoint.choice import split_checkpoint
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 READABLE: tuple[Role, ...] = ("encoder", "causal")  # roles of published models that can be read
@@ -46,7 +46,7 @@ def model_names(*roles: Role) -> str:
 
 def locate_model(folder: Path) -> Path:
     """The folder with the files of a model: the folder itself, or its subfolder `model`, as in a run."""
-    run, which = picked(folder)
+    run, which = split_checkpoint(folder)
     if which is not None:
         return run  # a checkpoint was chosen instead of the final model
     below = folder / "model"

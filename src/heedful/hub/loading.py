@@ -38,8 +38,8 @@ from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
 from heedful.models import build, config_class
 from heedful.models.exchange import Exchange, PublishedConfig, Table, validate_config
 from heedful.models.roles import Role
-from heedful.training.checkpoint.choice import picked
-from heedful.training.checkpoint.chosen import Chosen, chosen
+from heedful.training.checkpoint.choice import split_checkpoint
+from heedful.training.checkpoint.loading import LoadedWeights, load_weights
 from heedful.training.checkpoint.tensors import require_finite
 from heedful.training.checkpoint.ties import require_own_model
 from heedful.training.checkpoint.weights import require_fit
@@ -215,13 +215,13 @@ class OwnFiles(NamedTuple):
     tensors: dict[str, Tensor]
     file: Path
     tokenizer: str
-    chosen: Chosen | None = None  # if the weights are those of a checkpoint
+    checkpoint: LoadedWeights | None = None  # if the weights are those of a checkpoint
 
     def require(self, tokenizer: Tokenizer) -> None:
         """Refuse a tokenizer other than the one that the checkpoint was trained with."""
-        if self.chosen is not None:
+        if self.checkpoint is not None:
             where = str(self.folder / "tokenizer.json")
-            self.chosen.require_artifacts({"tokenizer": tokenizer.sha256}, {"tokenizer": where})
+            self.checkpoint.require_artifacts({"tokenizer": tokenizer.sha256}, {"tokenizer": where})
 
 
 def read_own_files(folder: Path) -> OwnFiles:
@@ -234,10 +234,10 @@ def read_own_files(folder: Path) -> OwnFiles:
         files = read_model(portable)
         tensors, file, text = files.tensors, portable / "model.safetensors", files.artifacts.get("tokenizer.json")
     else:
-        run, which = picked(folder)
+        run, which = split_checkpoint(folder)
         settings, _ = load_yaml(run / "recipe.yaml")
         train = parse(TrainConfig, settings.get("train") or {}, file=run / "recipe.yaml")
-        weights = chosen(run, which, settings, train)
+        weights = load_weights(run, which, settings, train)
         text = read_text(run, "tokenizer.json", MAX_FILE)
         return OwnFiles(run, settings, weights.tensors, weights.file, text, weights)
     if text is None:

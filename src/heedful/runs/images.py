@@ -13,12 +13,12 @@ from heedful.errors import UserError
 from heedful.files.reading import is_file
 from heedful.runs.load import read_recipe
 from heedful.runs.recipe import check_recipe
-from heedful.training.checkpoint.choice import picked
+from heedful.training.checkpoint.choice import split_checkpoint
 
 
 def test_images(run: Path) -> Images:
     """The test images of a run, or those of the validation where it has no others."""
-    if not is_file(picked(run)[0] / "recipe.yaml"):
+    if not is_file(split_checkpoint(run)[0] / "recipe.yaml"):
         raise UserError(
             "this folder is a model without the data of a run", where=str(run), expected="images to read",
             todo=f"name some: heedful reconstruct {shlex.quote(str(run))} IMAGE.png",

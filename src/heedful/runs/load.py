@@ -31,9 +31,9 @@ from heedful.tasks import TASKS, task_class, task_of
 from heedful.tasks.base import TINY, AnyTask
 from heedful.tasks.predictor import device_of
 from heedful.tasks.recipe_parts import Recipe
-from heedful.training.checkpoint.choice import at, picked
-from heedful.training.checkpoint.chosen import chosen
+from heedful.training.checkpoint.choice import checkpoint_path, split_checkpoint
 from heedful.training.checkpoint.folder import is_saved
+from heedful.training.checkpoint.loading import load_weights
 from heedful.training.checkpoint.manifest import read_manifest
 from heedful.training.checkpoint.ties import require_own_model
 from heedful.training.checkpoint.weights import load_strictly, require_fit
@@ -101,7 +101,7 @@ def load(  # type: ignore[misc]  # `device` comes second, or after a class
 
 
 def _load(path: Path, device: torch.device, checkpoint: str | int | None, model: OwnModel | None) -> object:
-    found = opened(at(path, checkpoint))
+    found = opened(checkpoint_path(path, checkpoint))
     own = "" if isinstance(found, Path) else found.own
     if not (own and isinstance(model, FunctionType)):  # only what a function makes shows whether it fits
         require_named(own, model, str(path), "heedful.load(path, model=...)")
@@ -127,7 +127,7 @@ class Opened(NamedTuple):
 
 def opened(path: Path) -> Opened | Path:
     """What a run, a checkpoint of it or a model folder holds; of a Hugging Face folder, its path."""
-    folder, which = picked(path)
+    folder, which = split_checkpoint(path)
     require_folder(folder, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
     portable = folder / "model" if is_folder(folder / "model") else folder
     if which is None and is_external(folder):
@@ -149,7 +149,7 @@ def opened(path: Path) -> Opened | Path:
         )
     task, vocabulary, recipe = type(described), load_artifacts(described, folder), described.recipe
     settings = recipe.model_dump(mode="json")
-    found = chosen(folder, which, settings, recipe.train)
+    found = load_weights(folder, which, settings, recipe.train)
     found.require_artifacts(hashes(described, vocabulary), places(described, folder))
     config = task.fitted(recipe.model, vocabulary, f"{folder / 'recipe.yaml'}: model")
     return Opened(
@@ -236,7 +236,7 @@ def _known(settings: dict[str, Any], name: str, known: Collection[str], where: P
 
 def read_recipe(folder: Path) -> Recipe:
     """The recipe that a run folder was made from, or the run of a checkpoint."""
-    folder, _ = picked(folder)
+    folder, _ = split_checkpoint(folder)
     file = folder / "recipe.yaml"
     if not is_file(file):
         raise UserError(

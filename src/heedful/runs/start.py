@@ -12,7 +12,7 @@ from heedful.errors import UserError
 from heedful.runs.load import Opened, opened
 from heedful.tasks.base import AnyTask, Source
 from heedful.tasks.recipe_parts import Start
-from heedful.training.checkpoint.ownership import changes, refused
+from heedful.training.checkpoint.ownership import changes, forbidden_changes
 from heedful.training.checkpoint.weights import load_strictly
 
 MAX_LISTED = 4  # weights named in a note
@@ -47,7 +47,7 @@ def for_model(source: Opened | Source, config: Any, task: AnyTask) -> Opened | S
     raise UserError(
         "the model to start from differs from the recipe",
         where=f"start.folder: {start.folder}",
-        found=refused(fixed, frozenset(), "there"),
+        found=forbidden_changes(fixed, frozenset(), "there"),
         expected="the same model and tokenizer; dropout may differ",
         todo="start from the recipe of that run: heedful train RUN/recipe.yaml start.folder=RUN --run OTHER",
     )

@@ -26,7 +26,7 @@ from heedful.training.checkpoint.folder import RunFolder, is_saved
 from heedful.training.checkpoint.ownership import MAY_DIFFER, MAY_GROW, make_parents
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
-from heedful.training.checkpoint.weights import weights_of
+from heedful.training.checkpoint.weights import gather_weights
 from heedful.training.distributed.team import Team
 from heedful.training.loop import Due, Epoch, Saved, Step, choose_device, fit, is_finished, set_deterministic
 
@@ -111,7 +111,7 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
             captures=not recipe.own_model,
         ):  # fmt: skip
             if isinstance(event, Due):
-                weights = weights_of(model, team) if sharded else {}
+                weights = gather_weights(model, team) if sharded else {}
                 if not team.leads:
                     continue
                 if sharded:

@@ -1,4 +1,4 @@
-"""AdamW's step for some of the weights, while other threads move others."""
+"""AdamW's update for some of the weights, while other threads update the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @torch.no_grad()
 def move(optimizer: torch.optim.AdamW, weights: Sequence[Tensor], rate: float) -> None:
-    """Move some weights, each of which has a gradient, in one go; their state is that of the optimizer."""
+    """Update some weights, each of which has a gradient, with the state of the optimizer."""
     chosen = set(weights)
     for group in optimizer.param_groups:
         own = [weight for weight in group["params"] if weight in chosen]

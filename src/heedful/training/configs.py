@@ -57,7 +57,7 @@ class TrainConfig(Config):
     )
     accumulate: int = Field(1, ge=1, description="batches whose gradients are added up for one step")
     optimizer: OptimizerConfig = Field(AdamW(), description="optimizer of the weights")
-    schedule: ScheduleConfig = Field(Cosine(), description="how the learning rate changes")
+    schedule: ScheduleConfig = Field(Cosine(), description="learning-rate schedule")
     clip: float | None = Field(1.0, gt=0, description="maximum gradient norm; null: no clipping")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="auto: bf16 if the GPU supports it; fp16 scales the loss, for GPUs without bf16"

@@ -16,7 +16,7 @@ from heedful.files.reading import is_file
 LIBRARIES = ("numpy", "safetensors", "tokenizers", "pydantic", "sacrebleu")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
-KEPT, LARGEST = 2**30, 2**25  # bytes that stay at hand in all, and in one piece; glibc takes no larger piece
+KEPT, LARGEST = 2**30, 2**25  # bytes kept in total, and in one block; glibc allows no larger block
 
 
 def environment(device: torch.device) -> dict[str, object]:
@@ -24,7 +24,7 @@ def environment(device: torch.device) -> dict[str, object]:
     return {
         "heedful": __version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,  # with its build, which the package's version may leave out
+        "torch": torch.__version__,  # including the build
         **{name: version(name) for name in LIBRARIES},
         "system": platform.system(),
         "machine": platform.machine(),
@@ -36,7 +36,7 @@ def environment(device: torch.device) -> dict[str, object]:
 
 
 def memory(device: torch.device) -> int | None:
-    """The bytes of memory of a device; None where the system does not say."""
+    """The memory of a device in bytes; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     try:
@@ -46,17 +46,17 @@ def memory(device: torch.device) -> int | None:
 
 
 def processor(file: Path = Path("/proc/cpuinfo")) -> str:
-    """The kind of CPU, and the widest instructions that torch uses on it: others add up in another order."""
+    """The CPU model, and the instruction set that torch uses, which affects rounding."""
     lines = file.read_text(errors="replace").splitlines() if is_file(file) else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def keep_memory() -> None:
-    """Let this process keep the memory that it frees, where the C library is glibc.
+    """Keep freed memory in this process (glibc only).
 
-    Else large buffers go back to the system after every operation and come again page by page, which takes a step of a
-    small convolutional net longer than its arithmetic.
+    Otherwise large buffers are returned to the system after every operation and mapped again page by page, which takes
+    longer than the arithmetic of a small convolutional network.
     """
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)

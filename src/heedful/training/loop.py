@@ -26,7 +26,7 @@ from heedful.errors import UserError
 from heedful.training.carry import gather_lanes, lane_count, local_lanes, propagate_nan, restore, stateless
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
-from heedful.training.checkpoint.weights import weights_of, whole_of
+from heedful.training.checkpoint.weights import gather_tensors, gather_weights
 from heedful.training.configs import TrainConfig
 from heedful.training.distributed.team import Carry, LossOf, Team
 from heedful.training.environment import keep_memory
@@ -192,7 +192,7 @@ def fit(
         if counters.step % config.save_every == 0:
             counters.regular = [*counters.regular, counters.step][-config.average :]
         moments = optimizer_tensors(optimizer, model)
-        groups = {"model": weights_of(model, team), "optimizer": whole_of(moments, team)}
+        groups = {"model": gather_weights(model, team), "optimizer": gather_tensors(moments, team)}
         if lanes:
             groups["carry"] = gather_lanes(plain.carry, team, lanes)
         if saver:

@@ -1,4 +1,4 @@
-"""Scores over a whole test set, in one shape, each with the signature that makes it comparable."""
+"""Metrics over a whole test set, each with a signature that makes it comparable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Numbers = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Score:
-    """A figure from 0 to 100, or from -100 where it is a correlation, and how it was computed."""
+    """A metric from 0 to 100 (correlations from -100), with its signature: how it was computed."""
 
     name: str
     value: float
@@ -32,18 +32,18 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return Score("bleu", float(value), str(metric.get_signature()))
 
 
-RUN = 4  # words of the longest run that BLEU counts
+MAX_NGRAM = 4  # words of the longest n-gram that BLEU counts
 
 
-def can_count_runs(references: Sequence[str]) -> bool:
-    """Whether BLEU says anything: where most references are shorter than its longest run, it is 0 or an accident."""
-    return 2 * sum(len(text.split()) >= RUN for text in references) >= len(references)
+def bleu_applies(references: Sequence[str]) -> bool:
+    """Whether BLEU is meaningful: at least half of the references have as many words as its longest n-gram."""
+    return 2 * sum(len(text.split()) >= MAX_NGRAM for text in references) >= len(references)
 
 
 def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:
-    """BLEU where it says anything, chrF and exact match."""
+    """BLEU where it is meaningful, chrF and exact match."""
     scores = (chrf(hypotheses, references), exact_match(hypotheses, references))
-    return (bleu(hypotheses, references), *scores) if can_count_runs(references) else scores
+    return (bleu(hypotheses, references), *scores) if bleu_applies(references) else scores
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -57,24 +57,24 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The share of hypotheses that are equal to their reference, character by character."""
+    """The percentage of hypotheses that equal their reference, character by character."""
     _require_pairs(hypotheses, references)
     equal = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
     return Score("exact_match", 100 * equal / len(references), f"nrefs:1|case:mixed|lines:{len(references)}")
 
 
-def accuracy(found: Classes, right: Classes) -> Score:
-    """The share of classes that are the right ones."""
-    table = confusion(found, right)
+def accuracy(predictions: Classes, targets: Classes) -> Score:
+    """The percentage of correct classes."""
+    table = confusion(predictions, targets)
     return Score("accuracy", 100 * float(np.trace(table) / table.sum()), f"texts:{table.sum()}")
 
 
-def f1(found: Classes, right: Classes, labels: Sequence[str]) -> Score:
-    """2 precision recall / (precision + recall): of two classes that of the second one, of more the mean over all.
+def f1(predictions: Classes, targets: Classes, labels: Sequence[str]) -> Score:
+    """2 precision recall / (precision + recall): of the second class if there are two, else the macro average.
 
-    A class that neither the data nor the model name is not counted.
+    Classes that are neither in the data nor predicted are not counted.
     """
-    table = confusion(found, right, len(labels))
+    table = confusion(predictions, targets, len(labels))
     seen = table.sum(0) + table.sum(1)  # (C,)
     each = 2 * np.diag(table) / np.maximum(seen, 1)  # (C,)
     if len(labels) == 2:
@@ -82,54 +82,56 @@ def f1(found: Classes, right: Classes, labels: Sequence[str]) -> Score:
     return Score("f1", 100 * float(each[seen > 0].mean()), f"average:macro|classes:{len(labels)}|texts:{table.sum()}")
 
 
-def matthews(found: Classes, right: Classes) -> Score:
-    """Matthews' correlation, for any number of classes (Gorodkin, 2004); 0 where one side is always the same."""
-    table = confusion(found, right).astype(np.float64)
+def matthews(predictions: Classes, targets: Classes) -> Score:
+    """Matthews' correlation, for any number of classes (Gorodkin, 2004); 0 if one side is constant."""
+    table = confusion(predictions, targets).astype(np.float64)
     total, predicted, actual = table.sum(), table.sum(0), table.sum(1)
-    together = np.trace(table) * total - predicted @ actual
+    covariance = np.trace(table) * total - predicted @ actual
     return Score(
         "matthews",
-        _share(together, (total**2 - predicted @ predicted) * (total**2 - actual @ actual)),
+        _correlation(covariance, (total**2 - predicted @ predicted) * (total**2 - actual @ actual)),
         f"texts:{total:.0f}",
     )
 
 
-def pearson(found: Numbers, right: Numbers) -> Score:
-    """The correlation of two rows of numbers; 0 where one of them is always the same."""
-    _require_pairs(found, right)
-    a, b = (np.asarray(side, dtype=np.float64) - np.mean(side) for side in (found, right))
-    return Score("pearson", _share(a @ b, (a @ a) * (b @ b)), f"texts:{len(a)}")
+def pearson(predictions: Numbers, targets: Numbers) -> Score:
+    """Pearson's correlation; 0 if one side is constant."""
+    _require_pairs(predictions, targets)
+    a, b = (np.asarray(side, dtype=np.float64) - np.mean(side) for side in (predictions, targets))
+    return Score("pearson", _correlation(a @ b, (a @ a) * (b @ b)), f"texts:{len(a)}")
 
 
-def spearman(found: Numbers, right: Numbers) -> Score:
-    """The correlation of their ranks, equal numbers sharing the mean of theirs."""
-    value = pearson(ranks(found), ranks(right)).value
-    return Score("spearman", value, f"ties:mean|texts:{len(right)}")
+def spearman(predictions: Numbers, targets: Numbers) -> Score:
+    """Spearman's correlation: Pearson's correlation of the ranks, ties averaged."""
+    value = pearson(ranks(predictions), ranks(targets)).value
+    return Score("spearman", value, f"ties:mean|texts:{len(targets)}")
 
 
 def ranks(numbers: Numbers) -> NDArray[np.float64]:
-    """The place of each number in order from 1 on; equal numbers have the mean of theirs."""
+    """The rank of each number, from 1; ties have the mean of their ranks."""
     _, where, counts = np.unique(np.asarray(numbers), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     mean: NDArray[np.float64] = (last - (counts - 1) / 2)[where]
     return mean
 
 
-def _share(together: Any, squared: Any) -> float:
-    """What two sides have in common, of what they could have, from -100 to 100."""
-    return 100 * max(-1.0, min(1.0, float(together / np.sqrt(squared)))) if squared > 0 else 0.0
+def _correlation(covariance: Any, variances: Any) -> float:
+    """A correlation from -100 to 100: covariance over the root of the product of variances."""
+    return 100 * max(-1.0, min(1.0, float(covariance / np.sqrt(variances)))) if variances > 0 else 0.0
 
 
-def confusion(found: Classes, right: Classes, classes: int = 0) -> NDArray[np.int64]:
-    """How often each class (rows) was taken for each (columns)."""
-    _require_pairs(found, right)
-    size = max(classes, int(max(np.max(found), np.max(right))) + 1)
+def confusion(predictions: Classes, targets: Classes, classes: int = 0) -> NDArray[np.int64]:
+    """The confusion matrix: true classes (rows) by predicted classes (columns)."""
+    _require_pairs(predictions, targets)
+    size = max(classes, int(max(np.max(predictions), np.max(targets))) + 1)
     table = np.zeros((size, size), dtype=np.int64)
-    np.add.at(table, (np.asarray(right), np.asarray(found)), 1)
+    np.add.at(table, (np.asarray(targets), np.asarray(predictions)), 1)
     return table
 
 
 def _require_pairs(hypotheses: Sized, references: Sized) -> None:
-    """Refuse what has no score, which sacrebleu would score or shorten in silence."""
+    """Refuse empty or unequal inputs, which sacrebleu would score or truncate silently."""
     if not len(references) or len(hypotheses) != len(references):
-        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references: expected as many, and some")
+        raise ValueError(
+            f"{len(hypotheses)} hypotheses for {len(references)} references: expected equal numbers, at least one"
+        )

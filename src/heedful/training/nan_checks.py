@@ -1,6 +1,6 @@
-"""What is not finite stops a run before the optimizer moves, and is named: the step, the samples, the first bad tensor.
+"""NaN and infinity stop a run before the update; the error names the step, the samples and the first bad tensor.
 
-The first bad tensor is found after the fact, by running the step's micro-batches again and looking at each module.
+The first bad tensor is found by running the step's micro-batches again with hooks on each module.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from heedful.errors import UserError
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
 from heedful.training.distributed.shards import local
 
-SHOWN = 8  # samples that a message names
-LARGE = 1e6  # beyond this, the data are to blame: pixels are from 0 to 255
+MAX_SAMPLES = 8  # named in an error
+LARGE = 1e6  # larger inputs are probably the cause
 
-Place = tuple[Node, int]  # where a tensor was made: an operation of autograd's graph, and which of its results
+Place = tuple[Node, int]  # where a tensor was computed: a node of autograd's graph, and the index of its output
 
 
 def require_sound(model: nn.Module, step: int) -> None:
-    """Refuse to evaluate or to save a model whose weights the last steps have made too large to be numbers."""
+    """Refuse to evaluate or save a model with weights that are not finite."""
     if not torch.stack([local(weight).isfinite().all() for weight in model.parameters()]).all():
         raise UserError(
             f"a weight is not finite after step {step}",
@@ -40,7 +40,7 @@ def require_sound(model: nn.Module, step: int) -> None:
 
 
 class NotFiniteError(UserError):
-    """The report on a step; `own` if what is bad was found in this process's own batches."""
+    """A step that is not finite; `own`: the bad value is from this process's own batches."""
 
     own: bool
 
@@ -53,21 +53,21 @@ def not_finite(
     rerun: Callable[[int], Loss],
     halved: bool = False,
 ) -> NotFiniteError:
-    """Name the step, the samples and the first tensor that is not finite; nothing has been changed by this step.
+    """The error that names the step, the samples and the first tensor that is not finite; the weights are unchanged.
 
-    `batches` are the step's micro-batches, `losses` the sums that they gave, and `rerun` computes one of them again as
-    in the step, with its graph; `halved` says that products are of 16 bits. The step's gradients stay in place.
+    `batches` are the step's micro-batches, `losses` their losses, and `rerun` computes one of them again, with its
+    autograd graph; `halved`: matrix products are in half precision. The step's gradients are kept.
 
-    Every micro-batch is run again, forward and backward, whatever is found: processes that share their weights then
-    meet in the same places. All of them must call this.
+    Every micro-batch is run again, forward and backward, so that processes with sharded weights communicate in the same
+    order. A collective call.
     """
-    tokens = max(1, sum(batch.tokens for batch in batches))  # a process's share may be empty
+    tokens = max(1, sum(batch.tokens for batch in batches))  # a process may have no samples
     found = [first_bad(model, partial(rerun, index), tokens) for index in range(len(batches))]
     bad = [index for index, loss in enumerate(losses) if not math.isfinite(loss)]
     bad = bad or [index for index, name in enumerate(found) if name] or list(range(len(batches)))
     first = bad_weight(model) or next((found[index] for index in bad if found[index]), None) or left_bad(model, losses)
     samples = [str(number) for index in bad for number in batches[index].indices.tolist() if number >= 0]
-    named = f"training samples {', '.join(samples[:SHOWN])}{' ...' if len(samples) > SHOWN else ''}"
+    named = f"training samples {', '.join(samples[:MAX_SAMPLES])}{' ...' if len(samples) > MAX_SAMPLES else ''}"
     report = NotFiniteError(
         f"a number is not finite at step {step}, and the step was not taken",
         found=f"loss {sum(losses) / tokens}; first bad tensor: {first}",
@@ -80,7 +80,7 @@ def not_finite(
 
 
 def _advice(batches: Sequence[Batch], halved: bool) -> str:
-    """What helps: data of a usual size, else smaller steps, or more bits where there are few."""
+    """What may help: smaller inputs, a lower learning rate, or a higher precision."""
     values = [getattr(batch, part.name) for batch in batches if is_dataclass(batch) for part in fields(batch)]
     sizes = [float(x.abs().max()) for x in values if isinstance(x, Tensor) and x.is_floating_point() and x.numel()]
     if sizes and not max(sizes) <= LARGE:
@@ -89,12 +89,12 @@ def _advice(batches: Sequence[Batch], halved: bool) -> str:
 
 
 def sound(x: Tensor) -> bool:
-    """Whether all of a tensor, or all that this process holds of it, is finite."""
+    """Whether a tensor, or this process's shard of it, is finite."""
     return bool(local(x).isfinite().all())
 
 
 def bad_weight(model: nn.Module) -> str | None:
-    """The first weight that is not finite, or buffer that has NaN or +infinity; a mask may hold -infinity."""
+    """The first weight that is not finite, or buffer with NaN or +infinity; masks may contain -infinity."""
     for name, weight in model.named_parameters():
         if not sound(weight):
             return f"the weight {name}"
@@ -105,10 +105,10 @@ def bad_weight(model: nn.Module) -> str | None:
 
 
 def left_bad(model: nn.Module, losses: Sequence[float]) -> str:
-    """What the step itself left that is not finite, when running it again has not shown where that came from."""
+    """The first bad gradient or loss of the step itself, if running it again did not show its origin."""
     if not all(map(math.isfinite, losses)):
         return "the loss itself; running it again showed no other"
-    for name, weight in reversed(list(model.named_parameters())):  # the last is likely nearest to the loss
+    for name, weight in reversed(list(model.named_parameters())):  # the last is probably nearest to the loss
         if weight.grad is not None and not sound(weight.grad):
             return f"the gradient of {name}; running it again showed no other"
     return "the norm of the gradients, each of which is finite"
@@ -123,14 +123,14 @@ def first_bad(model: nn.Module, run: Callable[[], Loss], tokens: int) -> str | N
     between, or if it meets a finite gradient and what comes of that is not. A run that does not fit into memory shows
     nothing.
     """
-    # What is compiled runs as it is written, since compiled code does not call hooks.
-    with torch.compiler.set_stance("force_eager"), witnessed(model) as seen, without_gradients(model):
+    # In eager mode, since compiled code does not call hooks.
+    with torch.compiler.set_stance("force_eager"), record_values(model) as seen, without_gradients(model):
         try:
             loss = run()
             (loss.total / tokens).backward()
         except torch.OutOfMemoryError:
             if torch.distributed.is_available() and torch.distributed.is_initialized():
-                raise  # the others would wait for this process
+                raise  # otherwise other processes would wait for this one
             return None
     return bad_value(seen.values, loss) or bad_gradient(seen, loss)
 
@@ -138,7 +138,7 @@ def first_bad(model: nn.Module, run: Callable[[], Loss], tokens: int) -> str | N
 # ------------------------------------------------------------------ running again
 @dataclass(frozen=True)
 class Value:
-    """A tensor that a module took or gave: what to call it, what is wrong with it, and where it was made if known."""
+    """An input or output of a module: its name, what is wrong with it, and where it was computed, if known."""
 
     name: str
     nan: bool
@@ -147,16 +147,16 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What a run showed, in order."""
+class RecordedValues:
+    """The values of a run, in order."""
 
     values: list[Value] = field(default_factory=list)
-    gradients: list[Place] = field(default_factory=list)  # where those that are not finite belong
+    gradients: list[Place] = field(default_factory=list)  # places of gradients that are not finite
     weights: list[str] = field(default_factory=list)  # whose gradients are not finite
     hooks: list[RemovableHandle] = field(default_factory=list)
 
     def take(self, name: str, given: object) -> None:
-        """Note the tensors in what a module took or gave, and their gradients when they come."""
+        """Record the tensors of a module's inputs or outputs, and later their gradients."""
         for x in tensors(given):
             place = _place(x)
             self.values.append(Value(name, bool(local(x).isnan().any()), bool(local(x).isinf().any()), place))
@@ -174,9 +174,9 @@ class Recorded:
 
 
 @contextmanager
-def witnessed(model: nn.Module) -> Iterator[Recorded]:
-    """What the modules take and give in here, and which gradients are not finite."""
-    seen = Recorded()
+def record_values(model: nn.Module) -> Iterator[RecordedValues]:
+    """Record inputs and outputs of all modules, and gradients that are not finite, within this context."""
+    seen = RecordedValues()
 
     def watch(path: str, module: nn.Module) -> list[RemovableHandle]:
         called = path or "the model"
@@ -185,9 +185,9 @@ def witnessed(model: nn.Module) -> Iterator[Recorded]:
             seen.take(f"the input of {called}", given)
 
         def after(module: nn.Module, args: object, options: object, result: object) -> None:
-            # Data has no place in the graph, along which an infinity could be traced from there to here.
+            # Input data are not in the autograd graph, along which an infinity could be traced.
             data = any(x.grad_fn is None and not sound(x) for x in tensors((args, options)))
-            # Weights of which each process holds a shard are whole here.
+            # Sharded weights are gathered here.
             own = (name for name, weight in module.named_parameters(recurse=False) if not sound(weight))
             weight = next((f"the weight {'.'.join(filter(None, [path, name]))}" for name in own), None)
             seen.take(weight or f"the {'input' if data else 'output'} of {called}", result)
@@ -212,7 +212,7 @@ def witnessed(model: nn.Module) -> Iterator[Recorded]:
 
 @contextmanager
 def without_gradients(model: nn.Module) -> Iterator[None]:
-    """The model without gradients in here, and with those that it had after."""
+    """Set the model's gradients aside within this context."""
     kept = [(weight, weight.grad) for weight in model.parameters()]
     try:
         for weight, _ in kept:
@@ -224,7 +224,7 @@ def without_gradients(model: nn.Module) -> Iterator[None]:
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """The tensors in a value, which may be nested, but for those of whole numbers."""
+    """The floating-point tensors in a nested value."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
             yield value
@@ -237,9 +237,9 @@ def tensors(value: object) -> Iterator[Tensor]:
         yield from tensors([getattr(value, part.name) for part in fields(value)])
 
 
-# ------------------------------------------------------------------ whom to blame
+# ------------------------------------------------------------------ finding the cause
 def bad_value(values: Sequence[Value], loss: Loss) -> str | None:
-    """The first tensor of the forward pass that is to blame for NaN or for a loss that is not finite."""
+    """The first tensor of the forward pass that causes NaN or a loss that is not finite."""
     lost = not (sound(loss.total) and sound(loss.plain))
     ends = [value.place for value in values if value.nan] + ([_place(loss.total)] if lost else [])
     causes = _upstream([end for end in ends if end is not None], _healthy(values))
@@ -247,10 +247,10 @@ def bad_value(values: Sequence[Value], loss: Loss) -> str | None:
     return next(blamed, "the loss itself" if lost else None)
 
 
-def bad_gradient(seen: Recorded, loss: Loss) -> str | None:
-    """The first gradient of a weight that is not finite, or the infinity that spoilt it though the loss is finite.
+def bad_gradient(seen: RecordedValues, loss: Loss) -> str | None:
+    """The first bad gradient of a weight, or the infinity that caused it although the loss is finite.
 
-    Such an infinity stands beside the first bad gradient, between the same finite tensors.
+    Such an infinity is next to the first bad gradient, between the same finite tensors.
     """
     if not seen.weights:
         return None
@@ -267,13 +267,13 @@ def _place(x: Tensor) -> Place | None:
 
 
 def _healthy(values: Sequence[Value]) -> set[Place]:
-    """Where finite tensors were made."""
+    """The places where finite tensors were computed."""
     spoilt = {value.place for value in values if value.nan or value.infinite}
     return {value.place for value in values if value.place is not None} - spoilt
 
 
 def _upstream(ends: Sequence[Place], healthy: set[Place]) -> set[Place]:
-    """The ends and what they were made from, as far as the next healthy places."""
+    """The ends and their predecessors in the graph, up to the next finite tensors."""
     seen, ahead = set(ends), list(ends)
     while ahead:
         for node, number in ahead.pop()[0].next_functions:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Noam(Config):
-    """width^-0.5 * min(step^-0.5, step * warmup^-1.5), a rate of its own: lr multiplies it, and is 1 in the paper."""
+    """width^-0.5 * min(step^-0.5, step * warmup^-1.5), multiplied by lr, which is 1 in the paper."""
 
     kind: Literal["noam"] = "noam"
     warmup: int = Field(4000, ge=1, description="steps until the rate peaks")
     width: int = Field(512, ge=1, description="model width in the formula; a wider model gets a lower rate")
 
     def factor(self, step: int, progress: float) -> float:
-        """The formula at a step counted from 1; progress plays no part."""
+        """The factor at a step counted from 1; independent of progress."""
         return float(self.width**-0.5 * min(step**-0.5, step * self.warmup**-1.5))
 
 
@@ -37,7 +37,7 @@ class Cosine(Config):
     floor: float = Field(0.0, ge=0, le=1, description="fraction of lr at the end of the budget")
 
     def factor(self, step: int, progress: float) -> float:
-        """What multiplies lr at a step counted from 1; see `ramp` for what progress means."""
+        """The factor of lr at a step counted from 1; see `ramp` for progress."""
         return ramp(step, self.warmup) * (self.floor + (1 - self.floor) * (1 + math.cos(math.pi * progress)) / 2)
 
 
@@ -49,7 +49,7 @@ class Linear(Config):
     floor: float = Field(0.0, ge=0, le=1, description="fraction of lr at the end of the budget")
 
     def factor(self, step: int, progress: float) -> float:
-        """What multiplies lr at a step counted from 1; see `ramp` for what progress means."""
+        """The factor of lr at a step counted from 1; see `ramp` for progress."""
         return ramp(step, self.warmup) * (self.floor + (1 - self.floor) * (1 - progress))
 
 
@@ -60,16 +60,15 @@ class Constant(Config):
     warmup: int = Field(0, ge=0, description="steps in which the rate rises from 0")
 
     def factor(self, step: int, progress: float) -> float:
-        """What multiplies lr at a step counted from 1; progress plays no part."""
+        """The factor of lr at a step counted from 1; independent of progress."""
         return ramp(step, self.warmup)
 
 
 def ramp(step: int, warmup: int) -> float:
-    """The rising part of a schedule, 1 from step `warmup` on.
+    """The warmup factor of a schedule, 1 from step `warmup` on.
 
-    The falling part follows `progress` in [0, 1], the share of the budget spent before this step, because a budget may
-    be in steps, tokens or minutes. Steps and tokens repeat exactly; minutes do not, so a schedule that decays over a
-    budget in minutes makes a run that cannot be reproduced.
+    The decay depends on `progress` in [0, 1], the fraction of the budget spent before this step, since a budget may be
+    in steps, tokens or minutes. With a budget in minutes, a run cannot be reproduced exactly.
     """
     return min(1.0, step / warmup) if warmup else 1.0
 
@@ -129,11 +128,11 @@ def _adamw(config: AdamW, named: list[tuple[str, nn.Parameter]], device: torch.d
 
 
 def clip(parameters: Iterable[Tensor], limit: float | None, rule: Literal["norm", "squared"] = "norm") -> Tensor:
-    """Scale gradients down to the limit and return their true norm before that; None as the limit only measures.
+    """Clip gradients to a maximum norm and return their norm before that; None only measures.
 
-    `squared` compares and divides by the squared norm, a misprint that is often copied: (3, 4) at limit 5 becomes
-    (0.6, 0.8), while its norm of 5 needs no clipping. Nothing waits for the device, and gradients whose norm is not
-    finite are left as they are, so that the caller can name the first bad one.
+    `squared` compares with and divides by the squared norm, a frequent misprint: (3, 4) at limit 5 becomes (0.6, 0.8),
+    although its norm of 5 needs no clipping. There is no device synchronization, and gradients whose norm is not finite
+    are left unchanged, so that the caller can name the first bad one.
     """
     import torch
 
@@ -153,7 +152,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave, for the same model, or refuse naming what does not fit."""
+    """Load the state from `optimizer_tensors` of the same model; refuses tensors that do not fit."""
     import torch
 
     adam = isinstance(optimizer, torch.optim.AdamW)
@@ -167,10 +166,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: 
         expected |= {f"step.{names[weight]}": weight.new_empty(()).shape} if adam else {}
         given = {name: unused.pop(name) for name in expected if name in unused}
         if not given:
-            continue  # a parameter that never had a gradient has no state
+            continue  # a parameter without a gradient so far has no state
         if {name: value.shape for name, value in given.items()} != expected:
             raise _misfit(given, ", ".join(f"{name} {tuple(shape)}" for name, shape in expected.items()))
-        # Cloned, because the optimizer changes its state in place and the caller's tensors are not its own.
+        # Cloned, since the optimizer changes its state in place.
         states[index] = {name.partition(".")[0]: shard_like(value, weight).clone() for name, value in given.items()}
     if unused:
         raise _misfit(unused, "parameters that this model has and trains")

@@ -1,9 +1,9 @@
 """A computation on the CPU, recorded once and run again without autograd, without views and without new memory.
 
-What a small model's step costs on a CPU is less its arithmetic than what is around it: Python, autograd's bookkeeping,
-and memory that the system takes back and hands out again page by page. A recording has none of it. It is a list of
-calls that each write into a buffer of their own; a buffer is used again as soon as its value is not needed any more.
-Torch releases Python's lock while it computes, so that several threads run their recordings at once.
+Most of the time of a small model's step on a CPU is not arithmetic, but Python, autograd's bookkeeping, and memory that
+is returned to the system and mapped again page by page. A recording avoids all of it: it is a list of calls that write
+into preallocated buffers, which are reused as soon as their values are not needed any more. Torch releases Python's
+lock while it computes, so that several threads can run their recordings at once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class CannotRecordError(Exception):
 class Recording:
     """`function(*inputs)`, a tuple of tensors, as calls on buffers: fill `inputs`, `run()`, read the outputs.
 
-    The outputs are the caller's: contiguous tensors that what the function gives is written into. Of the inputs there
-    are those that it uses, and None for others. Tracing the function takes a while; a recording `like` this one, of the
-    same function with inputs of the same shapes, saves it.
+    Results are written into `outputs`, contiguous tensors of the caller. `inputs` has None for inputs that the function
+    does not use. Tracing takes a while; `like`, a recording of the same function with inputs of the same shapes, avoids
+    it.
     """
 
     def __init__(
@@ -75,24 +75,24 @@ class Recording:
 
 
 class Planner:
-    """Which calls make the values of a graph, and in which buffers."""
+    """Plans the calls and buffers that compute the values of a graph."""
 
     def __init__(self, nodes: Sequence[Node], wanted: Mapping[Node, Tensor]) -> None:
         self.calls: list[Call] = []
         self.values: dict[Node, Tensor] = {}
-        self.roots: dict[Node, Node] = {}  # whose buffer a value lies in
-        self.own: set[Node] = set()  # values whose buffers were made here, and may be used again
+        self.roots: dict[Node, Node] = {}  # the node that owns the buffer of a value
+        self.own: set[Node] = set()  # nodes whose buffers were allocated here, and may be reused
         self.free: list[Tensor] = []
         self.ends, roots = _last_uses(nodes)
         # Buffers that are there already, for what is put out as it lies: not for a matrix that is turned at the end.
         self.wanted = {roots[node]: output for node, output in wanted.items() if node.meta["val"].is_contiguous()}
 
     def give(self, node: Node, value: Tensor) -> None:
-        """A value that is there."""
+        """Add a value that exists already."""
         self.values[node], self.roots[node] = value, node
 
     def call(self, node: Node) -> None:
-        """A value that an operation makes: a view of a buffer, or what a call writes into one."""
+        """Add the value of an operation: a view of a buffer, or a call that writes into one."""
         operation: Any = node.target
         if operation is operator.getitem:
             self._pick(node)
@@ -104,7 +104,7 @@ class Planner:
         example = operation(*args, **options)
         holder = _lies_in(node)
         if holder is not None:
-            if operation._schema.is_mutable:  # it writes into the buffer of what it is given
+            if operation._schema.is_mutable:  # it writes into the buffer of an input
                 self.calls.append(Call(operation, tuple(args), options))
             self.values[node], self.roots[node] = example, self.roots[holder]
             return
@@ -125,7 +125,7 @@ class Planner:
                 self.own.add(part)
 
     def _pick(self, node: Node) -> None:
-        """One of several values; what an operation has made is there."""
+        """Select one of several outputs of an operation."""
         holder = _lies_in(node)
         if holder is not None:
             values = self.values[holder]
@@ -133,13 +133,13 @@ class Planner:
             self.roots[node] = self.roots[holder]
 
     def _wanted(self, node: Node, example: Tensor) -> Tensor | None:
-        """The caller's buffer for a value, if it lies there as it is made."""
+        """The caller's buffer for a value, if its memory layout fits."""
         output = self.wanted.get(node)
         fits = output is not None and example.is_contiguous() and example.numel() == output.numel()
         return output.view_as(example) if output is not None and fits else None
 
     def _in_place(self, node: Node, example: Tensor, dying: Sequence[Node]) -> Tensor | None:
-        """A buffer that is read here for the last time, place by place as it is written."""
+        """A buffer that is read here for the last time, elementwise, and can be overwritten."""
         for root in dying:
             seen = [self.values[used] for used in node.all_input_nodes if self.roots[used] is root]
             if root in self.own and all(_alike(value, example) for value in (*seen, self.values[root])):
@@ -147,7 +147,7 @@ class Planner:
         return None
 
     def _room(self, example: Tensor) -> Tensor:
-        """A buffer that is free, or a new one."""
+        """A free buffer, or a new one."""
         for number, buffer in enumerate(self.free):
             if _alike(buffer, example):
                 return self.free.pop(number)
@@ -168,7 +168,7 @@ def _last_uses(nodes: Sequence[Node]) -> tuple[dict[Node, Node], dict[Node, Node
 
 
 def _lies_in(node: Node) -> Node | None:
-    """The value whose buffer a value lies in, be it as a view or written over, if it has none of its own."""
+    """The node whose buffer a value shares, as a view or in place; None if it has its own."""
     if node.target is operator.getitem:
         several: Any = node.args[0]
         first = _picks(several)[node.args[1]]
@@ -189,7 +189,7 @@ def _lies_in(node: Node) -> Node | None:
 
 
 def _picks(several: Node) -> dict[Any, Node]:
-    """Where each of several values is first taken out."""
+    """The first node that selects each of several outputs."""
     found: dict[Any, Node] = {}
     for user in several.users:
         found.setdefault(user.args[1], user)
@@ -197,7 +197,7 @@ def _picks(several: Node) -> dict[Any, Node]:
 
 
 def _made(node: Node, example: Any) -> list[tuple[Node, Tensor]]:
-    """What an operation makes, by the nodes that have it."""
+    """The outputs of an operation, with their nodes."""
     if isinstance(example, Tensor):
         return [(node, example)]
     picks = _picks(node)
@@ -207,7 +207,7 @@ def _made(node: Node, example: Any) -> list[tuple[Node, Tensor]]:
 
 
 def _into(operation: Any, args: Sequence[Any], options: dict[str, Any], rooms: Sequence[Tensor]) -> Call:
-    """The call of an operation that writes into buffers."""
+    """The call of an operation's `out` variant."""
     if operation in (aten._to_copy.default, aten.clone.default):
         return Call(aten.copy_.default, (rooms[0], args[0]), {})
     if operation is aten.relu.default:  # whose own form makes a new tensor and copies it
@@ -227,7 +227,7 @@ def _into(operation: Any, args: Sequence[Any], options: dict[str, Any], rooms: S
 
 @dataclass(frozen=True)
 class Call:
-    """An operation with what it is given and the names of its other arguments, the buffer among them."""
+    """An operation with its arguments, including the output buffers."""
 
     operation: OpOverload
     args: tuple[Any, ...]

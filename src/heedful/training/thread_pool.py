@@ -1,4 +1,4 @@
-"""Threads that share a task again and again, each doing a part of it."""
+"""A small thread pool with low latency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 Item = TypeVar("Item")
-POLLS = 100  # about a tenth of a millisecond: to be woken from sleep takes half as long
+POLLS = 100  # about a tenth of a millisecond, twice as long as waking a sleeping thread
 
 
 def next_item(queue: SimpleQueue[Item]) -> Item:
@@ -30,7 +30,7 @@ class ThreadPool:
     def __init__(self, size: int) -> None:
         self.tasks: list[SimpleQueue[Callable[[], object] | None]] = [SimpleQueue() for _ in range(size - 1)]
         self.done: SimpleQueue[BaseException | None] = SimpleQueue()
-        self.begun = 0  # parts that were not waited for yet
+        self.pending = 0  # parts that are not finished
         self.threads = [threading.Thread(target=self._work, args=(tasks,), daemon=True) for tasks in self.tasks]
         for thread in self.threads:
             thread.start()
@@ -40,17 +40,17 @@ class ThreadPool:
         """Start each part in a thread of its own; there are fewer parts than threads."""
         for tasks, part in zip(self.tasks, parts, strict=False):
             tasks.put(part)
-            self.begun += 1
+            self.pending += 1
 
     def finish(self) -> None:
-        """Wait for all that was begun."""
-        while self.begun:
-            self.begun -= 1
+        """Wait for all started parts."""
+        while self.pending:
+            self.pending -= 1
             if (error := next_item(self.done)) is not None:
                 raise error
 
     def close(self) -> None:
-        """Let the threads go, once they have done what was begun."""
+        """Stop the threads after they have finished their parts."""
         atexit.unregister(self.close)
         for tasks in self.tasks:
             tasks.put(None)
@@ -58,7 +58,7 @@ class ThreadPool:
             thread.join()
 
     def _work(self, tasks: SimpleQueue[Callable[[], object] | None]) -> None:
-        torch.set_num_threads(1)  # of what is called in this thread
+        torch.set_num_threads(1)  # per operation in this thread
         torch.set_flush_denormal(True)
         while (part := next_item(tasks)) is not None:
             error: BaseException | None = None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from heedful.cli.options import CheckpointOption, Dark, Json, RunFolder
-from heedful.training.checkpoint.choice import at
+from heedful.training.checkpoint.choice import checkpoint_path
 
 ImagePaths = Annotated[
     list[str] | None,
@@ -47,7 +47,7 @@ def reconstruct(
     from heedful.cli.reconstruct import reconstruct_command
 
     reconstruct_command(
-        at(run, checkpoint), images or [], out, compare or [], pca, interpolate, count, seed, as_json,
+        checkpoint_path(run, checkpoint), images or [], out, compare or [], pca, interpolate, count, seed, as_json,
         "dark" if dark else "light",
     )  # fmt: skip
 
@@ -70,7 +70,15 @@ def denoise(
     from heedful.cli.reconstruct import denoise_command
 
     denoise_command(
-        at(run, checkpoint), images or [], out, noise, noisy_already, count, seed, as_json, "dark" if dark else "light"
+        checkpoint_path(run, checkpoint),
+        images or [],
+        out,
+        noise,
+        noisy_already,
+        count,
+        seed,
+        as_json,
+        "dark" if dark else "light",
     )
 
 
@@ -83,4 +91,4 @@ def encode(
     """Write an autoencoder's codes of images, with labels where they are known."""
     from heedful.cli.reconstruct import encode_command
 
-    encode_command(at(run, checkpoint), images or [], out)
+    encode_command(checkpoint_path(run, checkpoint), images or [], out)

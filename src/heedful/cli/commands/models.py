@@ -10,7 +10,7 @@ import typer
 from heedful.cli.complete import figures, lecture_names, notebook_names, run_folders
 from heedful.cli.options import CheckpointOption, Json
 from heedful.cli.output import print_table
-from heedful.training.checkpoint.choice import at
+from heedful.training.checkpoint.choice import checkpoint_path
 
 
 def convert(
@@ -33,7 +33,7 @@ def convert(
     """Convert a BERT or GPT to another format. Every tensor is accounted for, and no external code is run."""
     from heedful.cli.convert import convert_command
 
-    convert_command(at(source, checkpoint), target, to, ledger, force, as_json)
+    convert_command(checkpoint_path(source, checkpoint), target, to, ledger, force, as_json)
 
 
 def explore(
@@ -63,7 +63,9 @@ def explore(
     """Look inside models in the browser. The page is local; nothing leaves this machine."""
     from heedful.cli.explore import explore_command
 
-    explore_command([at(folder, checkpoint) for folder in folders], host, port, browser, out, view, settings or [])
+    explore_command(
+        [checkpoint_path(folder, checkpoint) for folder in folders], host, port, browser, out, view, settings or []
+    )
 
 
 def figure(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from heedful.cli.options import CheckpointOption, Dark, Json, Overrides, RecipeName, RunFolder, RunOption
-from heedful.training.checkpoint.choice import at
+from heedful.training.checkpoint.choice import checkpoint_path
 
 
 def train(recipe: RecipeName, overrides: Overrides = None, run: RunOption = None) -> None:
@@ -48,7 +48,7 @@ def evaluate(
     """Evaluate a trained model on its data: scores with signatures, and samples."""
     from heedful.cli.evaluate import eval_command
 
-    eval_command(at(run, checkpoint), split, settings["beams"], as_json, stride)
+    eval_command(checkpoint_path(run, checkpoint), split, settings["beams"], as_json, stride)
 
 
 def runs(

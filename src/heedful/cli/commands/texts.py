@@ -10,7 +10,7 @@ import typer
 
 from heedful.cli.options import CheckpointOption, EncoderFolder, Json, RunFolder, Texts
 from heedful.models.heads.config import Feature
-from heedful.training.checkpoint.choice import at
+from heedful.training.checkpoint.choice import checkpoint_path
 
 
 def _spin_briefly() -> None:
@@ -28,7 +28,7 @@ def classify_tree(
     """Classify trees, such as (2 (2 not) (2 bad)). Labels in the trees are ignored, and may be any word."""
     from heedful.cli.texts import classify_tree_command
 
-    classify_tree_command(at(run, checkpoint), trees or [], nodes, as_json)
+    classify_tree_command(checkpoint_path(run, checkpoint), trees or [], nodes, as_json)
 
 
 def classify(
@@ -43,7 +43,7 @@ def classify(
     """Classify texts, or predict a number for each. Lines stay in order, and empty ones stay empty."""
     from heedful.cli.texts import classify_command
 
-    classify_command(at(run, checkpoint), texts or [], pair, as_json)
+    classify_command(checkpoint_path(run, checkpoint), texts or [], pair, as_json)
 
 
 def choose(
@@ -56,7 +56,7 @@ def choose(
     """Choose the best continuation of a text, and rank the others."""
     from heedful.cli.texts import choose_command
 
-    choose_command(at(run, checkpoint), text, choices, as_json)
+    choose_command(checkpoint_path(run, checkpoint), text, choices, as_json)
 
 
 def tag(
@@ -68,7 +68,7 @@ def tag(
     """Tag the words of texts, or find named entities, with probabilities and character positions."""
     from heedful.cli.texts import tag_command
 
-    tag_command(at(run, checkpoint), texts or [], as_json)
+    tag_command(checkpoint_path(run, checkpoint), texts or [], as_json)
 
 
 def answer(
@@ -84,7 +84,7 @@ def answer(
     """Answer questions about a passage with parts of it, with probabilities and character positions."""
     from heedful.cli.texts import answer_command
 
-    answer_command(at(run, checkpoint), passage, questions or [], top, as_json)
+    answer_command(checkpoint_path(run, checkpoint), passage, questions or [], top, as_json)
 
 
 def embed(
@@ -113,7 +113,7 @@ def embed(
     _spin_briefly()
     from heedful.cli.embed import embed_command
 
-    embed_command(at(run, checkpoint), texts or [], layers, pooling, out, similarity, eight_bits)
+    embed_command(checkpoint_path(run, checkpoint), texts or [], layers, pooling, out, similarity, eight_bits)
 
 
 def fill_mask(
@@ -129,4 +129,4 @@ def fill_mask(
     _spin_briefly()
     from heedful.cli.texts import fill_mask_command
 
-    fill_mask_command(at(run, checkpoint), texts or [], top, as_json)
+    fill_mask_command(checkpoint_path(run, checkpoint), texts or [], top, as_json)

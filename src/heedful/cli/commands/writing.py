@@ -9,7 +9,7 @@ import typer
 
 from heedful.cli.options import Batch, CheckpointOption, Dark, EncoderFolder, Json, RunFolder, Texts
 from heedful.errors import UserError
-from heedful.training.checkpoint.choice import at
+from heedful.training.checkpoint.choice import checkpoint_path
 
 
 def translate(
@@ -37,8 +37,8 @@ def translate(
             "--temperature, --top-k, --top-p and --seed need --sample", todo="add --sample, or leave them out"
         )
     translate_command(
-        at(run, checkpoint), texts or [], beams, top, sampling if sample else None, as_json, align, align_to, batch,
-        "dark" if dark else "light",
+        checkpoint_path(run, checkpoint), texts or [], beams, top, sampling if sample else None, as_json, align,
+        align_to, batch, "dark" if dark else "light",
     )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def predict(
     """Predict for every row of a file. Writes the rows as JSON lines, each with a "prediction"."""
     from heedful.cli.predict import predict_command
 
-    predict_command(at(run, checkpoint), source, out, field or [], settings["beams"], force, batch)
+    predict_command(checkpoint_path(run, checkpoint), source, out, field or [], settings["beams"], force, batch)
 
 
 def generate(
@@ -78,7 +78,7 @@ def generate(
     """Generate text from prompts. When the model's context is full, its older half is dropped."""
     from heedful.cli.generate import generate_command
 
-    generate_command(at(run, checkpoint), prompts or [], settings, greedy, special, bf16, as_json)
+    generate_command(checkpoint_path(run, checkpoint), prompts or [], settings, greedy, special, bf16, as_json)
 
 
 def predict_word(
@@ -101,5 +101,5 @@ def predict_word(
     """Predict the word for a gap, by a causal model, a masked one, or both."""
     from heedful.cli.texts import predict_word_command
 
-    causal, masked = (run and at(run, checkpoint) for run in (causal, masked))
+    causal, masked = (run and checkpoint_path(run, checkpoint) for run in (causal, masked))
     predict_word_command(text, causal, masked, top, out, as_json, settings["start_token"], "dark" if dark else "light")

@@ -19,8 +19,8 @@ from heedful.files.json import read_json
 from heedful.files.reading import open_file
 from heedful.files.yaml import load_yaml, write_yaml
 from heedful.runs.events import Events, read_events, read_part
-from heedful.training.checkpoint.ownership import is_at_work
-from heedful.training.metrics import can_count_runs
+from heedful.training.checkpoint.ownership import is_training
+from heedful.training.metrics import bleu_applies
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Subject
@@ -60,7 +60,7 @@ def about(subject: Subject, request: ModelRequest) -> bytes:
 
 def metrics(subject: Subject, request: MetricsRequest) -> bytes:
     """The records after an offset, and whether there are more; all of them if the file was replaced."""
-    running = is_at_work(subject.folder)  # checked before the file is read, so that the last line is not missed
+    running = is_training(subject.folder)  # checked before the file is read, so that the last line is not missed
     part = read_part(subject.folder, request.offset, request.mark, AT_ONCE)
     steps, evaluations, broken = split_events(part.events)
     columns = {name: np.array([number(one.get(name)) for one in steps], np.float32) for name in CURVES}
@@ -108,7 +108,7 @@ def evaluation(event: Mapping[str, Any]) -> dict[str, Any]:
         for sample in (some if isinstance(some, list) else [])[:MOST]
         if isinstance(sample, list) and len(sample) == 3
     ]
-    left_out = () if can_count_runs([right for _, right, _ in samples]) else ("bleu",)
+    left_out = () if bleu_applies([right for _, right, _ in samples]) else ("bleu",)
     return {
         "step": event["step"],
         "split": str(event.get("split"))[:LONGEST],

@@ -29,7 +29,7 @@ from heedful.files.writing import disk_errors, reopen
 from heedful.runs.events import read_events
 from heedful.runs.recipe import find_recipe, load_recipe
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
-from heedful.training.checkpoint.ownership import let_go, make_parents, require_same, take_lock
+from heedful.training.checkpoint.ownership import acquire_lock, make_parents, release_lock, require_same
 
 HEAD_WIDTHS = (64, 32, 16)  # the first that gives MIN_HEADS is taken
 MIN_HEADS = 4
@@ -307,7 +307,7 @@ def sweep_folder(folder: Path) -> Iterator[int]:
     with disk_errors(folder, "create the folder of the sweep"):
         folder.mkdir(exist_ok=True)
     try:
-        lock = take_lock(folder)
+        lock = acquire_lock(folder)
     except UserError as error:
         error.todo = "wait until it ends, or name another folder with -o"
         raise
@@ -316,7 +316,7 @@ def sweep_folder(folder: Path) -> Iterator[int]:
         yield shared
     finally:
         os.close(shared)
-        let_go(lock)
+        release_lock(lock)
 
 
 def require_same_recipes(cells: Sequence[Cell], may_differ: Set[str]) -> None:

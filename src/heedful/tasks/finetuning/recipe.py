@@ -15,7 +15,7 @@ from heedful.models import kinds_of
 from heedful.models.heads.config import HeadConfig
 from heedful.models.roles import EncoderConfig
 from heedful.tasks.recipe_parts import Recipe, Start
-from heedful.training.checkpoint.choice import picked
+from heedful.training.checkpoint.choice import split_checkpoint
 from heedful.training.configs import TrainConfig
 
 
@@ -39,7 +39,7 @@ class EncoderStart(Start):
 
     def problems(self) -> list[UserError]:
         """What a look at the folder already shows to be wrong."""
-        if not is_folder(picked(self.path)[0]):
+        if not is_folder(split_checkpoint(self.path)[0]):
             return [
                 UserError(
                     "there is no such folder",

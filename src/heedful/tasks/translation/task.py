@@ -29,7 +29,7 @@ from heedful.tasks.translation.predictor import (
     translation_loss,
 )
 from heedful.tasks.translation.recipe import TranslationRecipe
-from heedful.training.metrics import RUN, translation_scores
+from heedful.training.metrics import MAX_NGRAM, translation_scores
 
 
 class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]):
@@ -126,9 +126,11 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         """Where BLEU says nothing, and how many sources are too long."""
         remarks, values = list[str](), {score.name: score.value for score in result.scores}
         if "bleu" not in values:
-            remarks.append(f"BLEU is left out: it counts runs of {RUN} words, and most references have fewer")
+            remarks.append(f"BLEU is left out: it counts runs of {MAX_NGRAM} words, and most references have fewer")
         elif values["bleu"] == 0:
-            remarks.append(f"BLEU is 0 where no run of {RUN} words matches: the other scores suit short lines better")
+            remarks.append(
+                f"BLEU is 0 where no run of {MAX_NGRAM} words matches: the other scores suit short lines better"
+            )
         if result.unread:
             remarks.append(f"{result.unread:,} sources are longer than the model's context: they count as empty lines")
         return remarks

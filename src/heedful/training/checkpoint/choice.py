@@ -1,4 +1,4 @@
-"""Which checkpoint of a run is meant: RUN/checkpoints/step-00000080 is one, and so is best, last or average there."""
+"""Paths of checkpoints: RUN/checkpoints/step-00000080, or best, last or average in its place."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Use = Literal["best", "last", "average"]
 STEP = re.compile(r"step-(\d{8,18})")
 
 
-def named(step: int) -> str:
+def checkpoint_name(step: int) -> str:
     """The folder name of a step's checkpoint."""
     return f"step-{step:08d}"
 
 
-def at(run: Path, checkpoint: str | int | None) -> Path:
-    """The path that stands for a checkpoint of a run, given as best, last, average or a step; without one, the run."""
+def checkpoint_path(run: Path, checkpoint: str | int | None) -> Path:
+    """The path of a run's checkpoint, which is best, last, average or a step; without one, the run."""
     if checkpoint is None:
         return run
     if checkpoint in get_args(Use):
@@ -29,22 +29,24 @@ def at(run: Path, checkpoint: str | int | None) -> Path:
             "there is no such checkpoint", where="checkpoint", found=shown(checkpoint),
             expected="best, last, average, or the number of a step",
         )  # fmt: skip
-    return run / "checkpoints" / named(int(checkpoint))
+    return run / "checkpoints" / checkpoint_name(int(checkpoint))
 
 
-def picked(path: Path) -> tuple[Path, str | None]:
-    """The run that a path is of, and the checkpoint that it names, if it names one."""
+def split_checkpoint(path: Path) -> tuple[Path, str | None]:
+    """The run of a path, and its checkpoint; None for the run itself."""
     if path.parent.name == "checkpoints" and (path.name in get_args(Use) or STEP.fullmatch(path.name)):
         return path.parent.parent, path.name
     return path, None
 
 
 def by_name(runs: Sequence[Path]) -> dict[str, Path]:
-    """Runs by the names of their folders, with parent folders where the names alone are not unique.
+    """Runs by folder name, with parent folders where names alone are ambiguous.
 
-    A checkpoint goes by the name of its run and its own.
+    A checkpoint has its own name added.
     """
-    whole = [run.resolve() if which is None else _with(run.resolve(), which) for run, which in map(picked, runs)]
+    whole = [
+        run.resolve() if which is None else _with(run.resolve(), which) for run, which in map(split_checkpoint, runs)
+    ]
     for depth in range(1, max(len(path.parts) for path in whole)):
         names = ["/".join(path.parts[-depth:]) for path in whole]
         if len(set(names)) == len(names):

@@ -24,9 +24,16 @@ from torch import Tensor
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.files.reading import entries, exists, is_file, is_folder
-from heedful.training.checkpoint.choice import STEP, named
+from heedful.training.checkpoint.choice import STEP, checkpoint_name
 from heedful.training.checkpoint.manifest import DamageError, Manifest, Pieces, commit, read_entry, verify
-from heedful.training.checkpoint.ownership import clear, has_saved_nothing, let_go, require_run, require_same, take_lock
+from heedful.training.checkpoint.ownership import (
+    acquire_lock,
+    clear,
+    has_saved_nothing,
+    release_lock,
+    require_run,
+    require_same,
+)
 from heedful.training.checkpoint.tensors import pack, require_finite, unpack
 
 FEWEST_KEPT = 2
@@ -50,12 +57,12 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """The number of optimizer steps behind this checkpoint."""
+        """The optimizer step of this checkpoint."""
         return int(self.path.name.removeprefix("step-"))
 
     @property
     def state(self) -> dict[str, Any]:
-        """The JSON state that was saved with the tensors."""
+        """The JSON state saved with the tensors."""
         data = self._read("state.json")
         try:
             return dict(json.loads(data))
@@ -85,7 +92,7 @@ class RunFolder:
     def __init__(self, path: Path, lock: int, keep: int, every: int, restarted: bool = False) -> None:
         self.path = path
         self.restarted = restarted  # whether it replaces a run that had saved nothing
-        self.damaged: list[Damaged] = []  # what the last call of latest() skipped
+        self.damaged: list[Damaged] = []  # checkpoints that the last call of latest() skipped
         self._lock = lock
         self._keep = max(keep, FEWEST_KEPT)
         self._every = every  # steps between two regular checkpoints; others come from stopping a run
@@ -102,11 +109,10 @@ class RunFolder:
         fresh: bool = False,
         may_differ: Set[str] = frozenset(),
     ) -> RunFolder:
-        """Lock a new folder, or one of the same recipe to resume in; `fresh` first empties a former run out of it.
+        """Lock a new folder, or that of a run with the same recipe to resume it; `fresh` deletes an existing run.
 
-        Of the recipe, the settings named in `may_differ` may be others than when the run began; the folder has the new
-        ones then. A run without any checkpoint has nothing to lose: it starts over, whatever its recipe was and
-        whatever data it had read.
+        The settings in `may_differ` may have changed, and are then updated in the folder. A run without any checkpoint
+        has nothing to lose: it starts over, whatever its recipe and data were.
         """
         folder = Path(path)
         require_run(folder)
@@ -114,12 +120,12 @@ class RunFolder:
             if not exists(folder):
                 files.make_folder(folder)
                 files.sync_folder(folder.parent)
-        lock = take_lock(folder)
+        lock = acquire_lock(folder)
         try:
             with files.disk_errors(folder, "write to the run folder"):
-                files.sync_folder(folder)  # the lock is what shows a folder to be a run's, and comes before all else
+                files.sync_folder(folder)  # the lock marks a folder as a run's, and is written first
                 if fresh:
-                    for name in CONTENTS:  # the recipe last: until then the folder is still seen to be a run
+                    for name in CONTENTS:  # the recipe last: until then, the folder is recognized as a run
                         if os.path.lexists(folder / name):
                             files.rename(folder / name, files.temporary_path(folder / name))
                     files.sync_folder(folder)
@@ -133,15 +139,15 @@ class RunFolder:
             with files.disk_errors(folder, "write to the run folder"):
                 os.close(files.reopen(folder / "metrics.jsonl"))
                 files.ensure_folder(folder / "checkpoints")
-                files.sync_folder(folder)  # what is in these is of no use while their names may be lost
+                files.sync_folder(folder)  # their contents are useless if their names are lost
         except BaseException:
-            let_go(lock)
+            release_lock(lock)
             raise
         return cls(folder, lock, keep, every, restarted)
 
     def close(self) -> None:
-        """Let go of the lock."""
-        let_go(self._lock)
+        """Release the lock."""
+        release_lock(self._lock)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -150,10 +156,10 @@ class RunFolder:
         self.close()
 
     def preflight(self, model: int, checkpoint: int, best: int = 1) -> None:
-        """Refuse now, by a trial write and the free space, what would otherwise fail at a save.
+        """Check by a trial write and the free space that checkpoints can be saved.
 
-        There must be room for the checkpoints that are kept, the best ones, the one being written, and the model twice,
-        less what is there of them already; each with something for headers, small files and what a disk rounds up to.
+        There must be room for the checkpoints to keep, the best ones, the one being written, and the model twice, minus
+        those that exist; each with some slack for headers, small files and block sizes.
         """
         most = (self._keep + best + 1) * (checkpoint + SLACK) + 2 * (model + SLACK)
         there = sum(path.stat().st_size for path in self.path.glob("checkpoints/step-*/*") if is_file(path))
@@ -181,12 +187,12 @@ class RunFolder:
         about: Mapping[str, Any],
         kept: Collection[int] = (),
     ) -> Path:
-        """Commit a checkpoint, then delete the old ones but for the newest and the steps named in `kept`.
+        """Commit a checkpoint, then delete old ones except the newest and the steps in `kept`.
 
-        A step is committed once: when a complete checkpoint of it is there already, that one stays, and only the
-        deleting is done, which a crash may have cut short.
+        A step is committed once: if a complete checkpoint of it exists, only the deleting is done, which a crash may
+        have interrupted.
         """
-        final = self.path / "checkpoints" / named(step)
+        final = self.path / "checkpoints" / checkpoint_name(step)
         for stem, group in tensors.items():
             require_finite(group, f"step {step}, {stem}", "lower the learning rate")
         if not self._is_complete(step):
@@ -211,13 +217,13 @@ class RunFolder:
         self._verified.add(step)
 
     def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint; damaged ones are in `damaged`, and if none is left it is an error."""
+        """The newest complete checkpoint; damaged ones are in `damaged`; an error if all are damaged."""
         found, self.damaged = newest(self.path, 1)
         self._verified.update(checkpoint.step for checkpoint in found)
         return found[0] if found else None
 
     def _sync_metrics(self) -> None:
-        """See onto the disk the metrics of the steps that a resumed run will not repeat."""
+        """Sync to disk the metrics of the steps that a resumed run will not repeat."""
         if exists(self.path / "metrics.jsonl"):
             descriptor = files.reopen(self.path / "metrics.jsonl")
             try:
@@ -226,18 +232,18 @@ class RunFolder:
                 os.close(descriptor)
 
     def prune(self, kept: Collection[int]) -> None:
-        """Delete the old checkpoints but for the newest complete ones and the steps named in `kept`."""
+        """Delete old checkpoints except the newest complete ones and the steps in `kept`."""
         with files.disk_errors(self.path, "delete old checkpoints"):
             self._prune(kept)
 
     def _prune(self, needed: Collection[int]) -> None:
         steps = _steps(self.path)
         complete = list(islice(filter(self._is_complete, reversed(steps)), FEWEST_KEPT))
-        # A run that was stopped and resumed must keep what an unbroken one keeps: the regular ones are counted apart.
+        # A resumed run must keep the same checkpoints as an uninterrupted one: only regular ones are counted.
         regular = (step for step in reversed(steps) if step % self._every == 0 and self._is_complete(step))
         kept = {*complete, *islice(regular, self._keep), *needed}
         for step in steps:
-            # What is newer than every complete one is damaged, and stays to be reported until its step comes again.
+            # Checkpoints newer than every complete one are damaged; they stay, to be reported, until they are repeated.
             if step not in kept and step < complete[0]:
                 doomed = files.temporary_path(steps[step])
                 files.rename(steps[step], doomed)
@@ -248,7 +254,7 @@ class RunFolder:
     def _is_complete(self, step: int) -> bool:
         if step not in self._verified:
             try:
-                _open(self.path / "checkpoints" / named(step))
+                _open(self.path / "checkpoints" / checkpoint_name(step))
             except DamageError:
                 return False
             self._verified.add(step)
@@ -283,18 +289,20 @@ def newest(run: Path, count: int) -> tuple[list[Checkpoint], list[Damaged]]:
 
 
 def saved_steps(run: Path) -> list[int]:
-    """The steps whose checkpoints are in a run's folder, oldest first, complete or not."""
+    """The steps of all checkpoints of a run, oldest first, complete or not."""
     return list(_steps(run))
 
 
 def checkpoint_at(run: Path, step: int, why: str) -> Checkpoint:
-    """The complete checkpoint of a step; if it is not there, the error says `why` it is needed."""
-    path = run / "checkpoints" / named(step)
+    """The complete checkpoint of a step; if it is missing, the error says `why` it is needed."""
+    path = run / "checkpoints" / checkpoint_name(step)
     try:
         return _open(path)
     except DamageError as damage:
         earlier = [other for other in _steps(run) if other < step]
-        again = f"delete it and every later one, to train them again from {named(earlier[-1])}" if earlier else ""
+        again = (
+            f"delete it and every later one, to train them again from {checkpoint_name(earlier[-1])}" if earlier else ""
+        )
         raise UserError(
             f"a checkpoint is {'damaged' if is_folder(path) else 'missing'}: {why}",
             where=str(damage.path),
@@ -305,7 +313,7 @@ def checkpoint_at(run: Path, step: int, why: str) -> Checkpoint:
 
 
 def _open(path: Path) -> Checkpoint:
-    """A checkpoint folder, every byte of it checked."""
+    """A checkpoint folder, verified against its manifest."""
     checkpoint = Checkpoint(path, verify(path))
     if checkpoint.manifest.step != checkpoint.step:
         raise DamageError(path / "manifest.json", f"it is of step {checkpoint.manifest.step}")
@@ -313,7 +321,7 @@ def _open(path: Path) -> Checkpoint:
 
 
 def _steps(run: Path) -> dict[int, Path]:
-    """The folders that are named as checkpoints, oldest first, complete or not."""
+    """The checkpoint folders, oldest first, complete or not."""
     folder = run / "checkpoints"
     found = [(STEP.fullmatch(path.name), path) for path in entries(folder)] if is_folder(folder) else []
     return dict(sorted((int(match[1]), path) for match, path in found if match))

@@ -1,4 +1,4 @@
-"""A sealed folder: files and a manifest of their sizes and SHA-256; it appears under its name whole or not at all."""
+"""Folders with a manifest of the sizes and SHA-256 of their files, which are written atomically."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from heedful.files.reading import read_file
 
 FORMAT = 1
 LARGEST_MANIFEST = 10_000_000  # bytes
-Pieces = Sequence[bytes | memoryview]  # a file's bytes, which need not lie together in memory
+Pieces = Sequence[bytes | memoryview]  # the contents of a file, not necessarily contiguous in memory
 
 
 class Entry(Config):
-    """What a manifest says of one file."""
+    """The entry of one file in a manifest."""
 
     size: int
     sha256: str
 
 
 class Manifest(Config):
-    """What a folder holds and where it comes from; `about` is the writer's own: seed, threads, versions."""
+    """The files of a folder and their origin; `about` is free for the writer: seed, threads, versions."""
 
     format: int
     step: int | None
@@ -46,11 +46,13 @@ class DamageError(Exception):
 
 
 def commit(final: Path, contents: Mapping[str, Pieces], step: int | None, about: Mapping[str, Any]) -> None:
-    """Write a folder under a temporary name, manifest last, and rename it; a former one is replaced.
+    """Write a folder under a temporary name, manifest last, and rename it, replacing an existing one.
 
-    All changes to the disk are made here, one after the other; the files are hashed meanwhile, in threads of their own.
+    Files are written one at a time, in this thread; they are hashed meanwhile in other threads.
     """
-    plain = json.loads(json.dumps(dict(about), allow_nan=False))  # what JSON cannot hold fails before anything is made
+    plain = json.loads(
+        json.dumps(dict(about), allow_nan=False)
+    )  # what JSON cannot express fails before anything is written
     with files.atomic_path(final) as folder:
         files.make_folder(folder)
         with ThreadPoolExecutor() as pool:
@@ -63,7 +65,7 @@ def commit(final: Path, contents: Mapping[str, Pieces], step: int | None, about:
 
 
 def _begin_entry(pool: ThreadPoolExecutor, pieces: Pieces) -> Future[Entry]:
-    """Size and hash a file in another thread, or here where none can be had, as when a save outlives its program."""
+    """Hash a file in another thread, or in this one if none can be started, as at interpreter exit."""
     try:
         return pool.submit(_entry, pieces)
     except RuntimeError:
@@ -77,7 +79,7 @@ def _entry(pieces: Pieces) -> Entry:
 
 
 def verify(folder: Path) -> Manifest:
-    """Check a folder against its manifest, every byte of every file, and return the manifest."""
+    """Verify every file of a folder against its manifest, and return the manifest."""
     manifest = read_manifest(folder)
     try:
         found = set(os.listdir(folder))
@@ -95,7 +97,7 @@ def verify(folder: Path) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a folder's manifest, checked against its own digest, without reading the files it names."""
+    """Read a folder's manifest and check its own digest, without reading the files."""
     path = folder / "manifest.json"
     data = read_plain(path, LARGEST_MANIFEST)
     try:
@@ -119,13 +121,13 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _seal(content: dict[str, Any]) -> bytes:
-    """A manifest as a file that carries its own digest, so that a change of any bit of it shows."""
+    """The manifest with its own digest, so that any change is detected."""
     digest = _sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode())
     return (json.dumps({**content, "digest": digest}, sort_keys=True, indent=1) + "\n").encode()
 
 
 def read_entry(folder: Path, name: str, manifest: Manifest) -> bytes:
-    """Read a file once, and return those bytes only if they are the ones that the manifest names."""
+    """Read a file, and verify its contents against the manifest."""
     path = folder / name
     entry = manifest.files.get(name)
     if entry is None:
@@ -139,7 +141,7 @@ def read_entry(folder: Path, name: str, manifest: Manifest) -> bytes:
 
 
 def read_plain(path: Path, limit: int | None = None) -> bytes:
-    """Read a plain file, no link or device, of at most `most` bytes."""
+    """Read a regular file, no link or device, of at most `limit` bytes."""
     try:
         return read_file(path, limit, follow=False)
     except OSError as error:

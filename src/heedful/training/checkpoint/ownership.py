@@ -14,10 +14,10 @@ from heedful.files import writing as files
 from heedful.files.reading import is_folder
 from heedful.files.yaml import load_yaml, read_yaml
 
-# All that a run writes before its first checkpoint; the metrics are there from the beginning.
+# Everything that a run writes before its first checkpoint.
 FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "images.json", "env.json"})
 
-# Settings of how a run is computed, not what; a run may resume with others, at the price of the last bits.
+# Settings that do not change what is trained: a run may resume with other values, with rounding differences.
 MAY_DIFFER = frozenset(f"train.{name}" for name in ("threads", "workers", "device", "parallel", "save_behind"))
 # Limits of a run that may be raised or lifted while it is under way, never lowered.
 BUDGET = frozenset(f"train.budget.{name}" for name in ("steps", "tokens", "epochs", "minutes"))
@@ -63,11 +63,11 @@ def require_run(folder: Path) -> None:
         )
 
 
-_held: set[int] = set()  # the locks of this process
+_held: set[int] = set()  # file descriptors of this process's locks
 
 
 def _forget() -> None:
-    """A forked child, such as a loader's worker, may outlive its parent, and must not keep the run locked then."""
+    """Release the locks in a forked child, such as a data worker, which may outlive its parent."""
     for lock in _held:
         os.close(lock)
     _held.clear()
@@ -76,15 +76,15 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def let_go(lock: int) -> None:
+def release_lock(lock: int) -> None:
     """Unlock a folder."""
     if lock in _held:
         _held.discard(lock)
         os.close(lock)
 
 
-def take_lock(folder: Path) -> int:
-    """Lock the folder for this process; the system lets go when the process ends, however it ends."""
+def acquire_lock(folder: Path) -> int:
+    """Lock the folder for this process; the operating system releases the lock when the process ends."""
     with files.disk_errors(folder, "lock the run folder"):
         lock = files.reopen(folder / "lock")
         try:
@@ -107,8 +107,8 @@ def take_lock(folder: Path) -> int:
     return lock
 
 
-def is_at_work(folder: Path) -> bool:
-    """Whether a process trains in the folder now; nothing is written, and no process is kept waiting."""
+def is_training(folder: Path) -> bool:
+    """Whether a process is training in the folder; does not write or block."""
     try:
         lock = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -125,32 +125,32 @@ def is_at_work(folder: Path) -> bool:
 
 
 def has_saved_nothing(folder: Path) -> bool:
-    """Whether a folder holds a run without a checkpoint, not even a damaged one, and nothing that is not the run's."""
+    """Whether a folder contains a run without any checkpoint, and no other files."""
     names = set(os.listdir(folder))
     if not {"recipe.yaml", "metrics.jsonl"} <= names <= FIRST:
         return False
     held = folder / "checkpoints"
-    if "checkpoints" not in names:  # not made yet, unless something was recorded: then it was taken away
+    if "checkpoints" not in names:  # not created yet; but if metrics were recorded, it was deleted
         return not (folder / "metrics.jsonl").stat().st_size
     return is_folder(held) and not held.is_symlink() and not any(held.iterdir())
 
 
 def clear(folder: Path) -> None:
-    """Remove, all but the recipe, what a run that has saved nothing left; the recipe may be replaced only then."""
+    """Delete everything but the recipe of a run without checkpoints, so that the recipe may be replaced."""
     for name in ("tokenizer.json", "images.json", "env.json"):
         if os.path.lexists(folder / name):
             files.delete_tree(folder / name)
-    # Emptied, not removed: it shows that the recipe in the folder is one that a run wrote.
+    # Emptied, not deleted: the folder shows that a run wrote the recipe.
     files.write_text_atomic(folder / "metrics.jsonl", "")
 
 
 def require_same(stored: Path, recipe_yaml: str, may_differ: Set[str] = frozenset()) -> bool:
-    """Refuse a folder whose recipe has other values than this one, naming the first that differ.
+    """Refuse a folder whose recipe differs from this one, naming the first differences.
 
-    Those of `may_differ` may be others; the result says whether any is.
+    Settings in `may_differ` may differ; returns whether any does.
     """
     changed = changes(load_yaml(stored)[0], read_yaml(recipe_yaml, "this recipe")[0])
-    if found := refused(changed, may_differ, "in the folder"):
+    if found := forbidden_changes(changed, may_differ, "in the folder"):
         raise UserError(
             "this folder belongs to a run of another recipe",
             where=str(stored),
@@ -162,17 +162,17 @@ def require_same(stored: Path, recipe_yaml: str, may_differ: Set[str] = frozense
 
 
 def to_branch(run: Path) -> str:
-    """How to get what cannot be changed in a run."""
+    """How to start a new run from this one with other settings."""
     return f"or start another run from its weights: give start.folder={run} and another --run"
 
 
-Changes = dict[str, tuple[str, str, bool]]  # a setting's value then and now, in words, and whether it only grows
+Changes = dict[str, tuple[str, str, bool]]  # a setting's old and new value, as text, and whether a limit only grows
 
 
 def changes(then: Any, now: Any) -> Changes:
-    """The settings that two recipes have different values of, by dotted key; to have none is to have null.
+    """The settings with different values in two recipes, by dotted key; a missing group is null.
 
-    What one of them has no word for in a group that it has, is of another version, and has its default there.
+    A key that is missing in an existing group belongs to another version, and has its default there.
     """
     theirs, ours = _leaves(then), _leaves(now)
     keys = [key for key in {**ours, **theirs} if theirs.get(key) != ours.get(key)]
@@ -187,15 +187,15 @@ def _has_group(leaves: Mapping[str, Any], group: str) -> bool:
     return any(key.startswith(f"{group}.") for key in leaves)
 
 
-def refused(changed: Changes, may_differ: Set[str], where: str) -> str:
-    """What of it cannot be, line by line: settings that may not differ, and limits that would shrink."""
+def forbidden_changes(changed: Changes, may_differ: Set[str], where: str) -> str:
+    """The changes that are not allowed, one per line: settings that may not differ, and limits that would shrink."""
     keys = [key for key, (*_, grows) in changed.items() if key not in may_differ or (key in LIMITS and not grows)]
     lines = [f"{key}: {changed[key][0]} {where}, {changed[key][1]} now" for key in keys[:5]]
     return "\n".join(lines) + (f"\nand {len(keys) - 5} more" if len(keys) > 5 else "")
 
 
 def _grows(then: Any, now: Any) -> bool:
-    """Whether a limit is larger now, or gone."""
+    """Whether a limit is larger now, or removed."""
     return now is None or (isinstance(then, int | float) and isinstance(now, int | float) and now > then)
 
 

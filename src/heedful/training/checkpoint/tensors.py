@@ -1,4 +1,4 @@
-"""Tensors as the bytes of a safetensors file, and back within limits; nothing is ever pickled."""
+"""Reading and writing safetensors files, with limits; nothing is ever pickled."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from heedful.files.json import read_json
 from heedful.files.reading import open_file
 from heedful.training.environment import memory
 
-EXIT_NOT_FINITE = 3  # the exit code when a number is no longer one
+EXIT_NOT_FINITE = 3  # exit code for NaN or infinity
 LARGEST_HEADER = 100_000_000  # bytes
 MOST_TENSORS = 100_000
-OTHERS = {  # how files that are often met under this name begin
+OTHERS = {  # first bytes of files that are often mistaken for safetensors
     b"\x80": "a pickle, which could run code",
     b"PK": "a zip archive, as torch.save writes",
     b"<": "a web page",
     b"version https://git-lfs": "a Git LFS pointer, not the file itself",
 }
-TYPES = {  # the format's names; a file holds the tensors of the last of these types first
+TYPES = {  # the format's names; tensors are stored in the reverse order of these types
     torch.bool: "BOOL",
     torch.uint8: "U8",
     torch.int8: "I8",
@@ -46,10 +46,10 @@ RANKS = {dtype: rank for rank, dtype in enumerate(reversed(TYPES))}
 
 
 def pack(tensors: Mapping[str, Tensor]) -> list[bytes | memoryview]:
-    """The bytes of a safetensors file as that library writes it, in pieces: a header, then the memory of each tensor.
+    """The contents of a safetensors file, byte for byte as that library writes it: a header, then each tensor's memory.
 
-    No byte is copied but of tensors that are not contiguous or not on the CPU, so the tensors must not change as long
-    as the pieces are in use. Tensors that share memory are written once for each name.
+    Contiguous CPU tensors are not copied, so they must not change while the pieces are in use. Tensors that share
+    memory are written once per name.
     """
     entries: dict[str, dict[str, object]] = {}
     pieces: list[bytes | memoryview] = []
@@ -64,10 +64,10 @@ def pack(tensors: Mapping[str, Tensor]) -> list[bytes | memoryview]:
 
 
 def unpack(data: bytes, file: Path) -> dict[str, Tensor]:
-    """The tensors in the bytes of a safetensors file, or an error that names the file and what is wrong in it."""
+    """The tensors of a safetensors file; an error names the file and the problem."""
     other = next((words for start, words in OTHERS.items() if data.startswith(start)), None)
     header = int.from_bytes(data[:8], "little")
-    # A safetensors file begins with the length of its header; one that could be right is not second-guessed.
+    # A safetensors file starts with the length of its header; if that is plausible, other formats are not considered.
     if len(data) < 8 or header > len(data) - 8:
         raise _broken(file, other or f"{len(data):,} bytes, of which a header claims {header:,}", "a whole file")
     if header > LARGEST_HEADER:
@@ -80,22 +80,22 @@ def unpack(data: bytes, file: Path) -> dict[str, Tensor]:
 
 
 def _require_few(header: bytes, file: Path) -> None:
-    """Refuse a header of millions of tensors before it is parsed: each has braces, which no escape can hide."""
+    """Refuse a header with millions of tensors before it is parsed, by counting its braces."""
     if header.count(b"{") - 1 - (b'"__metadata__"' in header) > MOST_TENSORS:
         raise _broken(file, f"more than {MOST_TENSORS:,} tensors", "fewer")
 
 
 def require_sound(path: Path) -> None:
-    """Refuse by its header alone a safetensors file that is damaged, or larger than the memory of this machine."""
+    """Refuse a safetensors file that is damaged or larger than memory, by reading its header only."""
     try:
         with open_file(path) as file:
             size, begin = os.fstat(file.fileno()).st_size, file.read(8)
             length = int.from_bytes(begin, "little")
             if len(begin) < 8 or length > min(size - 8, LARGEST_HEADER):
-                return  # which `unpack` explains from the first bytes
+                return  # `unpack` reports it
             header = file.read(length)
     except OSError:
-        return  # which the reader reports
+        return  # the reader reports it
     _require_few(header, path)
     try:
         entries = read_json(header.decode())
@@ -114,7 +114,7 @@ def require_sound(path: Path) -> None:
 
 def _broken(file: Path, found: str, expected: str) -> UserError:
     return UserError(
-        "this is not a sound safetensors file",
+        "this is not a valid safetensors file",
         where=str(file),
         found=found,
         expected=expected,
@@ -123,7 +123,7 @@ def _broken(file: Path, found: str, expected: str) -> UserError:
 
 
 def require_finite(tensors: Mapping[str, Tensor], where: str, todo: str) -> None:
-    """Refuse tensors that hold NaN or infinity, naming the first of them and how many there are."""
+    """Refuse tensors with NaN or infinity, naming the first ones and their number."""
     bad = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
     if bad:
         raise UserError(
@@ -137,6 +137,6 @@ def require_finite(tensors: Mapping[str, Tensor], where: str, todo: str) -> None
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether every value is finite; the minimum and maximum show it, since both are NaN if any value is."""
+    """Whether every value is finite: minimum and maximum are NaN if any value is."""
     values = torch.stack(tensor.aminmax()) if tensor.is_floating_point() and tensor.numel() else tensor
     return bool(values.isfinite().all())

@@ -1,4 +1,4 @@
-"""What ties the files of a run folder together: a checkpoint and a model say which run and settings they are of."""
+"""Consistency of a run folder: checkpoints and models record the run and settings they belong to."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from heedful.files.json import read_json
 from heedful.files.reading import read_file
 from heedful.training.checkpoint.folder import Checkpoint
 from heedful.training.checkpoint.manifest import DamageError, read_manifest
-from heedful.training.checkpoint.ownership import Changes, changes, refused, to_branch
+from heedful.training.checkpoint.ownership import Changes, changes, forbidden_changes, to_branch
 
-GROUPS = ("task", "tokenizer", "model")  # of a recipe, without which weights mean nothing
+GROUPS = ("task", "tokenizer", "model")  # parts of a recipe that the meaning of weights depends on
 
 
 def run_name(run: Path, checkpoint: Checkpoint | None) -> str:
-    """The name that a run was given at random when it began, which its checkpoints carry."""
+    """The random name of a run, which its checkpoints record."""
     name = name_in(run) or checkpoint.manifest.about.get("run") if checkpoint else None
     return name if isinstance(name, str) else secrets.token_hex(8)
 
 
 def name_in(run: Path) -> str | None:
-    """The same as the folder has it, if it does: a run of an older version has none."""
+    """The name in the folder; runs of older versions have none."""
     try:
         found = read_json(read_file(run / "env.json").decode())
     except (OSError, ValueError):
@@ -34,7 +34,7 @@ def name_in(run: Path) -> str | None:
 
 
 def require_of_run(made: Path, about: Mapping[str, Any], name: str | None, todo: str) -> None:
-    """Refuse a checkpoint or a model that another run made; one of an older version does not say."""
+    """Refuse a checkpoint or model of another run; older versions did not record it."""
     if name is not None and about.get("run", name) != name:
         raise UserError(
             "this was made by another run",
@@ -48,12 +48,12 @@ def require_of_run(made: Path, about: Mapping[str, Any], name: str | None, todo:
 def require_made_with(
     made: Path, about: Mapping[str, Any], settings: Mapping[str, Any], run: Path, may_differ: Set[str] = frozenset()
 ) -> Changes:
-    """The settings of a recipe that are others than those a checkpoint or a model was made with, if they may be."""
+    """The settings that changed since a checkpoint or model was made; refuses those that may not change."""
     then = about.get("recipe")
     if not isinstance(then, dict):
-        return {}  # as an older version wrote it
+        return {}  # written by an older version
     changed = changes({name: then.get(name) for name in settings}, settings)
-    if found := refused(changed, may_differ, f"in {made.name}"):
+    if found := forbidden_changes(changed, may_differ, f"in {made.name}"):
         raise UserError(
             f"this is not the recipe that {made.name} was made with",
             where=str(run / "recipe.yaml"),
@@ -65,11 +65,11 @@ def require_made_with(
 
 
 def require_own_model(model: Path, run: Path, recipe: Mapping[str, Any]) -> None:
-    """Refuse the final model of another run, or of another recipe, where a run's own should be."""
+    """Refuse a final model that belongs to another run or recipe."""
     try:
         about = read_manifest(model).about
     except DamageError:
-        return  # which is reported when it is read
+        return  # reported when it is read
     todo = "train again with the same command, which writes it again, or choose --checkpoint last"
     require_of_run(model, about, name_in(run), todo)
     require_made_with(model, about, parts(recipe), run)
@@ -78,10 +78,10 @@ def require_own_model(model: Path, run: Path, recipe: Mapping[str, Any]) -> None
 def require_contents(
     checkpoint: Checkpoint, found: Mapping[str, str], places: Mapping[str, str], todo: str = ""
 ) -> None:
-    """Refuse files with other contents than those that a checkpoint was made with; `places` names them."""
+    """Refuse files that have changed since a checkpoint was made; `places` are their paths."""
     about = checkpoint.manifest.about
     for name, where in places.items():
-        if about.get(name, found[name]) != found[name]:  # a run of an older version may not have noted it
+        if about.get(name, found[name]) != found[name]:  # not recorded by older versions
             raise UserError(
                 "this is not what the run started with",
                 where=where,
@@ -92,17 +92,17 @@ def require_contents(
 
 
 def require_carry(checkpoint: Checkpoint, wanted: bool) -> None:
-    """Refuse a checkpoint that has not what the model takes along from step to step, or has it for no use."""
+    """Refuse a checkpoint without the carry that the model needs, or with one that it does not use."""
     if (there := "carry.safetensors" in checkpoint.manifest.files) != wanted:
         raise UserError(
-            "this run cannot resume with another memory than it started with",
+            "the model's carry does not match this run's checkpoint",
             where=str(checkpoint.path / "carry.safetensors"),
             found="there is one" if there else "there is none",
-            expected="what the recipe's model takes along from step to step" if wanted else "none, as the recipe says",
+            expected="the carry of the recipe's model" if wanted else "none, as the recipe says",
             todo="resume with the recipe that the run started with, or start over with another --run",
         )
 
 
 def parts(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Those groups of a recipe without which weights mean nothing."""
+    """The parts of a recipe that the meaning of weights depends on."""
     return {name: recipe.get(name) for name in GROUPS}

@@ -1,4 +1,4 @@
-"""Weights in and out of a model: whole from all processes, and back from a file, all or none."""
+"""Gathering a model's weights from all processes, and loading them from a file."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from heedful.training.distributed.shards import is_sharded, whole
 from heedful.training.distributed.team import Team
 
 
-def weights_of(model: nn.Module, team: Team) -> dict[str, Tensor]:
-    """The model's weights by name, whole, for the leader; every process must ask."""
-    return whole_of(model.state_dict(), team)
+def gather_weights(model: nn.Module, team: Team) -> dict[str, Tensor]:
+    """The model's weights by name, gathered for the leader; a collective call."""
+    return gather_tensors(model.state_dict(), team)
 
 
-def whole_of(tensors: Mapping[str, Tensor], team: Team) -> dict[str, Tensor]:
-    """Tensors by name, whole, for the leader; every process must ask. Those that were in shards come to the CPU."""
+def gather_tensors(tensors: Mapping[str, Tensor], team: Team) -> dict[str, Tensor]:
+    """Tensors by name, gathered for the leader; a collective call. Sharded tensors are moved to the CPU."""
     found = {}
     for name, value in tensors.items():
-        tensor = whole(value.detach())  # one at a time: no process has room for all
+        tensor = whole(value.detach())  # one at a time, to save memory
         if team.leads:
             found[name] = tensor.cpu() if is_sharded(value) else tensor
     return found
 
 
 def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several sets of weights, taken in float64."""
+    """The mean of several sets of weights, computed in float64."""
     return {
         name: torch.stack([state[name].double() for state in states]).mean(0).to(states[0][name].dtype)
         for name in states[0]
@@ -38,7 +38,7 @@ def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """A name for exactly these weights."""
+    """A hash of the weights."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {_kind(value)}".encode())
@@ -47,13 +47,13 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def load_strictly(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
-    """Put weights from a file into a model, all or none."""
+    """Load weights from a file into a model; all must fit."""
     require_fit(model, tensors, file)
     model.load_state_dict(tensors)
 
 
 def require_fit(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
-    """Say which weights are missing, unknown, or of another shape or type than the model's."""
+    """Refuse weights that are missing, unknown, or of another shape or type than the model's."""
     expected = {name: _kind(value) for name, value in model.state_dict().items()}
     given = {name: _kind(value) for name, value in tensors.items()}
     wrong = [f"{name}: not in the file" for name in expected.keys() - given.keys()]

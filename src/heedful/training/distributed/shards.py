@@ -1,4 +1,4 @@
-"""Tensors of which each process may hold a shard only (DTensor): whole, local, and cut like another."""
+"""Sharded tensors (DTensor): gathering, the local shard, and sharding like another tensor."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this process holds a part only."""
+    """Whether this process has only a shard."""
     return hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor; for shards every process must ask, in the same order."""
+    """The full tensor; a collective call for sharded ones."""
     sharded: Any = tensor
     return sharded.full_tensor() if is_sharded(tensor) else tensor
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor, in the same memory."""
+    """The local shard of a tensor, sharing its memory."""
     sharded: Any = tensor
     return sharded.to_local() if is_sharded(tensor) else tensor
 
 
 def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """A whole tensor cut into shards as another of its shape is, with no word between the processes."""
+    """A full tensor sharded like another one of its shape, without communication."""
     if not is_sharded(other) or tensor.shape != other.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint that was chosen: the newest, the best, that of a step, or the mean of the last ones."""
+"""Loading the weights of a checkpoint: the last, the best, that of a step, or the average of the last ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from heedful.training.configs import TrainConfig
 from heedful.training.loop import Counters, steps_to_average
 
 
-class Chosen(NamedTuple):
-    """Weights with the file they are from, the checkpoints behind them, and what a user should know of them."""
+class LoadedWeights(NamedTuple):
+    """Weights with their file, the checkpoints they are from, and notes for the user."""
 
     tensors: dict[str, Tensor]
     file: Path
@@ -26,13 +26,13 @@ class Chosen(NamedTuple):
     notes: tuple[str, ...]
 
     def require_artifacts(self, found: Mapping[str, str], places: Mapping[str, str]) -> None:
-        """Refuse artifacts, by their SHA-256, that are not those that these weights were trained with."""
+        """Refuse artifacts whose SHA-256 is not that of the ones these weights were trained with."""
         for checkpoint in self.checkpoints:
             require_contents(checkpoint, found, places, "put the former file back")
 
 
-def chosen(run: Path, which: str | None, recipe: Mapping[str, Any], train: TrainConfig) -> Chosen:
-    """The weights of a run's checkpoint, the newest unless another is named, if the run's recipe made them."""
+def load_weights(run: Path, which: str | None, recipe: Mapping[str, Any], train: TrainConfig) -> LoadedWeights:
+    """Load the weights of a run's checkpoint, by default the last; refuses those of another recipe."""
     if which is not None and (step := STEP.fullmatch(which)):
         if int(step[1]) not in (there := saved_steps(run)):
             raise UserError(
@@ -56,11 +56,11 @@ def chosen(run: Path, which: str | None, recipe: Mapping[str, Any], train: Train
         require_of_run(checkpoint.path, about, name_in(run), "delete it, or put the run's own back")
         require_made_with(checkpoint.path, about, parts(recipe), run)
     weights = average([checkpoint.load("model") for checkpoint in found])
-    return Chosen(weights, found[0].path / "model.safetensors", tuple(found), tuple(notes))
+    return LoadedWeights(weights, found[0].path / "model.safetensors", tuple(found), tuple(notes))
 
 
 def _steps(which: str, last: Checkpoint, train: TrainConfig) -> tuple[list[int], str]:
-    """The steps that are best, or that are averaged, as far as a run has come, and why they are needed."""
+    """The steps of the best checkpoint, or of those to average, so far, and why they are needed."""
     counters = Counters.restored(last.state, train)
     if which == "average":
         if train.average == 1:
