@@ -275,7 +275,7 @@ def test_encode_without_labels_writes_codes_only(heedful: Run, runs: dict[str, P
         (("reconstruct", "{plain}", "nan.npy", "-o", "grid.png"), "nan in image 1"),
         (("reconstruct", "{plain}", "words.txt", "-o", "grid.png"), "words.txt"),
         (("reconstruct", "{plain}", "torn.png", "-o", "grid.png"), "this image cannot be read"),
-        (("reconstruct", "{plain}/model", "-o", "grid.png"), "a model without the data of a run"),
+        (("reconstruct", "{plain}/model", "-o", "grid.png"), "a model without data"),
         (("reconstruct", "{plain}", "--compare", "{plain}", "-o", "grid.png"), "the same run is named twice"),
         (("reconstruct", "{plain}", "--interpolate", "0", "80", "-o", "grid.png"), "a number below 80, or a file"),
         (("reconstruct", "{plain}", "--interpolate", "0", "1", "--count", "1", "-o", "grid.png"), "at least 2"),

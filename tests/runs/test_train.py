@@ -710,7 +710,7 @@ def test_a_full_disk_at_the_end_keeps_what_was_trained(tmp_path: Path, monkeypat
 
 def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.runs.prepare.task_of", lambda _: pytest.fail("nothing is read or built"))
-    with pytest.raises(UserError, match="too large to be trained here") as error:
+    with pytest.raises(UserError, match="too large to train here") as error:
         list(train(recipe("model.width=8192", "model.hidden=32768", "model.encoder_layers=200"), tmp_path / "run"))
     assert "parameters" in str(error.value.found)
     assert not (tmp_path / "run").exists()

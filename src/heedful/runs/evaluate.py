@@ -1,4 +1,4 @@
-"""Scores of a trained model on a split, and the results that a run folder keeps."""
+"""Evaluating a trained model on a split, and the stored test results of a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scored(
     beams: int | None = None,
     progress: Progress | None = None,
 ) -> Evaluated:
-    """Scores of a trained model on one split of its recipe's data, with the recipe's beams if none are given."""
+    """Evaluate a trained model on a split of its recipe's data; `beams` defaults to the recipe's."""
     task = task_of(recipe)
     read = task.read(split)
     encoded = task.encode(read, predictor.tokenizer)
@@ -44,17 +44,17 @@ def scored(
 
 @dataclass(frozen=True)
 class Used:
-    """The checkpoints that a final model was made from, of how long a run, and what made one of them the best."""
+    """The checkpoints that a final model is from, the length of the run, and the score of the best."""
 
     use: Use
     steps: tuple[int, ...]
     of: int
     metric: str
-    score: float | None  # on the validation set, where it is known
+    score: float | None  # on the validation set, if known
 
     @property
     def text(self) -> str:
-        """The same in words."""
+        """A description, for the report."""
         if self.use == "average":
             return f"the mean of the checkpoints of steps {', '.join(f'{step:,}' for step in self.steps)}"
         score = "" if self.score is None else f", {self.metric} {self.score:.4f} on the validation set"
@@ -62,7 +62,7 @@ class Used:
 
 
 def used(run: Path) -> Used | None:
-    """What the final model of a run was made from, if that is recorded."""
+    """The checkpoints that the final model of a run is from, if recorded."""
     try:
         about = read_manifest(run / "model").about["checkpoint"]
         return Used(about["use"], tuple(about["steps"]), about["of"], about["metric"], about["score"])
@@ -71,17 +71,19 @@ def used(run: Path) -> Used | None:
 
 
 def digest(read: Any, encoded: Any) -> str:
-    """The SHA-256 of the examples of a split: the texts, and what the model reads of them.
+    """The SHA-256 of a split: its texts, and their encoded form.
 
-    Names of the examples' classes and fields are part of it: with another name, old runs would not resume.
+    The names of the example classes and their fields are hashed too: renaming them would break old runs.
     """
     rows = next((part for part in read if isinstance(part, list)), []) if isinstance(read, tuple) else []
-    texts = (row._replace(where="") if isinstance(row, Item | Sentence) else row for row in rows)  # wherever they are
+    texts = (
+        row._replace(where="") if isinstance(row, Item | Sentence) else row for row in rows
+    )  # independent of the files' paths
     return hashlib.sha256(repr([encoded.sha256, *texts]).encode(errors="surrogatepass")).hexdigest()
 
 
 def made_from(run: Path, recipe: Recipe, test: str | None) -> dict[str, Any]:
-    """What the test scores of a run hang on: the files of its model, the test data, and how they are read and shown."""
+    """What the test scores of a run depend on: the model's files, the test data, and decoding settings."""
     settings = recipe.model_dump(mode="json")
     shown = {"task": settings["task"], "decode": settings.get("decode"), "samples": recipe.train.samples}
     files = {name: entry.sha256 for name, entry in read_manifest(run / "model").files.items()}
@@ -89,7 +91,7 @@ def made_from(run: Path, recipe: Recipe, test: str | None) -> dict[str, Any]:
 
 
 def write_results(run: Path, result: Evaluated, of: dict[str, Any]) -> None:
-    """Keep the test scores of a run, with what they were made from and a digest of it all."""
+    """Store the test scores of a run, with what they depend on and a digest."""
     data = {**plain(result), "of": of}
     text = json.dumps({**data, "digest": _sha256(data)}, indent=2, ensure_ascii=False) + "\n"
     write_text_atomic(run / "results.json", text)
@@ -100,7 +102,7 @@ def _sha256(data: Any) -> str:
 
 
 def results(run: Path, of: dict[str, Any] | None = None) -> Evaluated | None:
-    """The test scores of a run that is complete: as it stands, or, with `of`, only if they were made from just that."""
+    """The stored test scores of a complete run; with `of`, only if they depend on exactly that."""
     path = run / "results.json"
     if not exists(path):
         return None
@@ -108,7 +110,7 @@ def results(run: Path, of: dict[str, Any] | None = None) -> Evaluated | None:
         data = read_json(read_file(path).decode(), constant=float)
         found, basis = read_back(data), data.get("of")
         if of is None and basis is None:
-            return found  # as an older version wrote it
+            return found  # written by an older version
         sealed = data.pop("digest", None) == _sha256(data)
         made = basis == json.loads(json.dumps(of)) if of is not None else _of_model(run, basis)
         return found if sealed and made else None
@@ -122,7 +124,7 @@ def results(run: Path, of: dict[str, Any] | None = None) -> Evaluated | None:
 
 
 def _of_model(run: Path, basis: Any) -> bool:
-    """Whether scores were made from the model that is in the folder, and this by the folder's own run."""
+    """Whether scores are those of the model in the folder, made by the folder's own run."""
     try:
         manifest = read_manifest(run / "model")
     except DamageError:
@@ -144,19 +146,19 @@ def read_back(data: dict[str, Any]) -> Evaluated:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{shown(value)} is no text")
+        raise TypeError(f"{shown(value)} is not a text")
     return value
 
 
 def _number(value: Any) -> float:
     if type(value) not in (int, float):
-        raise TypeError(f"{shown(value)} is no number")
+        raise TypeError(f"{shown(value)} is not a number")
     return float(value)
 
 
 def _whole(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError(f"{shown(value)} is no whole number")
+        raise TypeError(f"{shown(value)} is not an integer")
     return value
 
 

@@ -1,4 +1,4 @@
-r"""What a run has recorded: metrics.jsonl, a JSON object with a step in every line. The one reader of it.
+r"""The events in a run's metrics.jsonl: one JSON object with a step per line.
 
 Only \n ends a line, since texts may contain other line separators. Invalid lines are counted, and reported.
 """
@@ -15,7 +15,7 @@ from heedful.files.reading import exists, open_file, read_file
 from heedful.files.writing import disk_errors, write_text_atomic
 
 NAME = "metrics.jsonl"
-TAIL = 512  # bytes by which a file is known again
+TAIL = 512  # bytes that identify a position in a file
 Event = dict[str, Any]
 
 
@@ -30,7 +30,7 @@ class Events(NamedTuple):
         return [event for event in self.records if event.get("kind") == "evaluated" and event.get("split") == split]
 
     def steps(self) -> list[Event]:
-        """The steps of training that were recorded."""
+        """The recorded training steps."""
         return [event for event in self.records if event.get("kind") == "step"]
 
 
@@ -44,7 +44,7 @@ def event_in(line: bytes) -> Event | None:
 
 
 def events_in(data: bytes) -> Events:
-    """The events in the bytes of a file; what follows the last end of a line may be on its way, and is not broken."""
+    """Parse the events of a file; an incomplete last line may still be being written, and is not counted as broken."""
     *lines, rest = data.split(b"\n")
     found = [event_in(line) for line in lines]
     last = event_in(rest)
@@ -53,7 +53,7 @@ def events_in(data: bytes) -> Events:
 
 
 def read_events(run: Path, last: int | None = None) -> Events:
-    """The events of a run, or those in its `last` bytes; none where it cannot be read."""
+    """The events of a run, or those in the last `last` bytes; none if the file cannot be read."""
     try:
         with open_file(run / NAME) as file:
             if last is None:
@@ -63,37 +63,37 @@ def read_events(run: Path, last: int | None = None) -> Events:
             data = file.read()
     except OSError:
         return Events([], 0)
-    return events_in(data.partition(b"\n")[2] if start else data)  # the first line may have lost its beginning
+    return events_in(data.partition(b"\n")[2] if start else data)  # the first line may be incomplete
 
 
 class Part(NamedTuple):
-    """Some events of a run: the bytes of the file that hold them, by what the last of these are known, and the rest."""
+    """Some events of a run: the end of their bytes in the file, the mark of that position, and whether more follow."""
 
     events: Events
     start: int
     end: int
     mark: str
-    more: bool  # whether others follow
+    more: bool  # whether more events follow
 
 
 def read_part(run: Path, offset: int, mark: str, most: int) -> Part:
-    """The events in whole lines from a byte on, `most` bytes of them; from the first, where the mark does not fit.
+    """The events in complete lines from an offset on, at most `most` bytes; from the start if the mark does not match.
 
-    A run that is resumed drops lines, and writes others in their place.
+    A resumed run deletes lines and writes others in their place, which changes the mark.
     """
     path = run / NAME
     if offset and _mark(path, offset) != mark:
         offset = 0
     data = _bytes(path, offset, most)
     whole, more = data.rfind(b"\n") + 1, len(data) == most
-    # A line that is being written is left for later; one without an end is skipped.
+    # A line that is being written is left for later; a line that is too long is skipped.
     data = data[:whole] if whole or not more else data
     end = offset + len(data)
     return Part(events_in(data), offset, end, _mark(path, end), more)
 
 
 def _mark(path: Path, offset: int) -> str:
-    """By what the bytes before an offset are known again."""
+    """A hash of the bytes before an offset."""
     first = max(0, offset - TAIL)
     return hashlib.sha256(_bytes(path, first, offset - first)).hexdigest()[:32]
 

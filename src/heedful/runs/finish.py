@@ -48,7 +48,7 @@ def finish(run: Ready, folder: RunFolder, model: nn.Module, predictor: Any) -> I
 def _report(
     task: AnyTask, run: Path, config: Any, predictor: Any, result: Evaluated | None, examples: int, used: str
 ) -> Iterator[Event]:
-    """Draw the run's pictures and write its report; a run that cannot draw is complete all the same."""
+    """Draw the run's figures and write its report; failing to draw is not an error."""
     from heedful.runs.report import write_report
 
     yield Stage("drawing pictures")
@@ -59,12 +59,12 @@ def _report(
 
 
 def _used(task: AnyTask, counters: Counters) -> Used:
-    """The steps that the final model is made from."""
+    """The steps of the checkpoints that the final model is from."""
     use, train = final_use(task), task.recipe.train
     steps = {
         "best": [step for step, _ in counters.best[:1]] or [counters.step],
         "last": [counters.step],
-        # A stop between two saves leaves a checkpoint too, which is not averaged: the model does not depend on stops.
+        # Stopping between two saves also leaves a checkpoint, which is not averaged: stops must not change the result.
         "average": steps_to_average(train, counters, counters.step),
     }[use]
     best = dict(counters.best).get(steps[0]) if len(steps) == 1 else None
@@ -73,7 +73,7 @@ def _used(task: AnyTask, counters: Counters) -> Used:
 
 
 def curve(run: Path, unit: str) -> Path | None:
-    """Draw the losses recorded so far into loss.png, in their unit."""
+    """Plot the recorded losses to loss.png, in their unit."""
     from heedful.plots.style import save
     from heedful.runs.report import plot_loss
 
@@ -85,14 +85,14 @@ def curve(run: Path, unit: str) -> Path | None:
 
 
 def _record_test(run: Path, result: Evaluated) -> None:
-    """Let the metrics hold these test scores and no others: not those of a former model, nor none after a crash."""
+    """Replace the test scores in the metrics by these."""
     if read_events(run).evaluated("test") != [json.loads(json.dumps(plain(result)))]:
         keep_events(run / "metrics.jsonl", lambda event: event.get("split") != "test")
         record(run, result)
 
 
 def record(run: Path, event: Step | Epoch | Saved | Evaluated, every: int = 1) -> None:
-    """Add an event to the run's metrics; steps only now and then."""
+    """Append an event to the run's metrics; of steps, only every `every`-th."""
     if isinstance(event, Step):
         if event.step % every and event.step != 1 and event.progress < 1:
             return

@@ -17,10 +17,10 @@ from heedful.training.checkpoint.choice import split_checkpoint
 
 
 def test_images(run: Path) -> Images:
-    """The test images of a run, or those of the validation where it has no others."""
+    """The test images of a run; the validation images if it has no test set."""
     if not is_file(split_checkpoint(run)[0] / "recipe.yaml"):
         raise UserError(
-            "this folder is a model without the data of a run", where=str(run), expected="images to read",
+            "this folder is a model without data", where=str(run), expected="images to read",
             todo=f"name some: heedful reconstruct {shlex.quote(str(run))} IMAGE.png",
         )  # fmt: skip
     recipe: Any = read_recipe(run)

@@ -1,4 +1,4 @@
-"""Predictors from run folders and model folders, each part checked before it is used; and writing model folders."""
+"""Loading predictors from run folders, model folders and Hugging Face folders; writing model folders."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def load(  # type: ignore[misc]  # `device` comes second, or after a class
     """A predictor from a run (its final model, else its newest checkpoint), a model folder or a Hugging Face folder.
 
     Its class depends on the task, such as `Translator` or `TextGenerator`; `load(path, TextGenerator)` is typed, and
-    refuses a folder that holds something else. `device` is cpu or cuda; None: a GPU if there is one. `checkpoint`
+    refuses a folder of another kind. `device` is cpu or cuda; None: a GPU if there is one. `checkpoint`
     chooses one of a run's: best, last, average or the number of a step. `model` is the user's own module, or the
-    function that makes it, of a run that trained it.
+    function that builds it, for a run that trained it.
 
         >>> generator = heedful.load("runs/gpt", heedful.TextGenerator)
     """
@@ -103,7 +103,7 @@ def load(  # type: ignore[misc]  # `device` comes second, or after a class
 def _load(path: Path, device: torch.device, checkpoint: str | int | None, model: OwnModel | None) -> object:
     found = opened(checkpoint_path(path, checkpoint))
     own = "" if isinstance(found, Path) else found.own
-    if not (own and isinstance(model, FunctionType)):  # only what a function makes shows whether it fits
+    if not (own and isinstance(model, FunctionType)):  # a function's model can be checked only after it is built
         require_named(own, model, str(path), "heedful.load(path, model=...)")
     if isinstance(found, Path):
         return _published(found, device)
@@ -112,7 +112,7 @@ def _load(path: Path, device: torch.device, checkpoint: str | int | None, model:
 
 
 class Opened(NamedTuple):
-    """What a run folder or a model folder holds, each part checked."""
+    """The verified contents of a run folder or a model folder."""
 
     task: type[AnyTask]
     config: Any
@@ -120,13 +120,13 @@ class Opened(NamedTuple):
     vocabulary: Any
     tensors: dict[str, Tensor]
     file: Path
-    recipe: Mapping[str, Any]  # what it was trained with, as far as that is known
+    recipe: Mapping[str, Any]  # settings it was trained with, if known
     notes: tuple[str, ...] = ()
-    own: str = ""  # the class of the user's own model, which only Python has
+    own: str = ""  # the class name of the user's own model
 
 
 def opened(path: Path) -> Opened | Path:
-    """What a run, a checkpoint of it or a model folder holds; of a Hugging Face folder, its path."""
+    """Open a run, a checkpoint or a model folder; returns the path of a Hugging Face folder unchanged."""
     folder, which = split_checkpoint(path)
     require_folder(folder, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
     portable = folder / "model" if is_folder(folder / "model") else folder
@@ -158,12 +158,12 @@ def opened(path: Path) -> Opened | Path:
 
 
 def _built(config: Any, tensors: dict[str, Tensor], weights: Path, own: OwnModel | None = None) -> nn.Module:
-    """The model that a config describes, or the user's own, with weights from a file."""
+    """Build the model of a config, or the user's own, with weights from a file."""
     if own is not None:
         model = builder(own)(config)
         load_strictly(model, tensors, weights)
         return model
-    with torch.device("meta"):  # a config may ask for a model of any size: no memory is taken until the weights fit
+    with torch.device("meta"):  # no memory is allocated before the weights are known to fit
         require_fit(build(config), tensors, weights)
     model = build(config)
     model.load_state_dict(tensors)
@@ -171,7 +171,7 @@ def _built(config: Any, tensors: dict[str, Tensor], weights: Path, own: OwnModel
 
 
 def _published(folder: Path, device: torch.device) -> object:
-    """The predictor of a Hugging Face folder: of a GPT, or of an encoder by the head on top of it."""
+    """The predictor of a Hugging Face folder: of a GPT, or of an encoder and its head."""
     found = pretrained(folder)
     if found.tokenizer is None:
         raise no_tokenizer_error(found, folder)
@@ -187,7 +187,7 @@ def _published(folder: Path, device: torch.device) -> object:
 
 
 def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Tensor], str]:
-    """What a model folder holds, each part checked: task, model, decoding, vocabulary, weights, and its own class."""
+    """The verified contents of a model folder: task, model, decoding, vocabulary and weights."""
     where = folder / "config.json"
 
     def task_in(text: str) -> tuple[str, type[AnyTask]]:
@@ -224,7 +224,7 @@ def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Ten
 
 
 def _known(settings: dict[str, Any], name: str, known: Collection[str], where: Path) -> str:
-    """The value of a setting, if it is one of those known."""
+    """The value of a setting, which must be one of `known`."""
     found = settings.get(name)
     if not isinstance(found, str) or found not in known:
         raise UserError(
@@ -235,7 +235,7 @@ def _known(settings: dict[str, Any], name: str, known: Collection[str], where: P
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe that a run folder was made from, or the run of a checkpoint."""
+    """The recipe of a run folder, or of a checkpoint's run."""
     folder, _ = split_checkpoint(folder)
     file = folder / "recipe.yaml"
     if not is_file(file):
@@ -269,7 +269,7 @@ def _group(settings: dict[str, Any], name: str, where: Path) -> dict[str, Any]:
 
 
 def few_threads(model: nn.Module, device: torch.device) -> int:
-    """The number of CPU threads for using a model: one for a small model."""
+    """The number of CPU threads for inference: one for a small model."""
     size = sum(weight.numel() for weight in model.parameters())
     return 1 if size < TINY and device.type == "cpu" else cores()
 
@@ -283,7 +283,7 @@ def cores(processes: int = 1) -> int:
 def write_portable(
     folder: Path, task: AnyTask, config: Config, model: nn.Module, vocabulary: Any, made: Mapping[str, Any]
 ) -> None:
-    """Write a folder that `load` reads: config.json, model.safetensors and the artifacts; `made` describes the run."""
+    """Write a model folder for `load`: config.json, model.safetensors and the artifacts; `made` describes the run."""
     settings = {"task": task.recipe.task.kind, "model": config.model_dump()}
     settings |= {"decode": task.decode.model_dump()} if task.decode else {}
     settings |= {"own_model": task.recipe.own_model} if task.recipe.own_model else {}

@@ -1,4 +1,4 @@
-"""All that a run needs before its first step: data, vocabulary, model, and the checkpoint that it resumes from."""
+"""Preparing a run before its first step: data, vocabulary, model, and the checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -50,22 +50,24 @@ from heedful.training.environment import environment, memory
 from heedful.training.loop import Counters, epochs_to_steps, steps_to_average
 from heedful.training.optim import Cosine, Linear
 
-NOT_COMPUTED = frozenset({"run", "recipe", "tokenizer", "data", "valid", "test"})  # of a manifest: no setting of torch
+NOT_COMPUTED = frozenset(
+    {"run", "recipe", "tokenizer", "data", "valid", "test"}
+)  # keys of a manifest that are not settings of torch
 
 
 class Run(NamedTuple):
-    """What is trained, where, and by which processes; the leader alone has the folder open."""
+    """A run: its recipe, folder, device and processes; only the leader has the folder open."""
 
     recipe: Recipe
     path: Path
     folder: RunFolder | None
     device: torch.device
     team: Team
-    build: Callable[[ModelConfig], nn.Module]  # the library's, or what gives the user's own model
+    build: Callable[[ModelConfig], nn.Module]  # the library's, or one that builds the user's own model
 
 
 class Data(NamedTuple):
-    """The data of a run, as they were read and as the model reads them."""
+    """The data of a run, as read and as encoded."""
 
     train: Read
     valid: Read
@@ -83,8 +85,8 @@ class Ready:
     config: ModelConfig
     model: nn.Module
     counters: Counters
-    saved: dict[str, dict[str, Tensor]]  # the tensors of the checkpoint, which `fit` takes
-    about: dict[str, Any]  # what manifests say of the run
+    saved: dict[str, dict[str, Tensor]]  # tensors of the checkpoint, for `fit`
+    about: dict[str, Any]  # recorded in manifests
     batches: Any
     carry: Carry
     settings: TrainConfig  # with the budget in steps
@@ -101,7 +103,7 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
     config = task.fitted(recipe.model, vocabulary, "model")
     source = for_model(source, config, task) if source is not None else None
     if not recipe.own_model and (size := config.parameters(vocabulary.vocab)) > recipe.size:
-        require_room(run, size)  # the words of trees are counted only now
+        require_room(run, size)  # for trees, the vocabulary is known only now
     model = build(config)
     if recipe.own_model:
         require_room(run, sum(weight.numel() for weight in model.parameters()))
@@ -119,7 +121,7 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
             team.require_same(
                 "model to begin with", fingerprint(model), "give every machine the same files to begin from"
             )
-    del source  # its weights are in the model now
+    del source  # its weights have been copied into the model
     machine: dict[str, Any] = {
         "run": run_name(path, checkpoint) if folder else "",
         **environment(device),
@@ -142,7 +144,7 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
         (*_notes(run, checkpoint, about, changed, broken), *begun, *task.notes(data.encoded)),
     )  # fmt: skip
 
-    # Batches of few shapes, where steps are captured as graphs.
+    # Batches of few shapes, for CUDA graphs.
     even = device.type == "cuda" and not team.distributed and not recipe.own_model
     batches: Any = task.batches(data.encoded, about["packed"], even)
     carry = task.first_carry(model, batches, device)
@@ -151,14 +153,14 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
     if counters.step and carry is not None:
         saved["carry"] = team.broadcast_tensors(checkpoint.load("carry") if checkpoint else None)
     settings = epochs_to_steps(recipe.train, batches)
-    if checkpoint and final_use(task) == "average":  # what is missing shows before hours of training, not after them
+    if checkpoint and final_use(task) == "average":  # fail before training, not after it
         end = settings.budget.steps or counters.step
         require_all(path, recipe, about["run"], steps_to_average(settings, counters, end), counters.step)
     return Ready(task, data, config, model, counters, saved, about, batches, carry, settings)
 
 
 def _read(run: Run, task: AnyTask) -> Generator[Event, None, tuple[Data, Checkpoint | None, Opened | Source | None]]:
-    """The data and vocabulary of a run, its newest checkpoint, or else the model that it starts from."""
+    """The data and vocabulary of a run, and its newest checkpoint or the model that it starts from."""
     yield Stage("reading the data")
     train: Read = task.read("train")
     valid: Read = task.read("valid")
@@ -176,7 +178,7 @@ def _read(run: Run, task: AnyTask) -> Generator[Event, None, tuple[Data, Checkpo
 
 
 def _contents(run: Run, task: AnyTask, data: Data, config: ModelConfig) -> dict[str, Any]:
-    """What checkpoints say of how they were made: the recipe, the SHA-256 of the data, and the order of samples."""
+    """What checkpoints record: the recipe, the SHA-256 of the data, and the order of samples."""
     settings = run.recipe.train
     packs = config.packs and run.device.type == "cuda" and not run.recipe.own_model
     about: dict[str, Any] = {
@@ -194,7 +196,7 @@ def _contents(run: Run, task: AnyTask, data: Data, config: ModelConfig) -> dict[
 
 
 def _clean(folder: RunFolder, counters: Counters, machine: Mapping[str, Any]) -> int:
-    """Remove what a crash left after the last checkpoint; the result is how many lines of the metrics are broken."""
+    """Delete what a crash left after the last checkpoint; returns the number of broken lines in the metrics."""
     folder.prune(counters.kept)
     broken = read_events(folder.path).broken
     trim_jsonl(folder.path / "metrics.jsonl", counters.step)
@@ -203,20 +205,20 @@ def _clean(folder: RunFolder, counters: Counters, machine: Mapping[str, Any]) ->
 
 
 def require_room(run: Run, size: int) -> None:
-    """Refuse a model that neither the memory nor the disk has room for."""
+    """Refuse a model that does not fit into memory or onto the disk."""
     require_memory(size, run.device, run.team, run.recipe.train.parallel)
     if run.folder:
         run.folder.preflight(4 * size, 4 * size * 3, run.recipe.train.keep_best)
 
 
 def require_memory(size: int, device: torch.device, team: Team, parallel: Parallel) -> None:
-    """Refuse a model whose weights, gradients and two moments do not fit into memory."""
+    """Refuse a model whose weights, gradients and Adam moments do not fit into memory."""
     shards = team.world if parallel == "fsdp" else 1
     needed = round(4 * size * (1 + 3 / shards)) * (team.local_world if device.type == "cpu" else 1)
     there = memory(device)
     if there is not None and needed > there:
         raise UserError(
-            "the model is too large to be trained here",
+            "the model is too large to train here",
             where="model",
             found=f"{size:,} parameters, which take {needed / 1e9:,.1f} GB with their gradients and moments",
             expected=f"at most the {there / 1e9:,.1f} GB of memory of this {device.type}",
@@ -227,7 +229,7 @@ def require_memory(size: int, device: torch.device, team: Team, parallel: Parall
 def _notes(
     run: Run, checkpoint: Checkpoint | None, about: Mapping[str, Any], settings: Changes, broken: int
 ) -> Iterator[str]:
-    """What the user should know of a run that starts or resumes, above all whether it resumes bit for bit."""
+    """Notes for the user about a run that starts or resumes, such as whether it resumes bit for bit."""
     recipe, folder, team = run.recipe, run.folder, run.team
     if folder and folder.restarted:
         yield "the folder held a run that had saved nothing yet; it starts over"
@@ -266,7 +268,7 @@ def _notes(
 
 
 def _require_same_samples(checkpoint: Checkpoint, artifacts: Mapping[str, str], about: Mapping[str, Any]) -> None:
-    """Refuse to resume with other samples, or in another order, than the run started with."""
+    """Refuse to resume with other samples, or in another order."""
     if checkpoint.manifest.about["packed"] != about["packed"]:
         before, now = ("padded", "packed") if about["packed"] else ("packed", "padded")
         raise UserError(
@@ -279,7 +281,7 @@ def _require_same_samples(checkpoint: Checkpoint, artifacts: Mapping[str, str], 
 
 
 def _require_own(checkpoint: Checkpoint, run: Path, recipe: Recipe, name: str) -> Changes:
-    """Refuse a checkpoint of another run, or of another recipe, and return the settings that changed and may."""
+    """Refuse a checkpoint of another run or recipe; returns the allowed changes of settings."""
     about, settings = dict(checkpoint.manifest.about), recipe.model_dump(mode="json")
     if isinstance(about.get("recipe"), dict):
         about["recipe"] = completed(about["recipe"])
@@ -288,7 +290,7 @@ def _require_own(checkpoint: Checkpoint, run: Path, recipe: Recipe, name: str) -
 
 
 def _test_data(task: AnyTask, vocabulary: Any) -> str | None:
-    """The SHA-256 of the test data, if there are any."""
+    """The SHA-256 of the test data; None without any."""
     if not has_test(task.recipe):
         return None
     read = task.read("test")
@@ -300,7 +302,7 @@ def has_test(recipe: Recipe) -> bool:
 
 
 def _vocabulary(task: AnyTask, folder: Path, read: Read, begun: bool, source: Opened | Source | None) -> Any:
-    """The run's vocabulary, learned when it begins, or that of the model it starts from, and kept from then on."""
+    """The run's vocabulary: learned at its start, or that of the model it starts from."""
     if begun and are_kept(task, folder):
         return load_artifacts(task, folder)
     vocabulary = source.vocabulary if source is not None else task.learn(read)
@@ -309,7 +311,7 @@ def _vocabulary(task: AnyTask, folder: Path, read: Read, begun: bool, source: Op
 
 
 def require_all(run: Path, recipe: Recipe, name: str, steps: Sequence[int], now: int) -> list[Checkpoint]:
-    """Those checkpoints of the final model that are due by now, the newest first; none may be missing."""
+    """The checkpoints for the final model so far, newest first; none may be missing."""
     many = f"the final model is the mean of steps {', '.join(map(str, steps))}"
     why = many if len(steps) > 1 else "the final model is made from it"
     found = [checkpoint_at(run, step, why) for step in sorted(steps, reverse=True) if step <= now]
@@ -319,6 +321,6 @@ def require_all(run: Path, recipe: Recipe, name: str, steps: Sequence[int], now:
 
 
 def final_use(task: AnyTask) -> Use:
-    """Which checkpoint the final model is, as the recipe asks for."""
+    """Which checkpoint becomes the final model: best, last or average."""
     train: TrainConfig = task.recipe.train
     return train.use or ("average" if train.average > 1 else "best" if task.validates else "last")

@@ -1,4 +1,4 @@
-"""The events of a run, which `train` yields one after the other."""
+"""The events of a run that `train` yields besides those of training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heedful.training.loop import Epoch, Saved, Step
 
 @dataclass(frozen=True)
 class Stage:
-    """What is being done apart from training itself."""
+    """A stage of the run other than training."""
 
     name: str
 

@@ -1,6 +1,6 @@
-"""The recipe: everything that decides a run, as one typed, frozen value; readable without torch.
+"""Recipes: all settings of a run as one typed, frozen value; without torch.
 
-There is a class of recipes for each task, in a file of its own, and `task.kind` says which one reads a file.
+Each task has its own recipe class; `task.kind` decides which one parses a file.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from heedful.tasks.recipe_parts import Recipe
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
-USUAL = "translation"  # the task of a recipe that names none
+USUAL = "translation"  # the default task
 
 
 def _tasked() -> type[Config]:
-    """A recipe of which only the task is checked."""
+    """A recipe class that validates only the task."""
     kinds: Any = {kind: {"kind": (Literal[kind], kind)} for kind in TASKS}
     tasks: Any = tuple(create_model(kind, __base__=_Any, **fields) for kind, fields in kinds.items())
     fields: Any = {"task": (Annotated[Union[tasks], Field(discriminator="kind")], ...)}  # noqa: UP007
@@ -40,7 +40,7 @@ def _tasked() -> type[Config]:
 
 
 class _Any(Config):
-    """A group of settings of which only some are checked."""
+    """A group of settings that is validated only in part."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -56,7 +56,7 @@ def templates() -> dict[str, Path]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file that a recipe's path or shipped name stands for, a file of that name coming first."""
+    """The file of a recipe's path or shipped name; an existing file has precedence."""
     if is_file(name):
         return Path(name)
     known = shipped()
@@ -68,7 +68,7 @@ def find_recipe(name: str) -> Path:
             "this is a run, not a recipe", where=name, todo=f"resume it with: heedful train {recipe} --run {run}"
         )
     if exists(name):
-        return Path(name)  # a directory, say: reading it gives the fitting message
+        return Path(name)  # a directory, for example: reading it raises the right error
     nearby = [str(file) for pattern in ("*.yaml", "*.yml") for file in Path().glob(pattern)]
     close = difflib.get_close_matches(name, [*known, *nearby], n=1, cutoff=0.6)
     raise UserError(
@@ -80,22 +80,22 @@ def find_recipe(name: str) -> Path:
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe by path or shipped name, with `key.path=value` overrides put in."""
+    """Read a recipe by path or shipped name, and apply `key.path=value` overrides."""
     return recipe_in(find_recipe(name), overrides)
 
 
 def recipe_in(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe's file by the class that its task asks for."""
+    """Read a recipe file with the recipe class of its task."""
     return _parsed(*load_yaml(path), path, overrides)
 
 
 def recipe_of(text: str, where: str) -> Recipe:
-    """Read a recipe's text in the same way; `where` is what errors name."""
+    """Parse the text of a recipe; errors name `where`."""
     return _parsed(*read_yaml(text, where), where)
 
 
 def completed(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a recipe as an older version wrote them, with the defaults of those that were added since."""
+    """The settings of an older version's recipe, completed with defaults."""
     try:
         return _parsed(settings, {}, "recipe").model_dump(mode="json")
     except UserError:
@@ -105,13 +105,13 @@ def completed(settings: dict[str, Any]) -> dict[str, Any]:
 def _parsed(data: dict[str, Any], marks: Marks, path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     kind, model = _kinds(data, overrides)
     if kind not in TASKS:
-        parse(_tasked(), data, marks, overrides, path)  # which says what is wrong with it
+        parse(_tasked(), data, marks, overrides, path)  # raises the right error
     recipe: Any = parse(recipe_class(kind, model), data, marks, overrides, path)
     return recipe
 
 
 def _kinds(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, str | None]:
-    """The task that a recipe names once the overrides are put in, and the kind of its model, if it names one.
+    """The task of a recipe after overrides, and the kind of its model, if given.
 
     Invalid overrides are reported later.
     """
@@ -124,13 +124,13 @@ def _kinds(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, str 
 
 
 def summary(path: Path) -> str:
-    """What a recipe says of itself in its first line."""
+    """The description in the first line of a recipe."""
     with path.open(encoding="utf-8") as lines:
         return lines.readline().lstrip("# ").rstrip()
 
 
 def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
-    """Raise one error for all files that a recipe names for some splits and that are not there."""
+    """Check that the files of some splits exist; raises one error for all problems."""
     problems = [*recipe.data.problems(splits), *recipe.problems()]
     if problems:
         count = "a file is" if len(problems) == 1 else f"{len(problems)} files are"
@@ -138,7 +138,7 @@ def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
 
 
 def told_size(recipe: Recipe) -> str:
-    """How large the model is, as far as it can be known before the data are read."""
+    """The size of the model as text, as far as it is known without the data."""
     more = ""
     if recipe.model.role in ("tree_classifier", "word_classifier") and recipe.model.vocab is None:
         more = f", and {recipe.model.width:,} for each word"
@@ -159,7 +159,7 @@ def _names(**kinds: list[str]) -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The JSON Schema of recipes, as the text of a file: a class of recipes for each task."""
+    """The JSON Schema of recipes as text, with one recipe class per task."""
     parts, together = models_json_schema([(cls, "validation") for cls in map(recipe_class, TASKS)])
     whole: dict[str, Any] = parts[(recipe_class(USUAL), "validation")]
     for kind in TASKS:
@@ -173,7 +173,7 @@ def schema_text() -> str:
 
 
 def init_recipe(template: str, path: Path, *, force: bool = False) -> tuple[Path, Path]:
-    """Write a commented recipe and the schema with which an editor completes it; return both paths."""
+    """Write a commented recipe, and the JSON Schema for completion in editors; returns both paths."""
     known = templates()
     if template not in known:
         close = difflib.get_close_matches(template, known, n=1, cutoff=0.5)

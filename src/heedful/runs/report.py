@@ -77,7 +77,7 @@ def last_valid(folder: Path) -> Evaluated | None:
 def write_report(
     folder: Path, task: AnyTask, config: Any, predictor: Any, result: Evaluated | None, examples: int, used: str = ""
 ) -> Path:
-    """Draw the run's figures, if its task has any, and write the page; the same run gives the same bytes."""
+    """Draw the run's figures, if its task has any, and write the page; deterministic."""
     with disk_errors(folder, "write the report"):
         figures = "".join(_figures(folder, task, predictor))
         path = folder / NAME

@@ -44,12 +44,12 @@ def train(
     model: OwnModel | None = None,
     data: Dataset | None = None,
 ) -> Iterator[Event]:
-    """Train a recipe in a run folder, or resume the run that is there; every event is recorded there as it happens.
+    """Train a recipe in a run folder, or resume its run; events are recorded in the folder as they happen.
 
-    `model` is a module of the user's own, or a function that makes one from the recipe's model settings, and is trained
-    in place of the library's; `data` are examples in place of the recipe's. To resume, give the same again.
+    `model` is a module of your own, or a function that builds one from the recipe's model settings, trained in place of
+    the library's; `data` are examples in place of the recipe's. To resume, pass the same again.
 
-    Every process of a team calls this; the folder belongs to the leader, and the others never open it.
+    Every process of a team calls this; only the leader opens the folder.
     """
     team = team or Team()
     recipe = with_own_data(with_own_model(recipe, model), data)
@@ -85,7 +85,7 @@ def train(
 
 
 def _filled(recipe: Recipe, run: Path, team: Team) -> Recipe:
-    """The recipe completed from the leader's files; a run that has saved something keeps what it started with."""
+    """The recipe completed from the leader's files; a run with checkpoints keeps its own."""
     if not isinstance(recipe, Finetuning):
         return recipe
     if team.leads:
@@ -96,11 +96,11 @@ def _filled(recipe: Recipe, run: Path, team: Team) -> Recipe:
 
 
 def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
-    """Train until the budget is spent or `stop` says so; the leader records every event and finishes the run."""
+    """Train until the budget is spent or `stop()` is true; the leader records events and finishes the run."""
     ready = yield from prepare(run)
     recipe, path, folder, device, team, _ = run
     task, data, model, counters, settings = ready.task, ready.data, ready.model, ready.counters, ready.settings
-    # Of a sharded model no process has all; the leader evaluates a copy of it.
+    # No process has all weights of a sharded model; the leader evaluates a gathered copy.
     sharded = team.distributed and recipe.train.parallel == "fsdp"
     shown = copy.deepcopy(model) if sharded and team.leads else model
     predictor = task.predictor(shown, ready.config, data.vocabulary, task.decode, device)
