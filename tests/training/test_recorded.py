@@ -329,7 +329,7 @@ def test_an_error_in_a_thread_surfaces_and_no_thread_stays(
     trial = Trial(tmp_path / "run", settings())
     events = trial.events()
     assert isinstance(next(events), Step)
-    monkeypatch.setattr(RecordedStep, "begin", breaks)
+    monkeypatch.setattr(RecordedStep, "start", breaks)
     with pytest.raises(ZeroDivisionError):
         list(events)
     assert threading.active_count() == before
