@@ -220,14 +220,14 @@ def test_autoencoder_page_parameter_counts() -> None:
     assert rows == expected
 
 
-def test_the_sidebar_of_the_site_lists_existing_pages() -> None:
+def test_sidebar_lists_existing_pages() -> None:
     sidebar = runpy.run_path(str(ROOT / "docs" / "conf.py"))["SIDEBAR"]
     listed = [name for names in sidebar.values() for name in names.split()]
     assert len(listed) > 60
     assert [name for name in listed if not (ROOT / "docs" / f"{name}.md").is_file()] == []
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 

@@ -71,7 +71,7 @@ def test_notebooks_run_in_jupyter(name: str, tmp_path: Path) -> None:
     assert any("image/png" in output.get("data", {}) for output in outputs) or name == "convnet"
 
 
-def test_the_command_lists_and_writes_notebooks(
+def test_command_lists_and_writes_notebooks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def heedful(*words: object) -> tuple[int, str]:

@@ -83,7 +83,7 @@ def test_computed_answers_are_what_pencil_and_paper_give() -> None:
 
 
 @pytest.mark.claim("N1")
-def test_a_seed_repeats_a_quiz_and_half_of_it_is_computed() -> None:
+def test_quiz_is_seeded_and_half_computed() -> None:
     assert quiz(3, 10) == quiz(3, 10) != quiz(4, 10)
     for count in (1, 10, 25, 60):
         asked = quiz(1, count)
@@ -97,7 +97,7 @@ def sentences_of(asked: list[Question]) -> list[str]:
 
 
 @pytest.mark.claim("N1")
-def test_the_command_prints_answers_and_says_where_it_cannot_ask(tmp_path: Path) -> None:
+def test_quiz_command_prints_answers_without_a_terminal(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["quiz", "--answers", "--seed", "3", "--count", "4"])
     assert done.exit_code == 0
     for one in quiz(3, 4):
@@ -109,21 +109,21 @@ def test_the_command_prints_answers_and_says_where_it_cannot_ask(tmp_path: Path)
 
 
 @pytest.mark.claim("N1")
-def test_the_quiz_in_a_terminal_counts_right_answers() -> None:
+def test_terminal_quiz_counts_correct_answers() -> None:
     first, second = quiz(3, 2)
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "heedful", "quiz", "--seed", "3", "--count", "2"]
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, text=True) as process:
         os.close(theirs)
         os.write(ours, f"{first.answers[0]}\n\n".encode())
-        said, _ = process.communicate(timeout=LONG)
+        output, _ = process.communicate(timeout=LONG)
     os.close(ours)
     assert process.returncode == 0
-    assert "1 of 2 right" in said and f"it is {second.answers[0]}" in said
+    assert "1 of 2 right" in output and f"it is {second.answers[0]}" in output
 
 
 @pytest.mark.claim("N4")
-def test_the_references_of_the_decks_and_the_paper_of_each_model_are_listed() -> None:
+def test_references_of_decks_and_models_are_listed() -> None:
     titles = {one.title for one in references()}
     assert len(titles) == len(references())
     cited = (
@@ -148,10 +148,10 @@ def test_the_references_of_the_decks_and_the_paper_of_each_model_are_listed() ->
 
 
 @pytest.mark.claim("N4")
-def test_the_command_prints_every_reference() -> None:
+def test_references_command_prints_every_reference() -> None:
     done = CliRunner().invoke(app, ["lectures", "references"])
-    said = " ".join(done.output.split())
-    assert all(" ".join(one.title.split()) in said for one in references())
+    output = " ".join(done.output.split())
+    assert all(" ".join(one.title.split()) in output for one in references())
     (record,) = [
         json.loads(line) for line in CliRunner().invoke(app, ["lectures", "references", "--json"]).output.splitlines()
     ]
@@ -176,5 +176,5 @@ def test_every_takeaway_has_a_command_and_a_test() -> None:
         assert record["run"] in topics()[one.topic].run
         assert record["tests"] and all((root / test).is_file() for test in record["tests"])
     done = CliRunner().invoke(app, ["lectures", "takeaways"])
-    said = " ".join(done.output.split())
-    assert all(one.text in said and " ".join(one.record()["run"].split()) in said for one in takeaways())
+    output = " ".join(done.output.split())
+    assert all(one.text in output and " ".join(one.record()["run"].split()) in output for one in takeaways())

@@ -41,7 +41,7 @@ def test_every_row_has_a_topic_and_every_topic_a_deck() -> None:
     assert all(len(set(deck.topics)) == len(deck.topics) for deck in decks())
 
 
-def test_a_topic_runs_or_is_open() -> None:
+def test_topic_runs_or_is_open() -> None:
     silent = [name for name, topic in topics().items() if not topic.run and not topic.open]
     assert silent == []
     assert all(topic.shows and topic.code for topic in topics().values() if topic.run)
@@ -59,7 +59,7 @@ def test_names_of_decks_topics_and_views_are_apart() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.text[:70])
-def test_the_command_line_takes_every_command(command: Command) -> None:
+def test_every_command_of_a_topic_is_accepted(command: Command) -> None:
     program, *rest = command.words
     if program == "python":
         flag, code = rest
@@ -100,7 +100,7 @@ def test_quick_commands_run(command: Command, tmp_path: Path, monkeypatch: pytes
         assert done.output
 
 
-def test_an_entry_comes_with_its_claims_errata_and_what_is_open() -> None:
+def test_entry_lists_claims_errata_and_open_points() -> None:
     heads = topics()["multi-head"]
     assert [claim.id for claim in heads.claims] == ["C2", "C3", "C4"]
     assert [claim.id for claim in heads.errata] == ["X6"]
@@ -129,7 +129,7 @@ def test_search_finds_titles_ids_commands_and_files(query: str, expected: list[s
     assert [topic.name for topic in found] == expected
 
 
-def test_a_deck_is_found_by_its_name_and_an_unknown_word_gets_a_suggestion() -> None:
+def test_deck_lookup_and_suggestion() -> None:
     assert isinstance(find("Yoon"), Deck)
     found = find("bert")
     assert isinstance(found, list) and len(found) > 10
@@ -142,22 +142,22 @@ def test_a_deck_is_found_by_its_name_and_an_unknown_word_gets_a_suggestion() -> 
 
 
 @pytest.mark.parametrize("name", pages())
-def test_the_pages_are_up_to_date(name: str) -> None:
+def test_pages_are_up_to_date(name: str) -> None:
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert text == pages()[name], "write them: python -m heedful.lectures.pages docs"
 
 
-def test_the_command_prints_decks_topics_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    def said(*words: str) -> str:
+def test_lectures_command_prints_decks_topics_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_command(*words: str) -> str:
         done = CliRunner().invoke(app, ["lectures", *words])
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert all(deck.title in said() for deck in decks())
-    assert "Multi-head attention" in said("han") and "open:" in said("xing")
-    card = said("transformer-xl")
+    assert all(deck.title in run_command() for deck in decks())
+    assert "Multi-head attention" in run_command("han") and "open:" in run_command("xing")
+    card = run_command("transformer-xl")
     assert re.search(r"open +Transformer-XL", card)
-    shown = said("multi-head")
+    shown = run_command("multi-head")
     for part in (
         "heedful train numbers",
         "--view grid",
@@ -166,9 +166,9 @@ def test_the_command_prints_decks_topics_and_json(monkeypatch: pytest.MonkeyPatc
         "erratum X6",
     ):
         assert part in shown
-    records = [json.loads(line) for line in said("bert", "--json").splitlines()]
+    records = [json.loads(line) for line in run_command("bert", "--json").splitlines()]
     assert len(records) > 10 and all(record["decks"] for record in records)
-    assert [json.loads(line)["name"] for line in said("--json").splitlines()] == [deck.name for deck in decks()]
+    assert [json.loads(line)["name"] for line in run_command("--json").splitlines()] == [deck.name for deck in decks()]
 
 
 def test_names_are_completed() -> None:

@@ -66,7 +66,7 @@ def test_every_figure_is_drawn_here() -> None:
 
 
 @every_figure
-def test_a_figure_is_drawn_in_every_format_and_changes_nothing_outside(name: str) -> None:
+def test_figure_is_drawn_in_every_format_without_side_effects(name: str) -> None:
     before = torch.get_rng_state()
     figure = heedful.figure(name, theme="print", **TINY[name])
     assert isinstance(figure, Figure)
@@ -76,7 +76,7 @@ def test_a_figure_is_drawn_in_every_format_and_changes_nothing_outside(name: str
 
 
 @pytest.mark.parametrize("name", ["masks", "attention-steps", "beam-tree"])
-def test_the_theme_gives_the_colours(name: str) -> None:
+def test_theme_sets_the_colours(name: str) -> None:
     from matplotlib.colors import to_hex
 
     for theme, palette in PALETTES.items():
@@ -84,7 +84,7 @@ def test_the_theme_gives_the_colours(name: str) -> None:
 
 
 # ------------------------------------------------------------------ what is drawn
-def test_a_heat_map_shows_the_attention_weights_of_the_model() -> None:
+def test_heatmap_shows_the_models_attention_weights() -> None:
     figure = heedful.figure("attention", text="the old cat", layer=2, head=3)
     model = attention._random("the old cat", 0)
     with watch(model.model, "*.weights") as seen:
@@ -96,7 +96,7 @@ def test_a_heat_map_shows_the_attention_weights_of_the_model() -> None:
     assert labels == ["[CLS]", "the", "old", "cat", "[SEP]"]
 
 
-def test_the_mean_of_the_heads_is_their_mean() -> None:
+def test_mean_over_heads() -> None:
     one = [images(heedful.figure("attention", text="a cat", head=head))[0] for head in range(5)]
     np.testing.assert_allclose(one[0], np.mean(one[1:], axis=0), atol=1e-6)
     np.testing.assert_allclose(images(heedful.figure("heads", text="a cat")), one[1:], atol=1e-6)
@@ -106,7 +106,7 @@ def texts(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-def test_the_worked_examples_have_the_numbers_of_the_lectures() -> None:
+def test_worked_examples_match_the_lectures() -> None:
     found = texts(heedful.figure("attention-steps"))
     assert {"112", "96", "14", "12", "0.8808", "0.1192"} <= set(found)
     found = texts(heedful.figure("attention-steps", products=[13, 9, 9], width=1, words=["a", "b", "c"]))
@@ -172,7 +172,7 @@ def test_gates_are_those_that_compute_the_cell() -> None:
     assert all(values[name].min() > 0 and values[name].max() < 1 for name in ("forget", "write", "reveal"))
 
 
-def test_a_beam_tree_returns_what_an_exhaustive_search_returns() -> None:
+def test_beam_tree_matches_exhaustive_search() -> None:
     words, logs = decoding.table_of(["a b", "a b", "a c", "b"])
     nodes, paths = decoding.search_tree(logs, 6, 6, 4, 0.0)
     scores = {(0, 1, 3): 3 / 4 * 2 / 3, (0, 2, 3): 3 / 4 / 3, (1, 3): 1 / 4}
@@ -210,7 +210,7 @@ def test_mistakes_are_named(name: str, values: dict[str, object], message: str) 
 
 
 # ------------------------------------------------------------------ style sheets
-def test_a_theme_written_as_a_sheet_reads_back(tmp_path: Path) -> None:
+def test_style_sheet_round_trip(tmp_path: Path) -> None:
     import matplotlib
     from matplotlib.colors import to_hex
 
@@ -226,7 +226,7 @@ def test_a_theme_written_as_a_sheet_reads_back(tmp_path: Path) -> None:
                 assert found[key] == value, key
 
 
-def test_a_sheet_changes_fonts_colours_and_the_map(tmp_path: Path) -> None:
+def test_style_sheet_changes_fonts_colours_and_colormap(tmp_path: Path) -> None:
     path = tmp_path / "mine.mplstyle"
     path.write_text('font.size: 20 # large\nfigure.facecolor: "#ff0000"\n\n# image\nimage.cmap: viridis\n')
     figure = heedful.figure("sinusoids", style=path)
@@ -244,7 +244,7 @@ def test_a_sheet_changes_fonts_colours_and_the_map(tmp_path: Path) -> None:
         ("\nfont.size: huge", "mine.mplstyle:2: invalid value for font.size"),
     ],
 )
-def test_a_wrong_line_of_a_sheet_is_named(text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_style_sheet_line_is_reported(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.mplstyle"
     path.write_text(text)
     with pytest.raises(UserError) as error:
@@ -255,11 +255,12 @@ def test_a_wrong_line_of_a_sheet_is_named(text: str, message: str, tmp_path: Pat
 
 
 # ------------------------------------------------------------------ the gallery
-def test_a_gallery_has_every_picture_with_its_command(tmp_path: Path) -> None:
+def test_gallery_has_every_figure_with_its_command(tmp_path: Path) -> None:
     names, changes = ["masks", "sinusoids", "pooling", "contexts"], {"masks": ["length=4"]}
-    told, path = drain_generator(write_gallery(tmp_path / "all", "dark", names, changes))
+    progress, path = drain_generator(write_gallery(tmp_path / "all", "dark", names, changes))
     assert path == tmp_path / "all" / "index.html"
-    assert [now.share for now in told] == sorted(now.share for now in told) and told[-1].share == pytest.approx(1.0)
+    shares = [event.share for event in progress]
+    assert shares == sorted(shares) and shares[-1] == pytest.approx(1.0)
     for index in ("index.html", "README.md"):
         text = (path.parent / index).read_text(encoding="utf-8")
         assert "heedful figure masks length=4 --theme dark" in text and "model=FOLDER" in text
