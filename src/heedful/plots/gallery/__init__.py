@@ -53,6 +53,8 @@ FIGURES = {
     "beam-tree": Entry("decoding:beam_tree", "beam search as a tree: what is kept, pruned and finished"),
     "digit-maps": Entry("images:digit_maps", "digits on a plane: PCA, t-SNE and an autoencoder"),
     "reconstructions": Entry("images:reconstructions", "digits, noisy ones, and what a denoising autoencoder restores"),
+    "loss-surface": Entry("surface:residual_surfaces", "the loss around a minimum, with and without skip connections"),
+    "architecture": Entry("diagram:architecture", "any model as a diagram with output shapes and parameters"),
 }  # fmt: skip
 NEEDS = {"contexts": "model=FOLDER", "occurrences": "model=FOLDER", "maps": "model=RUN"}  # of studies
 EVERY = FIGURES | {
