@@ -16,6 +16,7 @@ from heedful.blocks.positions import sinusoid_halves
 from heedful.blocks.positions import sinusoids as interleaved
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
+from heedful.models import MODELS, config_class
 from heedful.plots.gallery import EVERY, FIGURES, attention, commands, decoding, draw, masks, settings_class
 from heedful.plots.gallery.index import write_gallery
 from heedful.plots.style import PALETTES, SUFFIXES, encode, read_sheet, settings, write_sheet
@@ -41,6 +42,8 @@ TINY: dict[str, dict[str, object]] = {
     "beam-tree": {"limit": 3},
     "digit-maps": {"points": 40, "epochs": 1},
     "reconstructions": {"epochs": 1},
+    "loss-surface": {"depth": 2, "width": 4, "training": 1, "points": 3},
+    "architecture": {"model": "seq2seq"},
 }
 STEPS = [{"kind": "step", "step": step, "loss": loss} for step, loss in ((1, 2.0), (2, 1.5), (3, 1.25))]
 
@@ -182,6 +185,17 @@ def test_beam_tree_matches_exhaustive_search() -> None:
         if log > -10:
             assert any(np.exp(log) == pytest.approx(score) for path, score in scores.items() if path[-2:] == found[-2:])
     assert nodes[0].token == 0
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_diagram_has_every_parameter_of_any_model(kind: str) -> None:
+    from heedful.plots.gallery.diagram import boxes
+
+    rows = heedful.summary(config_class(kind).tiny())
+    assert sum(box.count * box.row.parameters for box in boxes(rows)) == rows.parameters
+    if kind in ("transformer", "gpt"):
+        figure = heedful.figure("architecture", model=kind)
+        assert any("× 2" in text for text in texts(figure)) and f"{rows.parameters:,}" in figure.get_suptitle()
 
 
 # ------------------------------------------------------------------ mistakes

@@ -103,10 +103,8 @@ def _column(axes: Axes, x: float, column: Sequence[Box], palette: Palette) -> No
         count = f"{box.count * box.row.parameters:,}"
         axes.text(x + WIDE - 0.5, y + 0.48, count, va="center", ha="right", color=palette.ink)
         if number:
-            axes.annotate(
-                "", (x + WIDE / 2 - 0.2, y), (x + WIDE / 2 - 0.2, y - GAP + 0.06 * (min(column[number - 1].count, 3) - 1)),
-                arrowprops={"arrowstyle": "->", "color": palette.quiet},
-            )  # fmt: skip
+            middle, below = x + WIDE / 2 - 0.2, y - GAP + 0.06 * (min(column[number - 1].count, 3) - 1)
+            axes.annotate("", (middle, y), (middle, below), arrowprops={"arrowstyle": "->", "color": palette.quiet})
 
 
 def _model(name: str) -> Any:

@@ -141,7 +141,7 @@ def residual_surfaces(
     width: Annotated[int, Field(ge=1, le=512, description="width of the nets")] = 32,
     training: Annotated[int, Field(ge=0, le=100_000, description="steps of training")] = 300,
     reach: Annotated[float, Field(gt=0, le=10, description="steps from -reach to reach")] = 1.0,
-    points: Annotated[int, Field(ge=3, le=201, description="steps along each direction")] = 31,
+    points: Annotated[int, Field(ge=3, le=201, description="steps along each direction")] = 21,
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0,
     style: Style = "light",
 ) -> Generator[Progress, None, Figure]:
@@ -172,6 +172,8 @@ def plot_surfaces(surfaces: Mapping[str, Surface], title: str, style: Style = "l
             )  # fmt: skip
             axes.set(zlim=(low, high), xlabel="direction 1", ylabel="direction 2", zlabel="log10 of the loss")
             axes.set_title(f"{name}:\nmean loss {brief(round(float(one.losses.mean()), 1))}", loc="center")
+            ends = [float(one.steps[0]), 0.0, float(one.steps[-1])]
+            axes.set(xticks=ends, yticks=ends)
             for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
                 axis.set_pane_color(palette.panel)
                 axis.line.set_color(palette.quiet)
