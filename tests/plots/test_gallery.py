@@ -192,7 +192,7 @@ def test_a_diagram_has_every_parameter_of_any_model(kind: str) -> None:
     from heedful.plots.gallery.diagram import boxes
 
     rows = heedful.summary(config_class(kind).tiny())
-    assert sum(box.count * box.row.parameters for box in boxes(rows)) == rows.parameters
+    assert sum(box.times * box.row.parameters for box in boxes(rows)) == rows.parameters
     if kind in ("transformer", "gpt"):
         figure = heedful.figure("architecture", model=kind)
         assert any("× 2" in text for text in texts(figure)) and f"{rows.parameters:,}" in figure.get_suptitle()

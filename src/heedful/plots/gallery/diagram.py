@@ -24,13 +24,13 @@ class Box(NamedTuple):
     """A layer, or as many of the same in a row."""
 
     row: Row
-    count: int
+    times: int
 
     @property
     def name(self) -> str:
         """That of the layer, without the number where there are several."""
         parts = self.row.name.split(".")
-        return ".".join(part for part in parts if not (self.count > 1 and part.isdecimal()))
+        return ".".join(part for part in parts if not (self.times > 1 and part.isdecimal()))
 
 
 def boxes(rows: Sequence[Row]) -> list[Box]:
@@ -43,7 +43,7 @@ def boxes(rows: Sequence[Row]) -> list[Box]:
     found = list[Box]()
     for row in rows:
         if found and pattern(found[-1].row) == pattern(row):
-            found[-1] = Box(row, found[-1].count + 1)
+            found[-1] = Box(row, found[-1].times + 1)
         else:
             found.append(Box(row, 1))
     return found
@@ -89,21 +89,21 @@ def _column(axes: Axes, x: float, column: Sequence[Box], palette: Palette) -> No
     for number, box in enumerate(column):
         y = number * (TALL + GAP)
         colour = palette.shades[1][1]
-        for behind in range(min(box.count, 3) - 1, -1, -1):  # a stack of the same
+        for behind in range(min(box.times, 3) - 1, -1, -1):  # a stack of the same
             axes.add_patch(
                 FancyBboxPatch(
                     (x + 0.06 * behind, y + 0.06 * behind), WIDE - 0.4, TALL, boxstyle="round,pad=0,rounding_size=0.08",
                     facecolor=colour, edgecolor=palette.paper, linewidth=1.5,
                 )
             )  # fmt: skip
-        times = f"  × {box.count}" if box.count > 1 else ""
-        axes.text(x + 0.12, y + 0.48, label(box.name, 24) + times, weight="bold", va="center")
+        more = f"  × {box.times}" if box.times > 1 else ""
+        axes.text(x + 0.12, y + 0.48, label(box.name, 24) + more, weight="bold", va="center")
         about = f"{box.row.kind}  {box.row.output}"
         axes.text(x + 0.12, y + 0.21, label(about, 44), va="center", fontsize="small")
-        count = f"{box.count * box.row.parameters:,}"
+        count = f"{box.times * box.row.parameters:,}"
         axes.text(x + WIDE - 0.5, y + 0.48, count, va="center", ha="right", color=palette.ink)
         if number:
-            middle, below = x + WIDE / 2 - 0.2, y - GAP + 0.06 * (min(column[number - 1].count, 3) - 1)
+            middle, below = x + WIDE / 2 - 0.2, y - GAP + 0.06 * (min(column[number - 1].times, 3) - 1)
             axes.annotate("", (middle, y), (middle, below), arrowprops={"arrowstyle": "->", "color": palette.quiet})
 
 

@@ -91,8 +91,9 @@ class DeepNet(nn.Module):
         super().__init__()
         self.skips = skips
         self.first, self.last = Linear(64, width), Linear(width, 10)
-        self.layers = nn.ModuleList(Linear(width, width) for _ in range(depth))
-        for layer in self.layers:
+        layers = [Linear(width, width) for _ in range(depth)]
+        self.layers = nn.ModuleList(layers)
+        for layer in layers:
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             if skips:
                 layer.weight.data /= depth**0.5  # sums of many layers stay in range
