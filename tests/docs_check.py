@@ -130,7 +130,7 @@ def prepare(folder: Path) -> None:
             for stem in stems:
                 (small / f"{stem}.{language}").write_text(text, encoding="utf-8")
                 (small / f"{stem}.{language}.gz").write_bytes(gzip.compress(text.encode()))
-    sentences = [f"Line {n} says that the child came home from school with book number {n}." for n in range(60)]
+    sentences = [f"Line {n} says that the child came home from school with three of the {n} books." for n in range(60)]
     prose = "\n".join(f" = Title {n} = \n" * (n % 10 == 0) + line for n, line in enumerate(sentences * 4)) + "\n"
     (small / "wikitext-2").mkdir()
     (small / "novels").mkdir()
@@ -292,9 +292,11 @@ def check(page: Path, base: Path) -> Checked:
     folder = base.parent / page.relative_to(ROOT).as_posix().replace("/", "-").removesuffix(".md")
     shutil.copytree(base, folder, symlinks=True)
     done: set[str] = set()
+    session = ""
     for kind, text in parts(page):
         if kind == "python" and "tutorials" in page.as_posix() and "heedful.load(" not in text:
-            run(f"python -c {shlex.quote(text)}", folder)
+            session += text + "\n"
+            run(f"python -c {shlex.quote(session)}", folder)
         if kind == "yaml" and (named := re.search(r"`(\w+\.yaml)`", before(page, text))):
             (folder / named[1]).write_text(text, encoding="utf-8")
         if kind != "sh":
