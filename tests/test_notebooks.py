@@ -68,7 +68,7 @@ def test_notebooks_run_in_jupyter(name: str, tmp_path: Path) -> None:
     book = nbformat.reads(notebook(name), as_version=4)
     nbclient.NotebookClient(book, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert any("image/png" in output.get("data", {}) for output in outputs) or name == "convnet"
+    assert any("image/png" in output.get("data", {}) for output in outputs)
 
 
 def test_command_lists_and_writes_notebooks(
