@@ -1,7 +1,7 @@
-"""Search steps captured as device graphs: hundreds of small kernels launched at once.
+"""Search steps as CUDA graphs, which launch hundreds of small kernels at once.
 
-A step is captured once for each set of shapes and replayed on fixed buffers; graphs long unused are dropped. A graph
-reads the weights where they stood when it was captured: where they stand elsewhere, another one is captured.
+A step is captured once per set of shapes and replayed on fixed buffers; graphs that are unused for long are dropped. A
+graph uses the addresses of the weights at capture: if the weights move, another one is captured.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ Advance = Callable[..., tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Captured:
-    """A graph, the buffers it starts from and writes back to, and the one it leaves for the reader."""
+    """A graph, the buffers that it reads and writes back, and its output buffer."""
 
     graph: torch.cuda.CUDAGraph
     inputs: Any
@@ -27,7 +27,7 @@ class Captured:
 
 
 class Graphs:
-    """The graphs of one model's decoder; a copy of them has none yet."""
+    """The graphs of one model's decoder; a copy starts without graphs."""
 
     def __init__(self, model: nn.Module, most: int = 24) -> None:
         self.model, self.most = model, most
@@ -38,9 +38,9 @@ class Graphs:
         return Graphs, (self.model, self.most)
 
     def load(self, name: Hashable, advance: Advance, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Make the graph for these inputs the current one and give its buffers, which now hold them.
+        """Select the graph for these inputs, and return its buffers, which now contain them.
 
-        `advance(*inputs)` gives the next inputs and one more value, which `replay` returns.
+        `advance(*inputs)` returns the next inputs and one more value, which `replay` returns.
         """
         weights = tuple((w.data_ptr(), w.dtype) for w in (*self.model.parameters(), *self.model.buffers()))
         key = (name, weights, tuple((x.shape, x.dtype) for x in tensors(inputs)))
@@ -56,12 +56,12 @@ class Graphs:
         return buffers
 
     def run(self, name: Hashable, once: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
-        """`once(*inputs)` as a graph of its own: what it gives, as buffers that the next run of it overwrites."""
+        """`once(*inputs)` as a separate graph; its results are buffers that the next run overwrites."""
         self.load(("once", name), lambda *parts: (*parts, once(*parts)), inputs)
         return self.replay()
 
     def replay(self) -> Any:
-        """One step on the buffers; what it leaves to be read, valid until the next."""
+        """One step on the buffers; the result is valid until the next one."""
         assert self.current is not None
         self.current.graph.replay()
         return self.current.seen
@@ -71,7 +71,7 @@ class Graphs:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):  # libraries choose and allocate before the capture
+            for _ in range(2):  # warm-up: libraries allocate before the capture
                 advance(*buffers)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()

@@ -1,7 +1,7 @@
-"""Rules that change the logits before a token is chosen.
+"""Logits processors: rules that change the logits before a token is chosen.
 
-A rule takes the logits (R, V) and what each row has so far, and gives the logits to choose by, which may be the same
-tensor written over. It must not ask for values in Python, so that a search step can be captured as a device graph.
+A rule takes the logits (R, V) and the tokens so far, and returns the new logits, possibly in the same tensor. It must
+not read values in Python, so that a search step can be captured as a CUDA graph.
 
 R rows, V vocabulary, L room for tokens.
 """
@@ -20,10 +20,7 @@ from heedful.decode.settings import Generation
 
 @dataclass(frozen=True)
 class Generated:
-    """What each row has so far: of its tokens (R, L), columns begin ... end - 1, and how many of them are generated.
-
-    The others are the prompt.
-    """
+    """The tokens of each row so far, columns begin ... end - 1 of (R, L): the prompt, then those generated."""
 
     tokens: Tensor
     begin: Tensor  # (R, 1)
@@ -32,7 +29,7 @@ class Generated:
 
     @property
     def there(self) -> Tensor:
-        """Which columns hold a token."""
+        """Which columns contain a token."""
         column = torch.arange(self.tokens.shape[1], device=self.tokens.device)  # (L,)
         return (column >= self.begin) & (column < self.end)  # (R, L)
 
@@ -69,7 +66,7 @@ class Banned:
 
 @dataclass(frozen=True)
 class Below:
-    """Only the first `count` ids are tokens: some models have more rows than their tokenizer has tokens."""
+    """Only the first `count` ids are tokens: some models have more embeddings than their tokenizer has tokens."""
 
     count: int
 
@@ -94,7 +91,7 @@ class ForcedPrefix:
 
 @dataclass(frozen=True)
 class NoRepeat:
-    """No run of `size` tokens occurs twice."""
+    """No n-gram of `size` tokens occurs twice."""
 
     size: int
 
@@ -178,7 +175,7 @@ class TopP:
     def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
         ordered, places = logits.sort(-1, descending=True)
         p = ordered.float().softmax(-1)
-        late = p.cumsum(-1) - p >= self.mass  # the mass before such a token is enough already
+        late = p.cumsum(-1) - p >= self.mass  # the tokens before it have enough probability
         return logits.masked_fill(torch.zeros_like(late).scatter(-1, places, late), -math.inf)
 
 

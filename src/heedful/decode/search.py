@@ -194,7 +194,7 @@ def _search(
         return tokens, state if rows is None else regroup(state, rows), frontier, step
 
     first, past = (prefix, state, frontier), cached_length(state)
-    if graphs is None or past:  # continuations come in too many shapes to capture their first step
+    if graphs is None or past:  # the first step of a continuation has too many shapes to capture
         tokens, state, frontier, step = advance(*first)
     else:
         tokens, state, frontier, step = graphs.run(strategy, advance, first)
@@ -210,7 +210,9 @@ def _search(
                 break
             tokens, state, frontier, step = advance(tokens, make_room(state, 1), frontier)
         else:
-            if done % 8 == 0 and bool(strategy.done(frontier).all()):  # asking stops the device, so ask seldom
+            if done % 8 == 0 and bool(
+                strategy.done(frontier).all()
+            ):  # checking synchronizes the device, so it is done seldom
                 break
             step = graphs.replay()
         done += 1
@@ -219,7 +221,7 @@ def _search(
 
 
 def _so_far(tokens: Tensor, chosen: Tensor, given: Prompt) -> Generated:
-    """What the rules see of rows with chosen tokens (R, L), a row of what was given for each or for some together."""
+    """The tokens so far, for the rules: the prompt and the chosen tokens (R, L) of each row."""
     rows, count = len(tokens), given.tokens.shape[1]
     each = rows // len(given.tokens)
     before, known, earlier = (
@@ -245,7 +247,7 @@ class Line:
     parents: Tensor  # (B, 1) zeros
 
     def ruled(self, logits: Tensor, rules: Sequence[Rule]) -> Tensor:
-        """What the rules make of the logits (B, V), which stay as they are."""
+        """The logits (B, V) after the rules; the input is not changed."""
         if not rules:
             return logits.float()
         ruled, so_far = logits.to(torch.float32, copy=True), _so_far(self.tokens, self.chosen, self.given)
