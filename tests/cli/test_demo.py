@@ -38,7 +38,7 @@ def test_the_demo_trains_only_once(tmp_path: Path, quick: None, capsys: pytest.C
     demo.demo_command(run)
     first = capsys.readouterr().out
     assert "step 3  loss " in first
-    assert "trained and tested in 0:0" in first
+    assert "trained and tested in " in first
     picture = run / "alignment.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
     picture.unlink()
