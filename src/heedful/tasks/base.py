@@ -1,4 +1,4 @@
-"""What a run asks of a task.
+"""The interface of a task to a run.
 
 A task has its recipe. It reads and encodes the data, defines the loss, and evaluates the trained model. Its predictor
 is the trained model with all that it takes to use it, as `heedful.load` returns it.
@@ -59,7 +59,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Names:
-    """What a task calls its parts, in messages."""
+    """The words of a task for its parts, in messages."""
 
     examples: str  # what the data consist of
     tokens: str  # what the vocabulary holds
@@ -74,7 +74,7 @@ class Names:
 
 
 class Artifact(Protocol):
-    """What a run keeps in a file besides its weights, such as a tokenizer, or the shape of images."""
+    """A file that a run keeps besides its weights, such as a tokenizer, or the shape of images."""
 
     @property
     def json(self) -> str:
@@ -93,7 +93,7 @@ class Codec(NamedTuple):
 
 
 class Vocabulary(Protocol):
-    """What encodes examples: the artifact of a task, or all of them together."""
+    """The encoder of examples: the artifact of a task, or all of them together."""
 
     @property
     def vocab(self) -> int:
@@ -101,15 +101,15 @@ class Vocabulary(Protocol):
 
 
 class Read(Protocol):
-    """The examples of a split as they were read."""
+    """The examples of a split, as read."""
 
     @property
     def skipped(self) -> int:
-        """The number of blank examples, which were left out."""
+        """The number of blank examples, which were skipped."""
 
 
 class Encoded(Protocol):
-    """The examples of a split as the model reads them."""
+    """The encoded examples of a split."""
 
     def __len__(self) -> int: ...
 
@@ -118,7 +118,7 @@ class Encoded(Protocol):
 
     @property
     def dropped(self) -> int:
-        """The number of examples that were too long, and left out."""
+        """The number of examples that were too long and skipped."""
 
 
 class Batches(BatchSource, Protocol):
@@ -169,9 +169,9 @@ class HeldOut(Generic[R, E]):
 
 
 class Task(Protocol[R, V, E, P]):
-    """What is learned, by a recipe. Methods with a body here are defaults.
+    """A task with its recipe. Methods with a body here are defaults.
 
-    R: the examples as they were read, V: its vocabulary, E: the examples as the model reads them, P: its predictor.
+    R: the examples as read, V: the vocabulary, E: the encoded examples, P: the predictor.
     """
 
     words: ClassVar[Names]
@@ -269,7 +269,7 @@ class Task(Protocol[R, V, E, P]):
         """The mean loss over a split."""
 
     def quick_loss(self, predictor: P, encoded: E) -> float:
-        """The same, or an approximation, during training."""
+        """The mean loss during training, possibly approximate."""
         return self.loss(predictor, encoded)
 
     def evaluate(self, predictor: P, held_out: HeldOut[R, E]) -> Evaluated:

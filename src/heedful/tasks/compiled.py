@@ -1,4 +1,4 @@
-"""A model whose reading is compiled, for training."""
+"""Models compiled with torch.compile, for training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True)
 class Compiled:
-    """A model's own method through torch.compile; the model itself stays as it is."""
+    """A compiled method of a model; the model itself is unchanged."""
 
     tokens: Any
     read: Callable[..., Any]

@@ -1,4 +1,4 @@
-"""What all predictors share: the protocol, results with a short `repr`, and the folder that a predictor is saved to."""
+"""The base class of predictors, results with a short `repr`, and saving a predictor to a folder."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _brief(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it."""
+    """A value that JSON can express."""
     if isinstance(value, Result):
         return value.to_dict()
     if isinstance(value, Tensor | np.ndarray | np.generic):
@@ -65,7 +65,7 @@ def _plain(value: object) -> object:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Result):
-    """How good a predictor is on some data: scores by name, the mean loss where it has one, and the example count."""
+    """The evaluation of a predictor: scores by name, the mean loss if there is one, and the number of examples."""
 
     scores: dict[str, float]
     loss: float | None
@@ -84,7 +84,7 @@ X_contra = TypeVar("X_contra", contravariant=True)
 
 @runtime_checkable
 class Predictor(Protocol[I_contra, O_co, X_contra]):
-    """A trained model with all that it takes to use it, as `heedful.load` returns it.
+    """A trained model that is ready to use, as `heedful.load` returns it.
 
     I: an input, O: the result for it, X: an example to evaluate on, most often a pair (input, expected).
     """

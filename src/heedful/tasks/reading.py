@@ -1,6 +1,6 @@
-"""What a model that reads gives of sequences, however they lie in a batch.
+"""Running an encoder on padded or packed sequences.
 
-B rows, T places in a row, D width, N sequences.
+B rows, T positions in a row, D width, N sequences.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from heedful.data.labelled.sequences import Sequences
 
 
 def layout_of(sequences: Sequences) -> PackedTexts | Padded:
-    """Where each token stands, and what it may see."""
+    """The layout of a batch: positions and masks."""
     if sequences.packed:
         return PackedTexts.of(sequences.lengths, sequences.ids.shape[1], sequences.longest)
     return Padded(sequences.real, gaps=False)
 
 
 def vectors(model: Any, sequences: Sequences) -> Tensor:
-    """The model's vectors (B * T, D), by the tokens' numbers."""
+    """The model's vectors (B * T, D), by token index."""
     return model(sequences.ids, sequences.segments, layout_of(sequences)).flatten(0, 1)
