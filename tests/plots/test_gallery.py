@@ -288,3 +288,9 @@ def test_commands_name_every_figure_once_and_each_has_settings() -> None:
         assert settings_class(name).model_fields
     with pytest.raises(UserError):
         draw("masks", overrides=["lenght=3"])
+
+
+def test_the_page_of_figures_lists_every_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "figures.md").read_text(encoding="utf-8")
+    listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert listed == list(EVERY)
