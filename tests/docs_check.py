@@ -138,6 +138,7 @@ def prepare(folder: Path) -> None:
         (small / name).write_text(prose, encoding="utf-8")
         (small / f"{name}.gz").write_bytes(gzip.compress(prose.encode()))
         (small / "wikitext-2" / f"{name}.gz").write_bytes(gzip.compress(prose.encode()))
+    (folder / "train.txt").write_text(prose, encoding="utf-8")  # the name in templates of `heedful init`
     for n in range(3):
         (small / "novels" / f"{n}.txt").write_text(prose, encoding="utf-8")
     write_labelled(small)
@@ -222,7 +223,7 @@ def write_images(folder: Path) -> None:
         Image.fromarray(pixels[0]).save(folder / path)
 
 
-def run(command: str, folder: Path, limit: float = 300) -> tuple[int, str]:
+def run(command: str, folder: Path, limit: float = 600) -> tuple[int, str]:
     """The exit code and the last lines of a command; an explorer is stopped as soon as it serves its page."""
     serves = command.startswith("heedful explore") and "--out" not in command
     with tempfile.TemporaryFile() as output:
@@ -263,6 +264,7 @@ def start(command: str, folder: Path, output: int) -> int:
         flags = os.O_RDONLY if sign == "<" else os.O_WRONLY | os.O_CREAT
         os.dup2(os.open(words[at + 1], flags, 0o644), 0 if sign == "<" else 1)
         del words[at : at + 2]
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  a worker's own is /dev/null
     code = 1
     try:
         sys.argv = words
@@ -371,10 +373,7 @@ def report(counts: Counter[str], reasons: Counter[str]) -> str:
         "",
         "| commands that match | are shortened by |",
         "|---|---|",
-        *(
-            f"| `{k}` | `{v}` |".replace("|$", "\\|$").replace("(translate|my|", "(translate\\|my\\|")
-            for k, v in SHORTER.items()
-        ),
+        *("| `" + k.replace("|", "\\|") + f"` | `{v}` |" for k, v in SHORTER.items()),
         "",
         "| placeholder | is replaced by |",
         "|---|---|",
