@@ -44,6 +44,7 @@ NOT_RUN = {
     r"heedful (tokenize|scaling) benchmarks/": "a measurement with its own data",
     r"heedful train (gpt2 |bert-base)": "100 million parameters, for GPUs",
     r"heedful convert uncased_L-12": "needs the published TensorFlow checkpoint; a test has a small one",
+    r"heedful quiz$": "asks questions in a terminal; tests answer them",
     r"heedful analogy": "needs published word vectors; tests have small ones",
     r".*test_2016_flickr|sacrebleu": "needs Multi30k; a test has small files",
 }
