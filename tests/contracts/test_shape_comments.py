@@ -154,7 +154,7 @@ def with_attention() -> None:
                 _, state = model(target, model.start(source, Padded(real)))
                 model(target[:, :1].repeat_interleave(3, 0), regroup(state, torch.arange(B).repeat_interleave(3)))
             if model.config.hard:
-                model.train().explore(source, target, Padded(real))
+                model.train().read_sampled(source, target, Padded(real))
 
 
 def structures() -> None:

@@ -131,7 +131,7 @@ BRANCHED = {
 
 
 @pytest.mark.parametrize("name", [*TASKS, "gpt"])
-def test_every_task_begins_from_a_run_of_its_own(
+def test_every_task_can_start_from_a_run_of_its_own(
     name: str, trained: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     run = trained(name)
@@ -144,7 +144,7 @@ def test_every_task_begins_from_a_run_of_its_own(
     vocabulary = "images.json" if name == "reconstruction" else "tokenizer.json"
     assert (tmp_path / "other" / vocabulary).read_bytes() == (run / vocabulary).read_bytes()
     (start,) = (event for event in events if isinstance(event, Started))
-    assert any(f"begin from {run}" in note for note in start.notes)
+    assert any(f"initialized from {run}" in note for note in start.notes)
 
 
 def test_a_run_begins_from_the_checkpoint_that_is_named(

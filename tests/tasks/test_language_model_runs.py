@@ -217,7 +217,7 @@ def test_only_a_run_that_takes_a_state_along_saves_one_and_none_begins_to_later(
         "optimizer.safetensors",
     }
     for recipe, folder, found in ((onward, "alone", "there is none"), (alone, "onward", "there is one")):
-        with pytest.raises(UserError, match="another memory") as error:
+        with pytest.raises(UserError, match="carry does not match") as error:
             list(train(recipe, tmp_path / folder))
         assert error.value.found == found
 

@@ -107,9 +107,9 @@ def test_a_process_on_its_own_has_no_seat() -> None:
     assert find_process({}) is None
     assert find_process({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}) is None  # a batch script
     alone = Team()
-    assert (alone.rank, alone.world, alone.leads, alone.together) == (0, 1, True, False)
-    assert alone.word("x") == "x"
-    assert alone.sums([1.5, 2]) == [1.5, 2]
+    assert (alone.rank, alone.world, alone.leads, alone.distributed) == (0, 1, True, False)
+    assert alone.broadcast("x") == "x"
+    assert alone.sum([1.5, 2]) == [1.5, 2]
 
 
 def test_torchruns_seat() -> None:

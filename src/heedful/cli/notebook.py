@@ -7,6 +7,7 @@ from pathlib import Path
 
 from heedful.cli.output import print_table, say
 from heedful.errors import UserError
+from heedful.files.reading import exists
 from heedful.files.writing import write_text_atomic
 from heedful.lectures.notebooks import notebook, notebooks
 
@@ -22,7 +23,7 @@ def notebook_command(name: str | None, out: Path | None, as_json: bool) -> None:
     path = out or Path(f"{name}.ipynb")
     if path.suffix != ".ipynb":
         raise UserError("a notebook is an .ipynb file", where="--out", found=str(path))
-    if path.exists():
+    if exists(path):
         raise UserError("this file exists", where=str(path), todo="give another name with --out, or remove it")
     write_text_atomic(path, text)
     say(f"wrote {shlex.quote(str(path))}; open it with Jupyter: jupyter lab {shlex.quote(str(path))}")
