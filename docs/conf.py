@@ -41,7 +41,7 @@ SIDEBAR = {
     "Models": """models/transformer models/seq2seq models/bert models/roberta models/gpt models/conv_classifier
         models/autoencoder""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon
-        lectures/takeaways lectures/references recurrent encoders claims""",
+        lectures/pictures lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders
         results/speed-gpu results/speed-cpu results/notes""",
     "Project": "reliability mutants docs-check design/architecture design/mechanisms design/readers",

@@ -55,6 +55,11 @@ class Topic(NamedTuple):
         return next((match[1] for match in found if match), None)
 
     @property
+    def anchor(self) -> str:
+        """Of its section in the page of a deck."""
+        return re.sub(r"[^\w\- ]", "", self.title.lower()).replace(" ", "-")
+
+    @property
     def open(self) -> list[str]:
         """What does not run yet, by name."""
         return [OPEN[row] for row in self.ids if row in OPEN]

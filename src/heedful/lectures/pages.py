@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from heedful.lectures.claims import Claim, render, sheet
 from heedful.lectures.decks import Deck, Topic, decks, references, takeaways, topics
+from heedful.lectures.pictures import page as pictures
 
 NOTE = "<!-- Written by `python -m heedful.lectures.pages docs` from src/heedful/lectures/decks.toml. -->"
 
@@ -20,6 +20,7 @@ def pages() -> dict[str, str]:
     """The text of each page by its path below docs/."""
     decked = {f"lectures/{deck.name}.md": "\n".join(_deck(deck)) + "\n" for deck in decks()}
     lists = {
+        "lectures/pictures.md": "\n".join(pictures(NOTE.replace("decks.toml", "pictures.toml"))) + "\n",
         "lectures/references.md": "\n".join(_references()) + "\n",
         "lectures/takeaways.md": "\n".join(_takeaways()) + "\n",
     }
@@ -41,16 +42,17 @@ def _overview() -> Iterator[str]:
         yield f"| {link} | {deck.lecturer}, {deck.course} | {len(deck.topics)} | {unfinished} |"
     yield ""
     yield "The decks' [references](lectures/references.md) and [takeaways](lectures/takeaways.md) have their own pages."
+    yield "So has the list of all their [figures and formulas](lectures/pictures.md), with where each is computed."
     yield "Every row of the decks that a test proves is in the [claim sheet](claims.md). These do not run yet:"
     yield ""
     for topic in topics().values():
-        yield from (f"- {name} ([{topic.title}](lectures/{topic.decks[0]}.md#{_anchor(topic)}))" for name in topic.open)
+        yield from (f"- {name} ([{topic.title}](lectures/{topic.decks[0]}.md#{topic.anchor}))" for name in topic.open)
 
 
 def _deck(deck: Deck) -> Iterator[str]:
     yield from (NOTE, "", f"# {deck.title}", "", f"{deck.lecturer}, {deck.course}. [All lectures](../lectures.md)", "")
     for number, name in enumerate(deck.topics, 1):
-        yield f"{number}. [{topics()[name].title}](#{_anchor(topics()[name])})"
+        yield f"{number}. [{topics()[name].title}](#{topics()[name].anchor})"
     for name in deck.topics:
         yield ""
         yield from _topic(topics()[name])
@@ -107,10 +109,6 @@ def _takeaways() -> Iterator[str]:
         for one in bullets:
             tests = ", ".join(f"[{test.rpartition('/')[2]}](../../{test})" for test in one["tests"])
             yield f"- {one['text']} `{one['run']}` ({tests})"
-
-
-def _anchor(topic: Topic) -> str:
-    return re.sub(r"[^\w\- ]", "", topic.title.lower()).replace(" ", "-")
 
 
 def _reading(claim: Claim) -> str:
