@@ -141,8 +141,8 @@ def test_unsupported_config_is_not_reported_as_damaged(
     assert "again" not in str(raised.value.todo)
 
 
-def test_feature_maps_are_not_masks(heedful: Run) -> None:
-    assert "did you mean" not in heedful("figure", "masks")[1]
+def test_only_similar_figures_are_suggested(heedful: Run) -> None:
+    assert "did you mean" not in heedful("figure", "zzz")[1]
     assert "did you mean recall?" in heedful("figure", "recal")[1]
 
 
