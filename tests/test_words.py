@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SUFFIXES = {".py", ".md", ".yaml", ".toml", ".ts", ".svelte", ".html", ".css"}
+FOLDERS = ("benchmarks", "docs", "src", "tests", "web/src")
+GENERATED = {"static", "__pycache__"}
 OLD_NAMES = {
     "CHANGELOG.md",
     "docs/design/readers.md",
@@ -79,13 +80,15 @@ IN_SOURCE = {
 @cache
 def texts() -> dict[str, str]:
     """The text of every file with words in it, by path."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
     skipped = {*OLD_NAMES, Path(__file__).relative_to(ROOT).as_posix()}
-    paths = [ROOT / name for name in listed.stdout.split("\0") if name not in skipped]
+    paths = [*ROOT.glob("*"), *ROOT.glob("web/*"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*"))]
     return {
         path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
         for path in paths
-        if path.suffix in SUFFIXES and path.is_file()
+        if path.suffix in SUFFIXES
+        and path.relative_to(ROOT).as_posix() not in skipped
+        and not GENERATED & {*path.relative_to(ROOT).parts}
+        and path.is_file()
     }
 
 
