@@ -7,7 +7,7 @@ results, and with `plot(results, style)`. It is imported when it is first used.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -62,14 +62,19 @@ class Study(Protocol):
     def plot(self, found: Any, style: Style = "light") -> Figure: ...
 
 
-def find(name: str) -> Study:
-    """The study behind a figure's name."""
-    if name not in FIGURES:
-        near = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.75)  # maps are not masks
+def require_figure(name: str, known: Mapping[str, object]) -> None:
+    """Refuse the name of an unknown figure, and suggest a similar one."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)  # maps are not masks
         raise UserError(
             "there is no such figure",
             found=shown(name),
-            expected="one of " + ", ".join(FIGURES),
+            expected="one of " + ", ".join(known),
             todo=f"did you mean {near[0]}?" if near else "`heedful figure` lists what each shows",
         )
+
+
+def find(name: str) -> Study:
+    """The study behind a figure's name."""
+    require_figure(name, FIGURES)
     return cast(Study, import_module(f"heedful.lectures.{name.replace('-', '_')}"))

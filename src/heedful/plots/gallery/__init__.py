@@ -7,7 +7,6 @@ too. Modules are imported when a figure of theirs is drawn.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -18,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from heedful.config import Config, parse
-from heedful.errors import UserError, shown
 from heedful.lectures import FIGURES as STUDIES
-from heedful.lectures import Progress, Table, find
+from heedful.lectures import Progress, Table, find, require_figure
 from heedful.plots.style import Figure, Style, style_sheet
 
 if TYPE_CHECKING:
@@ -116,14 +114,7 @@ def _figure(name: str, settings: Config, theme: Style) -> Drawing:
 
 def settings_class(name: str) -> type[Config]:
     """The settings of a figure, as a class."""
-    if name not in EVERY:
-        near = difflib.get_close_matches(name, EVERY, n=1, cutoff=0.75)  # maps are not masks
-        raise UserError(
-            "there is no such figure",
-            found=shown(name),
-            expected="one of " + ", ".join(EVERY),
-            todo=f"did you mean {near[0]}?" if near else "`heedful figure` lists what each shows",
-        )
+    require_figure(name, EVERY)
     return find(name).Settings if name in STUDIES else _class_of(name)
 
 
