@@ -317,6 +317,7 @@ def check(page: Path, base: Path) -> Checked:
             name = folder / shlex.split(text)[3]
             name.unlink(missing_ok=True)
             name.with_suffix(".schema.json").unlink(missing_ok=True)
+            shutil.rmtree(folder / "runs" / name.stem, ignore_errors=True)  # of another recipe with this name
         checked.counts["shortened"] += shortened(text) != text
         code, output = run(shortened(text), folder)
         sys.stdout.write(f"{'ok  ' if bool(code) == (text in REFUSED) else 'FAIL'} {page.relative_to(ROOT)}: {text}\n")
