@@ -24,12 +24,13 @@ from heedful.runs.recipe import shipped
 
 SHORT = "train.budget.steps=20"
 GPU = "train.compile=false train.batch_tokens=4096"
+SMALL = "train.compile=false train.batch_tokens=1024"
 LARGE = "train.budget={steps: 2, tokens: null} train.compile=false train.batch_tokens=1024 train.accumulate=2"
 TUNED = "start.folder=runs/bert-prose"
 # What a recipe needs besides its name and the budget; DATA is the folder of data sets, ENCODER that of MiniLM.
 SETTINGS = {
     "bert-base": f"data.folder=bert-tokens {LARGE}",
-    "bert-wiki": f"data.root=DATA {GPU}",
+    "bert-wiki": f"data.root=DATA {SMALL}",
     "cola": f"data.root=DATA/glue/CoLA {TUNED}",
     "conll-features": "data.root=DATA/conll2003 start.folder=ENCODER",
     "conll2003": f"data.root=DATA/conll2003 {TUNED}",
@@ -51,7 +52,7 @@ SETTINGS = {
     "sst2-conv": "data.root=DATA/glue/SST-2 embedding_init.file=DATA/glove-6b-100d-subset/glove.6B.100d.subset.txt.gz",
     "stsb": f"data.root=DATA/glue/STS-B {TUNED}",
     "swag": f"data.root=swag {TUNED}",
-    "transformer-base": "data.root=pairs train.compile=false train.batch_tokens=1024",
+    "transformer-base": f"data.root=pairs {SMALL}",
 }
 # What must be there before: a recipe's run, or a folder.
 FIRST = {

@@ -114,6 +114,22 @@ def test_text_of_other_words_is_shown_by_random_weights() -> None:
     assert "randomly" in heedful.figure("attention", text="the cat").get_suptitle()
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("vanishing-gradients", "gradient-distance"),
+        ("multi-head", "heads"),
+        ("t-SNE", "digit-maps or maps"),
+        ("positional_encoding", "sinusoids or waves"),
+        ("atention", "attention"),
+    ],
+)
+def test_other_names_for_a_figure_suggest_it(name: str, found: str) -> None:
+    with pytest.raises(UserError) as caught:
+        heedful.figure(name)
+    assert caught.value.todo == f"did you mean {found}?"
+
+
 def test_mean_over_heads() -> None:
     one = [images(heedful.figure("attention", text="a cat", head=head))[0] for head in range(5)]
     np.testing.assert_allclose(one[0], np.mean(one[1:], axis=0), atol=1e-6)
