@@ -39,7 +39,7 @@ from heedful.training.optim import make_optimizer, optimizer_tensors
 from heedful.training.step import PlainStep
 from scaled_gradients import overflowing_gradient
 from torture.report import FULL, counted
-from training.test_distributed import together
+from training.test_distributed import run_team
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=90, valid=1, test=1).pairs("train")[:101]
@@ -81,7 +81,7 @@ def test_accumulated_gradients_are_those_of_one_large_batch(tmp_path: Path) -> N
 
             with row.trial(f"{how}, {count} batches, {'packed' if packed else 'padded'}"):
                 assert len(set(tokens)) == count, "the batches have the same number of tokens"
-                found = [share(Team())] if how == "alone" else together(2, share, tmp_path)
+                found = [share(Team())] if how == "alone" else run_team(2, share, tmp_path)
                 apart = max(float(np.linalg.norm(np.array(one) - big) / np.linalg.norm(big)) for one in found)
                 worst = max(worst, apart)
                 assert apart <= 1e-6, f"{apart:.1e} apart"
