@@ -3,7 +3,7 @@
     python benchmarks/bert.py
 
 Sequences of 128 tokens, 256 at a time, and of 512, 64 at a time; bf16, dropout 0.1 everywhere (attention weights too),
-15 % of the words hidden, both losses, fused AdamW. No sequence is padded. `transformers` runs compiled, and as an
+15 % of the words masked, both losses, fused AdamW. No sequence is padded. `transformers` runs compiled, and as an
 informed user writes it: with logits at masked tokens only, and a vocabulary of 30,528. Heedful takes the steps of
 `heedful train`: packed batches, gradients clipped, loss and norm looked at after every step. All start from the same
 weights, and must have the same loss before the first step. Each contender has a process of its own; those of a length

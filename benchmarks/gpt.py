@@ -361,9 +361,9 @@ def group(names: list[str]) -> dict[str, Any]:
             continue
         out, _ = child.communicate("go\n")
         found[name] = r = json.loads(next(line for line in out.splitlines() if line.startswith("RESULT "))[7:])
-        told = f"loss {r['loss']:.4f}, {r['gib']:.1f} GiB" if "loss" in r else f"{r['agrees']:.1%} of the tokens"
-        told += ", alone the same" if r.get("same") else ", ALONE NOT THE SAME" if "same" in r else ""
-        print(f"{name:<28} {r['ms']:>9.2f} {r['rate']:>10,.0f}   {told}", flush=True)
+        note = f"loss {r['loss']:.4f}, {r['gib']:.1f} GiB" if "loss" in r else f"{r['agrees']:.1%} of the tokens"
+        note += ", alone the same" if r.get("same") else ", ALONE NOT THE SAME" if "same" in r else ""
+        print(f"{name:<28} {r['ms']:>9.2f} {r['rate']:>10,.0f}   {note}", flush=True)
     return found
 
 

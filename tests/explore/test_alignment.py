@@ -24,7 +24,7 @@ def opened(folder: Path) -> tuple[Explorer, Subject]:
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
-def test_the_alignment_is_that_of_the_translator(run: Callable[[str], Path], name: str) -> None:
+def test_alignment_is_that_of_the_translator(run: Callable[[str], Path], name: str) -> None:
     explorer, subject = opened(run(name))
     asked = {"model": subject.name, "text": TEXT}
     translation = subject.predictor.search([TEXT])[0][0]
@@ -65,7 +65,7 @@ def test_every_layer_has_an_alignment_also_for_a_given_translation(run: Callable
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
-def test_the_page_shows_and_plays_the_alignment(
+def test_page_shows_and_plays_the_alignment(
     browse: Callable[..., Any], run: Callable[[str], Path], name: str, tmp_path: Path
 ) -> None:
     browsing = browse(run(name), accept_downloads=True)
@@ -77,14 +77,14 @@ def test_the_page_shows_and_plays_the_alignment(
     marks = page.locator("rect.mark").evaluate_all("(all) => all.map((one) => Number(one.dataset.key))")
     assert marks == most
 
-    # The cell under the pointer is told in words.
+    # The cell under the pointer is described in words.
     row, key = written - 2, most[written - 2]
     box = page.get_by_test_id("cells").bounding_box()
     page.get_by_test_id("cells").hover(
         position={"x": (key + 0.5) * box["width"] / read, "y": (row + 0.5) * box["height"] / written}
     )
-    told = page.get_by_test_id("said").inner_text()
-    assert told == f"{found.target[row]} → {found.source[key]}: {float(f'{found.weights[row, key]:.2g}'):g}"
+    readout = page.get_by_test_id("said").inner_text()
+    assert readout == f"{found.target[row]} → {found.source[key]}: {float(f'{found.weights[row, key]:.2g}'):g}"
 
     # The keys reach it too, and no name is cut off, be it as bold as that of the cell.
     page.mouse.move(0, 0)

@@ -207,7 +207,7 @@ def test_any_request_gets_a_packet_or_a_readable_error(explorer: Explorer, view:
         ("map", "tsne", {"model": "translation", "of": "tokens", "lines": ["one two six ten"] * 64, "layer": "1"}),
     ],
 )
-def test_the_largest_requests_take_seconds(explorer: Explorer, view: str, call: str, given: dict[str, Any]) -> None:
+def test_largest_requests_take_seconds(explorer: Explorer, view: str, call: str, given: dict[str, Any]) -> None:
     began = time.process_time()
     try:
         assert explorer.answer(view, call, given)
@@ -225,7 +225,7 @@ def test_equal_points_can_be_mapped_without_warnings(explorer: Explorer, name: s
     assert points.shape == (count, 2) and np.isfinite(points).all()
 
 
-def test_a_model_with_nan_outputs_is_an_error(explorer: Explorer) -> None:
+def test_model_with_nan_outputs_is_an_error(explorer: Explorer) -> None:
     lost = Explorer([explorer.subject(name).folder for name in ("translation", "recurrent", "gpt", "images")])
     for subject in lost.subjects.values():
         with torch.no_grad():
@@ -262,14 +262,14 @@ def test_saving_any_state_gives_a_file_or_an_error(explorer: Explorer, view: str
     assert seen["written"] > 0, seen
 
 
-def test_a_very_frequent_word_can_be_saved(explorer: Explorer) -> None:
+def test_very_frequent_word_can_be_saved(explorer: Explorer) -> None:
     state = {"model": "translation", "of": "word", "lines": "\n".join(["two two two"] * 30), "word": "two"}
     assert page_of(explorer, parse_request(Export, json.dumps({"view": "map", "state": state}).encode()))
 
 
 # ------------------------------------------------------------------ through the server
 @pytest.mark.slow
-def test_the_server_never_answers_with_an_internal_error(explorer: Explorer) -> None:
+def test_server_never_answers_with_an_internal_error(explorer: Explorer) -> None:
     chance = random.Random(0)
     everything = [(view, *one) for view in VIEWS for one in questions(explorer, view, 3, 2)]
     seen: Counter[int] = Counter()
@@ -283,9 +283,9 @@ def test_the_server_never_answers_with_an_internal_error(explorer: Explorer) -> 
             assert answer.status == (status(body) or answer.status), (path, body[:300], said[:300])
             assert answer.status in (200, 400, 422), (path, body[:300], said[:300])
             if answer.status != 200:
-                told = json.loads(said)
+                reply = json.loads(said)
                 require_readable(
-                    "\n".join([told["error"], *told.get("more", ())]), explorer, body.decode("utf-8", "replace")
+                    "\n".join([reply["error"], *reply.get("more", ())]), explorer, body.decode("utf-8", "replace")
                 )
             seen[answer.status] += 1
 
@@ -338,7 +338,7 @@ def test_concurrent_requests_get_the_same_answers(explorer: Explorer) -> None:
     right = [alone(one) for one in every]
     order = [*range(len(every))] * 5
     random.Random(0).shuffle(order)
-    together = Explorer([folder])  # nobody has loaded its model yet
+    together = Explorer([folder])  # its model is not loaded yet
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda number: together.answer(*every[number]), order))
     wrong = [every[number] for number, packet in zip(order, found, strict=True) if packet != right[number]]
@@ -346,7 +346,7 @@ def test_concurrent_requests_get_the_same_answers(explorer: Explorer) -> None:
     assert len(set(right)) > len(every) * 0.9  # they differ, or being mixed up would not be seen
 
 
-def test_the_cache_is_bounded(explorer: Explorer) -> None:
+def test_cache_is_bounded(explorer: Explorer) -> None:
     subject = Subject("gpt", explorer.subject("gpt").folder)
     opened = Explorer([subject.folder])
     opened.subjects["gpt"] = subject

@@ -83,7 +83,7 @@ def test_every_view_has_a_layout_test() -> None:
 
 
 @pytest.mark.parametrize("view", SHOWN)
-def test_the_figure_is_visible_without_scrolling(looking: Looking, view: str) -> None:
+def test_figure_is_visible_without_scrolling(looking: Looking, view: str) -> None:
     """It begins in the upper half, the page never scrolls sideways, and no label is cut, covered or on another."""
     found = {}
     for name, size in SIZES.items():
@@ -104,7 +104,7 @@ def test_all_text_is_legible(looking: Looking, view: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["heads", "steps", "fill", "lens"])
-def test_a_list_of_tokens_is_one_tab_stop(looking: Looking, view: str) -> None:
+def test_list_of_tokens_is_one_tab_stop(looking: Looking, view: str) -> None:
     """A group of buttons is one stop of the Tab key, however many there are; the arrow keys lead on within it."""
     few = looking.go(view).evaluate("layout.stops()")
     many = {"fill": "C c O N ( ) " * 12, "lens": "one two three four " * 4}.get(view, "one two three four " * 12)
@@ -126,7 +126,7 @@ UNSCALED = {"beam", "map", "source"}  # nothing in them has a size or a colour f
 @pytest.mark.parametrize(
     "view", [view if view in {*ATTENTION, "ablation"} else pytest.param(view, marks=pytest.mark.slow) for view in SHOWN]
 )
-def test_a_saved_image_is_complete(looking: Looking, view: str) -> None:
+def test_saved_image_is_complete(looking: Looking, view: str) -> None:
     """It names the model, the layer and the head, and says how what is drawn is scaled."""
     page = looking.go(view)
     with page.expect_download() as download:
@@ -177,7 +177,7 @@ def test_small_changes_of_the_loss_are_pale(looking: Looking) -> None:
     assert "change of the loss in nats" in page.get_by_test_id("caption").inner_text()
 
 
-def test_the_first_tab_stop_skips_to_the_content(looking: Looking) -> None:
+def test_first_tab_stop_skips_to_the_content(looking: Looking) -> None:
     page = looking.go("heads")
     page.keyboard.press("Tab")
     assert page.locator(":focus").inner_text() == "skip to the figure"
