@@ -136,7 +136,7 @@ def test_captured_steps_are_the_plain_ones(accumulate: int) -> None:
     for captured in (False, True):
         model, plain = made(0.5, device, accumulate)
         first: Any = batches.at(0)
-        step = GraphedStep(plain, first, alike=True) if captured else plain
+        step = GraphedStep(plain, first, same_shape=True) if captured else plain
         told = []
         for number in range(4):
             micro = [batches.at(number * accumulate + index) for index in range(accumulate)]
@@ -205,7 +205,7 @@ def test_captured_steps_of_several_shapes_are_the_plain_ones(
     found = []
     for captured in (False, True):
         model, plain = recurrent(0.0, accumulate)
-        run = GraphedStep(plain, EVEN.at(0), alike=False) if captured else plain
+        run = GraphedStep(plain, EVEN.at(0), same_shape=False) if captured else plain
         told = stepped(run, range(8), accumulate)
         if isinstance(run, GraphedStep):
             assert len(run.graphs) == min(most, len(shapes(8 * accumulate)))
@@ -230,7 +230,7 @@ def test_a_shape_that_is_captured_late_draws_what_it_draws_ever_after() -> None:
     _, plain = recurrent(0.5)
     first: Any = EVEN.at(0)
     late: Any = next(batch for batch in map(EVEN.at, range(20)) if batch.source.shape != first.source.shape)
-    run, found = GraphedStep(plain, first, alike=False), []
+    run, found = GraphedStep(plain, first, same_shape=False), []
     for seed in (7, 7, 8):
         reseed(GPU, seed, 0)
         loss = run.gradients(late, late.tokens).total.clone()
@@ -246,16 +246,16 @@ def test_a_shape_that_is_captured_late_draws_what_it_draws_ever_after() -> None:
 @pytest.mark.parametrize("broken_at", [1, 3, 5])
 def test_a_resumed_run_captures_its_shapes_later_and_gives_the_same_bits(broken_at: int) -> None:
     whole, plain = recurrent(0.3, accumulate=2)
-    told = stepped(GraphedStep(plain, EVEN.at(0), alike=False), range(8), 2)
+    told = stepped(GraphedStep(plain, EVEN.at(0), same_shape=False), range(8), 2)
     model, plain = recurrent(0.3, accumulate=2)
-    stepped(GraphedStep(plain, EVEN.at(0), alike=False), range(broken_at), 2)
+    stepped(GraphedStep(plain, EVEN.at(0), same_shape=False), range(broken_at), 2)
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     moments = {name: tensor.clone() for name, tensor in optimizer_tensors(plain.optimizer, model).items()}
     again, plain = recurrent(0.3, accumulate=2)
     again.load_state_dict(kept)
     load_optimizer(plain.optimizer, again, moments)
     assert (
-        stepped(GraphedStep(plain, EVEN.at(2 * broken_at), alike=False), range(broken_at, 8), 2)
+        stepped(GraphedStep(plain, EVEN.at(2 * broken_at), same_shape=False), range(broken_at, 8), 2)
         == told[3 * broken_at :]
     )
     assert gather_weights(again).equal(gather_weights(whole))
@@ -280,7 +280,7 @@ def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_with_new_dropout
         loss_of = partial(pretraining_loss, model)
         optimizer = make_optimizer(config.optimizer, model, GPU)
         plain = PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, GPU, torch.bfloat16)
-        run: Any = GraphedStep(plain, batch, alike=True) if captured else plain
+        run: Any = GraphedStep(plain, batch, same_shape=True) if captured else plain
         told = []
         for seed in (1, 1, 2):
             reseed(GPU, seed, 0)
