@@ -104,7 +104,7 @@ def plain(mine: Any, vocab: int, rows: int = 0) -> Any:
     class Plain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.words, self.places = nn.Embedding(vocab, c.width), nn.Embedding(c.context, c.width)
+            self.words, self.positions = nn.Embedding(vocab, c.width), nn.Embedding(c.context, c.width)
             self.layers = nn.ModuleList(Layer() for _ in range(c.layers))
             self.norm = nn.LayerNorm(c.width)
 
@@ -119,7 +119,7 @@ def plain(mine: Any, vocab: int, rows: int = 0) -> Any:
         model = Plain()
     with torch.no_grad():
         model.words.weight.zero_()[:VOCAB] = mine.tokens.weight
-        model.places.weight.copy_(mine.positions.table)
+        model.positions.weight.copy_(mine.positions.table)
         for one, other in [(model.norm, mine.norm)] + [
             pair
             for layer, block in zip(model.layers, mine.blocks, strict=True)
@@ -333,7 +333,7 @@ def write_ours(count: int) -> dict[str, Any]:
     return generated(lambda: go_on(rows), count, mine, same=same)
 
 
-GROUPS = {
+GROUPS: dict[str, Any] = {
     "train": {
         "train: nanoGPT style": train_plain, "train: transformers": train_transformers, "train: heedful": train_ours,
     },

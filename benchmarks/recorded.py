@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
-        work(*args.work, args.cores)
+        work(args.work[0], args.work[1], args.cores)
         return
     found: dict[str, Any] = {"cores": args.cores, "rounds": args.rounds}
     for name, steps in RECIPES.items():

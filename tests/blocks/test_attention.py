@@ -12,7 +12,7 @@ from heedful.blocks import attention
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend, softmax
 from heedful.blocks.masks import Bias, Mask, alibi, causal, dense, order, padding, prefix, real, same, window
 from heedful.blocks.positions import Rotary
-from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
+from heedful.blocks.scores import Additive, General, Location, Score, cosine, dot, scaled_dot
 from heedful.blocks.taps import Tap, watch
 from tolerance import close
 
@@ -20,7 +20,7 @@ B, H, S, K = 2, 2, 5, 4
 LENGTHS = torch.tensor([3, 5])
 NOWHERE = Mask(lambda b, h, q, k: (k < LENGTHS[b]) & (q != 0) & (b + q + k >= 0))
 
-SCORES: dict[str, Callable[[], attention.Score]] = {
+SCORES: dict[str, Callable[[], Score]] = {
     "scaled_dot": lambda: scaled_dot,
     "dot": lambda: dot,
     "cosine": lambda: cosine,
@@ -50,7 +50,7 @@ BIASES: dict[str, Callable[[int], Bias | Tensor | None]] = {
 }
 
 
-def pair_score(score: attention.Score, q: Tensor, k: Tensor, s: int) -> Tensor:
+def pair_score(score: Score, q: Tensor, k: Tensor, s: int) -> Tensor:
     """One score of one query and one key, from its formula."""
     if isinstance(score, General):
         return q @ (score.matrix.weight @ k)
@@ -72,7 +72,7 @@ def rule_value(
 
 
 def reference(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, bias: Bias | Tensor | None, score: attention.Score
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, bias: Bias | Tensor | None, score: Score
 ) -> Tensor:
     """Attention in four nested loops, in float64."""
     shape = (*q.shape[:3], k.shape[2])

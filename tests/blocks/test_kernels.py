@@ -15,12 +15,12 @@ each_precision = pytest.mark.parametrize("dtype", ERROR, ids=str)
 
 
 @each_precision
-@pytest.mark.parametrize("part", ["mask", "cross", "attend_cached"])
+@pytest.mark.parametrize("part", ["mask", "cross", "target_mask"])
 def test_packed_attention(part: str, dtype: torch.dtype) -> None:
     source, target = torch.tensor([5, 70, 1, 33]), torch.tensor([9, 64, 2, 20])
     layout = PackedPairs.of(source.cuda(), target.cuda(), 128, 112, longest=70)
     visible = getattr(layout, part)
-    queries, keys = (128 if part == "mask" else 112), (112 if part == "attend_cached" else 128)
+    queries, keys = (128 if part == "mask" else 112), (112 if part == "target_mask" else 128)
     inputs = [torch.randn(1, 4, n, 32, dtype=dtype, device="cuda", requires_grad=True) for n in (queries, keys, keys)]
     exact = [x.detach().double().cpu().requires_grad_() for x in inputs]
     o = attend(inputs[0], inputs[1], inputs[2], visible)

@@ -62,7 +62,8 @@ def whole(model: Any, ids: Tensor, segments: Tensor, real: Tensor) -> list[Tenso
 def test_encoder_and_heads_ignore_padding_anywhere(name: str, side: Side) -> None:
     model, some = encoders.prepared(encoders.TABLE[name]), encoders.rows(*LENGTHS)
     real = places(LENGTHS, encoders.CONTEXT + 5, side)
-    batch = whole(model, *(laid([row[part] for row in some], real, 1) for part in (0, 1)), real)
+    ids, segments = (laid([row[part] for row in some], real, 1) for part in (0, 1))
+    batch = whole(model, ids, segments, real)
     for found, (ids, segments) in zip(batch, some, strict=True):
         close(found, whole(model, ids[None], segments[None], torch.ones(1, len(ids), dtype=torch.bool))[0])
 

@@ -136,7 +136,7 @@ def test_captured_steps_equal_plain_steps(accumulate: int) -> None:
     for captured in (False, True):
         model, plain = build_model(0.5, device, accumulate)
         first: Any = batches.at(0)
-        step = GraphedStep(plain, first, alike=True) if captured else plain
+        step = GraphedStep(plain, first, same_shape=True) if captured else plain
         logged = []
         for number in range(4):
             micro = [batches.at(number * accumulate + index) for index in range(accumulate)]
@@ -205,7 +205,7 @@ def test_captured_steps_of_several_shapes_equal_plain_steps(
     found = []
     for captured in (False, True):
         model, plain = recurrent(0.0, accumulate)
-        run = GraphedStep(plain, EVEN.at(0), alike=False) if captured else plain
+        run = GraphedStep(plain, EVEN.at(0), same_shape=False) if captured else plain
         logged = run_steps(run, range(8), accumulate)
         if isinstance(run, GraphedStep):
             assert len(run.graphs) == min(most, len(shapes(8 * accumulate)))
@@ -230,7 +230,7 @@ def test_shape_captured_late_has_the_same_random_numbers() -> None:
     _, plain = recurrent(0.5)
     first: Any = EVEN.at(0)
     late: Any = next(batch for batch in map(EVEN.at, range(20)) if batch.source.shape != first.source.shape)
-    run, found = GraphedStep(plain, first, alike=False), []
+    run, found = GraphedStep(plain, first, same_shape=False), []
     for seed in (7, 7, 8):
         reseed(GPU, seed, 0)
         loss = run.gradients(late, late.tokens).total.clone()
@@ -246,16 +246,16 @@ def test_shape_captured_late_has_the_same_random_numbers() -> None:
 @pytest.mark.parametrize("broken_at", [1, 3, 5])
 def test_resumed_run_that_captures_later_is_bit_identical(broken_at: int) -> None:
     whole, plain = recurrent(0.3, accumulate=2)
-    logged = run_steps(GraphedStep(plain, EVEN.at(0), alike=False), range(8), 2)
+    logged = run_steps(GraphedStep(plain, EVEN.at(0), same_shape=False), range(8), 2)
     model, plain = recurrent(0.3, accumulate=2)
-    run_steps(GraphedStep(plain, EVEN.at(0), alike=False), range(broken_at), 2)
+    run_steps(GraphedStep(plain, EVEN.at(0), same_shape=False), range(broken_at), 2)
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     moments = {name: tensor.clone() for name, tensor in optimizer_tensors(plain.optimizer, model).items()}
     again, plain = recurrent(0.3, accumulate=2)
     again.load_state_dict(kept)
     load_optimizer(plain.optimizer, again, moments)
     assert (
-        run_steps(GraphedStep(plain, EVEN.at(2 * broken_at), alike=False), range(broken_at, 8), 2)
+        run_steps(GraphedStep(plain, EVEN.at(2 * broken_at), same_shape=False), range(broken_at, 8), 2)
         == logged[3 * broken_at :]
     )
     assert gather_weights(again).equal(gather_weights(whole))
@@ -280,7 +280,7 @@ def test_captured_encoder_steps_have_new_dropout_each_time() -> None:
         loss_of = partial(pretraining_loss, model)
         optimizer = make_optimizer(config.optimizer, model, GPU)
         plain = PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, GPU, torch.bfloat16)
-        run: Any = GraphedStep(plain, batch, alike=True) if captured else plain
+        run: Any = GraphedStep(plain, batch, same_shape=True) if captured else plain
         logged = []
         for seed in (1, 1, 2):
             reseed(GPU, seed, 0)
