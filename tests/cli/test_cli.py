@@ -326,7 +326,7 @@ def test_translate_shows_and_draws_an_alignment(run: Path, heedful: Run, tmp_pat
 
 
 def test_samples_depend_on_the_seed_and_not_on_the_batch(run: Path, heedful: Run) -> None:
-    def drawn(seed: int, batch: int) -> str:
+    def sample_text(seed: int, batch: int) -> str:
         return heedful(
             "translate",
             run,
@@ -341,8 +341,8 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch(run: Path, heedful: Run
             stdin=b"one\n\ntwo\nsix\n",
         )[1]
 
-    assert drawn(1, 1) == drawn(1, 3)
-    assert drawn(1, 3) != drawn(2, 3)
+    assert sample_text(1, 1) == sample_text(1, 3)
+    assert sample_text(1, 3) != sample_text(2, 3)
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def prepared(case: Case) -> Any:
     return model
 
 
-def alike(a: Tensor, b: Tensor) -> None:
+def assert_equal_predictions(a: Tensor, b: Tensor) -> None:
     """Equal up to rounding, with the same argmax everywhere."""
     close(a, b)
     assert a.argmax(-1).equal(b.argmax(-1))
@@ -315,7 +315,7 @@ def test_padding_does_not_change_the_output(case: Case, side: Side) -> None:
     batch, _ = model(target, case.start(model, source, side, 4))
     for row, sentence in enumerate(source):
         alone, _ = model(target[row : row + 1], case.start(model, [sentence], "right", 0))
-        alike(batch[row : row + 1], alone)
+        assert_equal_predictions(batch[row : row + 1], alone)
 
 
 @every_variant
@@ -335,7 +335,7 @@ def test_padded_batch_equals_single_sentences(case: Case, side: Side) -> None:
     batch, _ = model(target, case.start(model, source, side, 0))
     for row, sentence in enumerate(source):
         alone, _ = model(target[row : row + 1], case.start(model, [sentence], "right", 0))
-        alike(batch[row : row + 1], alone)
+        assert_equal_predictions(batch[row : row + 1], alone)
 
 
 @every_variant
@@ -346,7 +346,7 @@ def test_empty_sentence_does_not_affect_others(case: Case) -> None:
     logits, _ = model(target, case.read(model, padded, real))
     assert bool(logits.isfinite().all())
     others, _ = model(target[1:], case.start(model, source, "right", 0))
-    alike(logits[1:], others)
+    assert_equal_predictions(logits[1:], others)
     logits.sum().backward()
     assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
 
@@ -375,7 +375,7 @@ def test_order_of_the_batch_does_not_matter(case: Case) -> None:
     order = torch.tensor([2, 0, 1])
     one, _ = model(target, case.start(model, source, "right", 0))
     two, _ = model(target[order], case.start(model, [source[i] for i in order], "right", 0))
-    alike(one[order], two)
+    assert_equal_predictions(one[order], two)
 
 
 @every_variant
@@ -391,7 +391,7 @@ def test_cached_decoding_equals_full_forward(case: Case, chunks: list[int], stat
             parts.append(logits)
             if static and number == 0:
                 state = reserve(state, CONTEXT)
-    alike(torch.cat(parts, 1), full)
+    assert_equal_predictions(torch.cat(parts, 1), full)
 
 
 @every_variant
@@ -403,11 +403,11 @@ def test_hypotheses_share_one_memory(case: Case) -> None:
     tokens = torch.randint(0, VOCAB, (2 * width, 2))
     shared, _ = model(tokens, regroup(state, rows))
     copied, _ = model(tokens, select(state, rows))
-    alike(shared, copied)
+    assert_equal_predictions(shared, copied)
     for row in range(2 * width):
         whole = torch.cat([target[row // width, :2], tokens[row]])[None]
         alone, _ = model(whole, case.start(model, [source[row // width]], "right", 0))
-        alike(shared[row : row + 1], alone[:, 2:])
+        assert_equal_predictions(shared[row : row + 1], alone[:, 2:])
 
 
 @every_packer
@@ -423,7 +423,7 @@ def test_packed_equals_padded(case: Case) -> None:
     padded, _ = model(pad_sequence(target, batch_first=True), case.start(model, source, "right", 0))
     begin = 0
     for row, sentence in enumerate(target):
-        alike(packed[:, begin : begin + len(sentence)], padded[row : row + 1, : len(sentence)])
+        assert_equal_predictions(packed[:, begin : begin + len(sentence)], padded[row : row + 1, : len(sentence)])
         begin += len(sentence)
 
 
@@ -433,7 +433,7 @@ def test_watching_does_not_change_the_output(case: Case) -> None:
     fast, _ = model(target, case.start(model, source, "right", 0))
     with watch(model) as seen:
         watched, _ = model(target, case.start(model, source, "right", 0))
-    alike(watched, fast)
+    assert_equal_predictions(watched, fast)
     assert set(seen) == set(taps(model))
     for name, weights in seen.items():
         if name.endswith("weights"):
@@ -512,9 +512,9 @@ def test_compiled_model_has_no_graph_break_and_can_be_watched(case: Case) -> Non
 
     torch._dynamo.reset()
     compiled = torch.compile(run, backend="eager", fullgraph=True)
-    alike(compiled(source, target), run(source, target))
+    assert_equal_predictions(compiled(source, target), run(source, target))
     open_to_view = torch.compile(run, backend="eager")
     with watch(model) as seen:
         watched = open_to_view(source, target)
-    alike(watched, run(source, target))
+    assert_equal_predictions(watched, run(source, target))
     assert set(seen) == set(taps(model))

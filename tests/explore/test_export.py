@@ -24,7 +24,7 @@ from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, parse_request
 from heedful.explore.views import VIEWS, find
 
-# Views that are shown on another model than the first that they make sense of.
+# Views that are shown with another model than the first that fits.
 SHOWN_ON = {"next": "gpt", "lens": "gpt", "map": "gpt", "source": "gpt", "recurrent": "recurrent"}
 READY = '[data-figure][data-ready="true"]'
 SMALLEST = 13  # dots that a letter is high, so that a lecture hall can read it
@@ -72,7 +72,7 @@ def watched(context: Any) -> tuple[Any, list[str], list[str]]:
 
 
 def written(page: Any) -> str:
-    """The words of the figure, without those that it needs only where it stands alone."""
+    """The words of the figure, without those that only a saved file needs."""
     words = page.locator("[data-figure]").evaluate(
         """figure => {
           const copy = figure.cloneNode(true);
@@ -84,7 +84,7 @@ def written(page: Any) -> str:
 
 
 def taken(page: Any, kind: str, folder: Path) -> Path:
-    """The file that a button of the page gives."""
+    """The file that a button of the page downloads."""
     with page.expect_download() as download:
         page.get_by_test_id(f"export-{kind}").click()
     file = folder / f"view.{kind}"
@@ -128,7 +128,7 @@ def test_view_is_saved_as_an_offline_file_and_as_images(
 
 
 def assert_the_picture_holds(svg: Path, png: Path, page: Any) -> None:
-    """Every word that is seen in the figure stands in the SVG as letters, and the PNG is the same, twice as large."""
+    """Every visible word of the figure is text in the SVG, and the PNG is the same picture at twice the size."""
     root = ET.fromstring(svg.read_text(encoding="utf-8"))
     letters = re.sub(r"\s+", "", "".join(text for each in root.iter(f"{SVG}text") for text in each.itertext()))
     seen = page.locator("[data-figure]").evaluate(WORDS)
@@ -141,7 +141,7 @@ def assert_the_picture_holds(svg: Path, png: Path, page: Any) -> None:
 
 
 def assert_a_lecture_hall_can_read(page: Any) -> None:
-    """No letter is too small, and nothing sticks out of a narrow window."""
+    """No letter is too small, and nothing overflows a narrow window."""
     small = page.evaluate(
         """least => [...document.querySelectorAll("main *")].filter((one) =>
           [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()) && one.getClientRects().length

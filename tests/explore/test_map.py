@@ -39,7 +39,7 @@ def encoder(explorer: Explorer) -> Subject:
 
 
 def name_of(explorer: Explorer) -> str:
-    """What the encoder is called, or whatever is open alone."""
+    """The name of the encoder, or of the only open model."""
     return next((name for name, one in explorer.subjects.items() if hasattr(one.predictor, "embed")), "images")
 
 
@@ -47,8 +47,8 @@ def ask(explorer: Explorer, call: str, **asked: Any) -> tuple[dict[str, Any], di
     return unpack(explorer.answer("map", call, {"model": name_of(explorer), **asked}))
 
 
-def apart(points: Any) -> torch.Tensor:
-    """How far points are from each other, however they are turned."""
+def distances(points: Any) -> torch.Tensor:
+    """The pairwise distances of points, which do not change under rotation."""
     return torch.cdist(torch.tensor(points).double(), torch.tensor(points).double())
 
 
@@ -67,7 +67,7 @@ def test_maps_of_occurrences_are_those_of_the_lecture(explorer: Explorer, encode
     vectors = word_vectors(encoder.predictor, WORD, SENTENCES)  # (N, L + 2, D)
     for layer in range(8):
         points, held = principal_components(vectors[:, layer])
-        assert torch.allclose(apart(arrays["points"][layer]), apart(points.numpy()), atol=1e-3)
+        assert torch.allclose(distances(arrays["points"][layer]), distances(points.numpy()), atol=1e-3)
         if layer:  # of one point there is no spread
             assert arrays["held"][layer] == near(held)
     assert np.allclose(arrays["points"][7], principal_components(vectors[:, 7])[0], atol=1e-3)

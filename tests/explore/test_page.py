@@ -229,7 +229,7 @@ WATCH = """
 
 
 def unharmed(page: Any) -> None:
-    """Nothing ran, nothing was made of the words, and nothing of the page's own was refused."""
+    """No script ran, no element was created from the text, and nothing of the page itself was blocked."""
     page.wait_for_timeout(50)
     assert page.evaluate("window.hit") is None
     assert page.evaluate("window.violations") == []

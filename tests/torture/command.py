@@ -188,7 +188,7 @@ def wait_for_step(trial: Trial, command: Command, step: int = 1) -> bool:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's metrics, but for what the clock decides."""
+    """The complete lines of a run's metrics without times."""
     path = run / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
     return [
@@ -204,13 +204,13 @@ def committed(run: Path) -> int:
 
 
 def resumed(ended: Ended) -> int:
-    """The step at which a command said it went on; 0 if it began at the beginning."""
+    """The step from which a command reported to resume; 0 if it started from scratch."""
     found = re.search(r"^resuming at step ([\d,]+)$", ended.output, re.MULTILINE)
     return int(found[1].replace(",", "")) if found else 0
 
 
 def assert_same(run: Path, unbroken: Path) -> None:
-    """Hold a run to one that nothing broke off: every tensor file, the model's folder, the scores and the metrics."""
+    """Compare a run with an uninterrupted one: every tensor file, the model's folder, the scores and the metrics."""
     theirs, ours = outcome(unbroken), outcome(run)
     assert ours.keys() == theirs.keys(), f"other files: {sorted(ours.keys() ^ theirs.keys())}"
     different = [name for name in theirs if ours[name] != theirs[name]]
@@ -220,7 +220,7 @@ def assert_same(run: Path, unbroken: Path) -> None:
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """All that must not depend on how often a run was interrupted."""
+    """Everything that must not depend on interruptions."""
     every = read_recipe(run).train.save_every
     # A stopped run may still keep the checkpoint of that moment, which an uninterrupted one never had.
     regular = [path for path in run.glob("checkpoints/*") if int(path.name.removeprefix("step-")) % every == 0]

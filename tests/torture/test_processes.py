@@ -40,7 +40,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in metrics(run) if line["kind"] == "step"]
 
 
-def apart(one: Path, other: Path) -> float:
+def largest_difference(one: Path, other: Path) -> float:
     """The largest difference between the losses of two runs, both of which must be complete."""
     ours, theirs = losses(one), losses(other)
     assert len(ours) == len(theirs) == LAST, f"{len(ours)} and {len(theirs)} steps"
@@ -80,8 +80,8 @@ def test_number_of_processes_does_not_change_the_samples(tmp_path: Path) -> None
                     samples = learned(diaries(mixed))
                     assert samples == wanted
                     assert_once_an_epoch(samples, count)
-                    worst = max(worst, apart(mixed.run, alone.run))
-                    assert apart(mixed.run, alone.run) <= 1e-5
+                    worst = max(worst, largest_difference(mixed.run, alone.run))
+                    assert largest_difference(mixed.run, alone.run) <= 1e-5
         row.worst = f"losses {worst:.1e} apart"
 
 
@@ -108,8 +108,8 @@ def test_weights_are_sharded_and_restored(tmp_path: Path) -> None:
             with row.trial(str(kind)):
                 stages(same, (2,))
                 stages(mixed, (2, 2, 2), ("ddp", "fsdp", "ddp"))
-                worst = max(worst, apart(mixed.run, same.run))
-                assert apart(mixed.run, same.run) <= 1e-5
+                worst = max(worst, largest_difference(mixed.run, same.run))
+                assert largest_difference(mixed.run, same.run) <= 1e-5
         row.worst = f"losses {worst:.1e} apart"
 
 

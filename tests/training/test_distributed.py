@@ -77,8 +77,8 @@ def run_team(world: int, work: Callable[[Team], Any], folder: Path, expected: in
             code = 1
             try:
                 os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-                with open(folder / f"said-{rank}", "wb") as said:
-                    os.dup2(said.fileno(), 2)
+                with open(folder / f"said-{rank}", "wb") as stream:
+                    os.dup2(stream.fileno(), 2)
                 with Team(find_process(os.environ)) as team:
                     result = work(team)
                     (folder / f"result-{rank}").write_text(json.dumps(result))
@@ -336,7 +336,7 @@ def state(folder: Path, step: int = 8) -> dict[str, NDArray[np.float32]]:
     }
 
 
-def apart(one: dict[str, NDArray[np.float32]], other: dict[str, NDArray[np.float32]]) -> float:
+def largest_difference(one: dict[str, NDArray[np.float32]], other: dict[str, NDArray[np.float32]]) -> float:
     assert one.keys() == other.keys()
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
@@ -377,7 +377,7 @@ def test_number_of_processes_may_change_between_resumes(tmp_path: Path, accumula
     mixed += train(Team(), tmp_path / "mixed", config, dropout=dropout)
     assert [step for step, _ in mixed] == [step for step, _ in alone]
     assert [loss for _, loss in mixed] == near([loss for _, loss in alone])
-    assert apart(state(tmp_path / "alone"), state(tmp_path / "mixed")) < 1e-4
+    assert largest_difference(state(tmp_path / "alone"), state(tmp_path / "mixed")) < 1e-4
 
 
 # ------------------------------------------------------------------ lanes with a carry
@@ -446,11 +446,11 @@ def test_lanes_resume_with_another_number_of_processes(tmp_path: Path) -> None:
 
 def test_more_processes_than_lanes_are_refused(tmp_path: Path) -> None:
     run_team(6, lambda team: train_lanes(team, tmp_path / "run", "ddp"), tmp_path, expected=2)
-    assert any("more processes than lanes" in line for line in said(tmp_path, 6))
+    assert any("more processes than lanes" in line for line in error_lines(tmp_path, 6))
 
 
 # ------------------------------------------------------------------ a process dies
-def said(folder: Path, world: int = 2) -> list[str]:
+def error_lines(folder: Path, world: int = 2) -> list[str]:
     return [line for rank in range(world) for line in (folder / f"said-{rank}").read_text().splitlines()]
 
 
@@ -461,7 +461,7 @@ def test_error_of_one_process_ends_all_and_is_reported_once(tmp_path: Path) -> N
         team.wait()
 
     run_team(2, work, tmp_path, expected=7)
-    assert said(tmp_path) == ["error: x.txt: rank 1: no such file"]
+    assert error_lines(tmp_path) == ["error: x.txt: rank 1: no such file"]
 
 
 def test_waiting_process_reports_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,7 +478,7 @@ def test_waiting_process_reports_the_timeout(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_different_data_is_reported(tmp_path: Path) -> None:
     run_team(2, lambda team: team.require_same("sky", f"colour {team.rank}", "look again"), tmp_path, expected=2)
-    assert said(tmp_path)[0] == "error: rank 1: the sky differs from that of rank 0"
+    assert error_lines(tmp_path)[0] == "error: rank 1: the sky differs from that of rank 0"
 
 
 def test_process_that_exits_normally_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,7 +490,7 @@ def test_process_that_exits_normally_is_not_reported(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Heartbeat, "leave", slowly)
     assert run_team(3, lambda team: time.sleep(1.2), tmp_path) == [None] * 3
-    assert said(tmp_path, 3) == []
+    assert error_lines(tmp_path, 3) == []
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -507,7 +507,7 @@ def test_killed_process_ends_all(tmp_path: Path, victim: int) -> None:
     with pytest.raises(AssertionError) as codes:
         run_team(2, work, tmp_path)
     assert ("[-9, 75]" if victim == 0 else "[75, -9]") in str(codes.value)
-    lines = [line for line in said(tmp_path) if line.startswith("error")]
+    lines = [line for line in error_lines(tmp_path) if line.startswith("error")]
     assert len(lines) == 1
     # The launcher may notice the exit of a process first, and then its signal is a guess.
     killed = (

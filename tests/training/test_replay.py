@@ -25,11 +25,11 @@ def random_tensors(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, generator=rng) for shape in shapes]
 
 
-def turned(x: Tensor) -> tuple[Tensor, ...]:
+def transposed(x: Tensor) -> tuple[Tensor, ...]:
     return ((x @ WEIGHT).t(),)
 
 
-def written_over(x: Tensor) -> tuple[Tensor, ...]:
+def in_place(x: Tensor) -> tuple[Tensor, ...]:
     y = x * 2
     y.mul_(3).add_(x)
     y[1].zero_()
@@ -42,12 +42,12 @@ def views(x: Tensor) -> tuple[Tensor, ...]:
     return torch.cat([right, left], 1).view(2, -1).t().contiguous(), x[:, ::2] + left[:, :1].expand(-1, 3)
 
 
-def alike(x: Tensor) -> tuple[Tensor, ...]:
+def shared_results(x: Tensor) -> tuple[Tensor, ...]:
     y = x.exp()
     return y + y.sum(), y.detach(), y  # three results, two of them share memory
 
 
-def given_back(x: Tensor) -> tuple[Tensor, ...]:
+def returned_inputs(x: Tensor) -> tuple[Tensor, ...]:
     return x, x.view(-1), WEIGHT
 
 
@@ -62,7 +62,7 @@ def gradient(x: Tensor) -> tuple[Tensor, ...]:
 
 
 FUNCTIONS: dict[str, Function] = {
-    one.__name__: one for one in (turned, written_over, views, alike, given_back, two_ways, gradient)
+    one.__name__: one for one in (transposed, in_place, views, shared_results, returned_inputs, two_ways, gradient)
 }
 
 
@@ -93,7 +93,7 @@ STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "tanh in place": lambda x, y: (x + 0).tanh_(),
     "mean": lambda x, y: x - y.mean(0),
     "row": lambda x, y: x + y[1:2],
-    "turned": lambda x, y: (x.t() + y.t()).t(),
+    "transposed": lambda x, y: (x.t() + y.t()).t(),
     "clamped": lambda x, y: x.clamp(-1, 1),
     "into a part": lambda x, y: torch.cat([x[:2], y[2:]]).mul_(0.5),
 }

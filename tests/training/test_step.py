@@ -61,7 +61,7 @@ def gradients(parts: list[Batch], weighted: bool = True) -> torch.Tensor:
     return torch.cat([weight.grad.flatten() for weight in model.parameters()])
 
 
-def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+def relative_difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).norm() / other.norm())
 
 
@@ -71,15 +71,15 @@ def test_uneven_micro_batches_equal_one_batch(count: int) -> None:
     cuts = [6, 14, 40][: count - 1]
     parts: list[Batch] = [ENCODED.batch(rows) for rows in np.split(ROWS, cuts)]
     assert len(parts) == count
-    assert apart(gradients(parts), whole) <= 1e-6
+    assert relative_difference(gradients(parts), whole) <= 1e-6
     if count > 1:
-        assert apart(gradients(parts, weighted=False), whole) > 1e-2
+        assert relative_difference(gradients(parts, weighted=False), whole) > 1e-2
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_packed_micro_batches_equal_one_padded_batch(count: int) -> None:
     parts: list[Batch] = [ENCODED.pack(rows, (1024, 1024)) for rows in np.split(ROWS, [5, 30][: count - 1])]
-    assert apart(gradients(parts), gradients([ENCODED.batch(ROWS)])) <= 1e-6
+    assert relative_difference(gradients(parts), gradients([ENCODED.batch(ROWS)])) <= 1e-6
 
 
 def test_returned_loss_has_no_graph() -> None:
@@ -147,7 +147,7 @@ def test_captured_steps_equal_plain_steps(accumulate: int) -> None:
         weights.append(
             torch.cat([weight.detach().flatten() for weight in model.parameters()] + [torch.tensor(logged).to(device)])
         )
-    assert apart(weights[1], weights[0]) < 1e-4
+    assert relative_difference(weights[1], weights[0]) < 1e-4
 
 
 # ------------------------------------------------------------------ batches of several shapes
@@ -211,8 +211,8 @@ def test_captured_steps_of_several_shapes_equal_plain_steps(
             assert len(run.graphs) == min(most, len(shapes(8 * accumulate)))
         found.append((gather_weights(model), torch.tensor(logged)))
     (weights, plain_logs), (captured_weights, captured_logs) = found
-    assert apart(captured_weights, weights) < 1e-4
-    assert apart(captured_logs, plain_logs) < 1e-4
+    assert relative_difference(captured_weights, weights) < 1e-4
+    assert relative_difference(captured_logs, plain_logs) < 1e-4
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_captured_encoder_steps_have_new_dropout_each_time() -> None:
             logged.append(float(run.gradients(batch, rows * length).plain))
             run.skip()
         found.append(logged)
-    plain_told, graph_told = found
-    assert plain_told[0] == plain_told[1] != plain_told[2]
-    assert graph_told == pytest.approx(plain_told, rel=1e-3)
-    assert graph_told[0] == graph_told[1] != graph_told[2]
+    plain_losses, graph_losses = found
+    assert plain_losses[0] == plain_losses[1] != plain_losses[2]
+    assert graph_losses == pytest.approx(plain_losses, rel=1e-3)
+    assert graph_losses[0] == graph_losses[1] != graph_losses[2]
