@@ -39,6 +39,11 @@ class PretrainingTaskConfig(Config):
     )
     short: float = Field(0.1, ge=0, le=1, description="fraction of the pairs that are shorter than the context")
     last_sep: bool = Field(True, description="whether a pair ends with [SEP], as published")
+    full_sentences: bool = Field(
+        False,
+        description="for models without segments: whether an example is as many full sentences as fit, across the ends "
+        "of documents, with a separator between documents; else it is from one document",
+    )
     objective: Literal["means", "sum"] = Field(
         "means",
         description="mean loss of the masked tokens plus mean loss of the pairs, as published; sum: the losses of "
@@ -82,6 +87,8 @@ class PretrainingRecipe(Recipe):
             raise FieldError(
                 "a model that does not tell two segments apart reads no pairs; write 0", "task", "unrelated"
             )
+        if self.model.segments > 1 and self.task.full_sentences:
+            raise FieldError("a model with segments reads pairs; write false", "task", "full_sentences")
         if isinstance(self.tokenizer, TRAINABLE):
             require_room(self.model.vocab, self.tokenizer.vocab)
         return self

@@ -23,7 +23,7 @@ from heedful.data.text.pretraining import (
     PretrainingBatches,
     encode_documents,
     padded_batch,
-    require_pairs,
+    prepare_examples,
 )
 from heedful.data.text.token_documents import TokenFiles, TokenizedDocuments
 from heedful.data.tokenizers.base import MaskTokenizer
@@ -61,7 +61,9 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         super().__init__(recipe)
         task = recipe.task
         pairs = recipe.model.segments > 1
-        self.rules = PairRules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep, pairs)
+        self.rules = PairRules(
+            task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep, pairs, task.full_sentences
+        )
 
     def read(self, split: Split) -> Prose | TokenizedDocuments:
         """The documents of a split, as text or as token files."""
@@ -90,7 +92,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
                 expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
             )
         arrays = (read.ids, read.sentences, read.documents)
-        return require_pairs(
+        return prepare_examples(
             EncodedDocuments(*arrays, MaskingVocab.of(vocabulary), context, self.rules, read.sha256, read.unknown)
         )
 
