@@ -31,6 +31,8 @@ MODELS = {
     "gpt": Model("causal", "GptConfig"),
     "bert": Model("encoder", "BertConfig"),
     "roberta": Model("encoder", "RobertaConfig"),
+    "albert": Model("encoder", "AlbertConfig"),
+    "distilbert": Model("encoder", "DistilBertConfig"),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),
     "multiple_choice": Model("multiple_choice", "MultipleChoiceConfig", "heads"),

@@ -1,4 +1,4 @@
-"""Pre-training of encoders: masked language modelling, and next-sentence prediction where the model has that head."""
+"""Pre-training of encoders: masked language modelling, and next sentences or their order where the model has a head."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
     def __init__(self, recipe: PretrainingRecipe) -> None:
         super().__init__(recipe)
         task = recipe.task
-        pairs = recipe.model.segments > 1
-        self.rules = PairRules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep, pairs)
+        pairs, swapped = recipe.model.segments > 1, recipe.model.pairs == "sentence_order"
+        self.rules = PairRules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep, pairs, swapped)
 
     def read(self, split: Split) -> Prose | TokenizedDocuments:
         """The documents of a split, as text or as token files."""
@@ -131,7 +131,9 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         """Accuracy of masked tokens and of pairs, and the perplexity of masked tokens."""
         encoded = held_out.encoded
         found = evaluate_pretraining(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
-        return held_out.result(found.scores(self.rules.hidden), self._samples(predictor, encoded, held_out.step))
+        return held_out.result(
+            found.scores(self.rules.hidden, self.recipe.model.pairs), self._samples(predictor, encoded, held_out.step)
+        )
 
     def _samples(self, encoder: TextEncoder, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
         """Beginnings of pairs with masks, the masked tokens, and the predicted ones."""
