@@ -44,7 +44,8 @@ def settings(name: str, **changes: Any) -> Any:
     """The settings of `transformers` for a small model, by the names of BERT."""
     given = {
         "vocab_size": TOKENIZER.vocab, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3,
-        "intermediate_size": 40, "max_position_embeddings": 32, "num_labels": 3 if "Classification" in name else 2, **changes,
+        "intermediate_size": 40, "max_position_embeddings": 32,
+        "num_labels": 3 if "Classification" in name else 2, **changes,
     }  # fmt: skip
     if name.startswith("Albert"):
         return transformers.AlbertConfig(**{"embedding_size": 10, "num_hidden_groups": 2, **given})
@@ -245,7 +246,7 @@ def test_commands_read_the_folders(kind: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not RXNMAPPER.is_dir(), reason="needs the package rxnmapper, see the Makefile")
 def test_trained_albert_fills_masks_as_transformers_does(tmp_path: Path) -> None:
     pieces = (RXNMAPPER / "vocab.txt").read_text().split("\n")
-    words = ["[CLS]", "C", "C", "(", "=", "O", ")", "O", ".", "O", "C", "C", ">>", "C", "C", "(", "=", "O", ")", "O", "C", "C", "[SEP]"]
+    words = ["[CLS]", *"CC(=O)O.OCC", ">>", *"CC(=O)OCC", "[SEP]"]
     ids = torch.tensor([[pieces.index(word) for word in words]])
     model = transformers.AlbertForMaskedLM.from_pretrained(RXNMAPPER).eval()
     command("convert", RXNMAPPER, tmp_path / "ours", "--to", "heedful")

@@ -22,8 +22,8 @@ class SharedLayers(nn.ModuleList):
         self.first = [groups.index(each) for each in groups]  # of each layer, the first one with the same weights
         owns = [first == layer for layer, first in enumerate(self.first)]
         super().__init__(blocks[each] if own else twin(blocks[each]) for each, own in zip(groups, owns, strict=True))
-        self.register_state_dict_post_hook(_leave_out_twins)
-        self.register_load_state_dict_pre_hook(_repeat_for_twins)
+        self.register_state_dict_post_hook(_leave_out_twins)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_repeat_for_twins)  # type: ignore[no-untyped-call]
 
     @property
     def twins(self) -> list[tuple[int, int]]:
