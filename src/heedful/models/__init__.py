@@ -33,6 +33,7 @@ MODELS = {
     "roberta": Model("encoder", "RobertaConfig"),
     "albert": Model("encoder", "AlbertConfig"),
     "distilbert": Model("encoder", "DistilBertConfig"),
+    "xlm_roberta": Model("encoder", "XlmRobertaConfig"),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),
     "multiple_choice": Model("multiple_choice", "MultipleChoiceConfig", "heads"),

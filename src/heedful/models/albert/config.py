@@ -55,7 +55,7 @@ class AlbertConfig(MaskedEncoderConfig):
     @property
     def usual_tokenizer(self) -> str:
         """What it was published with."""
-        return "wordpiece"
+        return "albert_unigram"
 
     def parameters(self, vocab: int) -> int:
         """The number of parameters: the matrix that widens the embeddings, and what BERT has too."""
