@@ -73,7 +73,7 @@ def heads(model: Any, batch: Given) -> list[Tensor]:
     """An encoder: the logits of every position, and in one more row the output for the whole text."""
     x = model(batch.ids, batch.segments, batch.layout).flatten(0, 1)
     words, first = batch.split(model.words(x[batch.tokens])), x[batch.begins]
-    whole = model.follows(first) if model.config.next_sentence else model.pool(first) if model.config.pooler else first
+    whole = model.follows(first) if model.config.pairs else model.pool(first) if model.config.pooler else first
     return [torch.cat([one, F.pad(two[None], (0, VOCAB - len(two)))]) for one, two in zip(words, whole, strict=True)]
 
 

@@ -261,6 +261,8 @@ def tiny(kind: str) -> None:
         model(tokens)
         model.words(x[0, :4])
         model.lens(x)
+        if config.pairs:
+            model.follows(x[:, 0])
         pooling: Any = build(config.under_head(pools=True))
         pooling.pool(x[:, 0])
     elif config.role == "seq2seq":

@@ -31,6 +31,8 @@ MODELS = {
     "gpt": Model("causal", "GptConfig"),
     "bert": Model("encoder", "BertConfig"),
     "roberta": Model("encoder", "RobertaConfig"),
+    "albert": Model("encoder", "AlbertConfig"),
+    "distilbert": Model("encoder", "DistilBertConfig"),
     "xlm_roberta": Model("encoder", "XlmRobertaConfig"),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),

@@ -31,6 +31,10 @@ Role = Literal[
 ]
 
 
+# Whether a second text follows the first, or is another's; or whether two texts that follow each other are in order.
+PairObjective = Literal["next_sentence", "sentence_order"]
+
+
 class ModelConfig(Config):
     """What the settings of every model have: `kind` first, and all sizes, so that a model is built of them alone."""
 
@@ -87,6 +91,11 @@ class EncoderConfig(ModelConfig):
         pooler: bool
         masked_words: bool
         next_sentence: bool
+
+    @property
+    def pairs(self) -> PairObjective | None:
+        """What its head for pairs of texts predicts, if it has one."""
+        return "next_sentence" if self.next_sentence else None
 
     @abstractmethod
     def under_head(self, pools: bool) -> Self:

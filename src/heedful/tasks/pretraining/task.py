@@ -1,4 +1,4 @@
-"""Pre-training of encoders: masked language modelling, and next-sentence prediction where the model has that head."""
+"""Pre-training of encoders: masked language modelling, and next sentences or their order where the model has a head."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ from heedful.errors import UserError
 from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.models.roles import EncoderConfig
 from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Task
+from heedful.tasks.pretraining.distillation import (
+    distillation_loss,
+    initialize_student,
+    teacher_model,
+    teacher_tokenizer,
+)
 from heedful.tasks.pretraining.loss import OBJECTIVES, evaluate_pretraining, predict_masked
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
@@ -60,9 +66,9 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
     def __init__(self, recipe: PretrainingRecipe) -> None:
         super().__init__(recipe)
         task = recipe.task
-        pairs = recipe.model.segments > 1
+        pairs, swapped = recipe.model.segments > 1, recipe.model.pairs == "sentence_order"
         self.rules = PairRules(
-            task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep, pairs, task.full_sentences
+            task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep, pairs, task.full_sentences, swapped
         )
 
     def read(self, split: Split) -> Prose | TokenizedDocuments:
@@ -73,11 +79,18 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
     collect = staticmethod(documents)
 
     def learn(self, read: Prose | TokenizedDocuments) -> MaskTokenizer:
-        """The tokenizer of the text."""
+        """The tokenizer of the text, or that of the teacher."""
+        if self.recipe.task.teacher is not None:
+            return teacher_tokenizer(self.recipe.task.teacher)
         if isinstance(read, TokenizedDocuments):
             return read.tokenizer
         assert self.recipe.tokenizer is not None, "only token files bring their own"
         return encoder_tokenizer(self.recipe.tokenizer, read.texts)
+
+    def begin(self, model: Any, vocabulary: MaskTokenizer) -> list[str]:
+        """Start a student with the weights of its teacher."""
+        teacher = self.recipe.task.teacher
+        return [] if teacher is None else initialize_student(model, teacher)
 
     def encode(self, read: Prose | TokenizedDocuments, vocabulary: MaskTokenizer) -> EncodedDocuments:
         """The documents as ids, of which pairs as long as the model's context are made."""
@@ -107,9 +120,14 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         return PretrainingBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The loss of masked words and of pairs."""
-        read = torch.compile(model, dynamic=not packed) if self.recipe.train.compile else model
-        return partial(OBJECTIVES[self.recipe.task.objective], model, read=read)
+        """The loss of masked words and of pairs, and with a teacher, of what it predicts."""
+        task, compiled = self.recipe.task, self.recipe.train.compile
+        read = torch.compile(model, dynamic=not packed) if compiled else model
+        objective = OBJECTIVES[task.objective]
+        if task.teacher is None:
+            return partial(objective, model, read=read)
+        teacher = teacher_model(self.recipe, next(model.parameters()).device)
+        return partial(distillation_loss, objective, task.teacher, teacher, model, read=read)
 
     @staticmethod
     def predictor(
@@ -133,7 +151,9 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         """Accuracy of masked tokens and of pairs, and the perplexity of masked tokens."""
         encoded = held_out.encoded
         found = evaluate_pretraining(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
-        return held_out.result(found.scores(self.rules.hidden), self._samples(predictor, encoded, held_out.step))
+        return held_out.result(
+            found.scores(self.rules.hidden, self.recipe.model.pairs), self._samples(predictor, encoded, held_out.step)
+        )
 
     def _samples(self, encoder: TextEncoder, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
         """Beginnings of pairs with masks, the masked tokens, and the predicted ones."""
