@@ -20,6 +20,7 @@ from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.masks import causal
 from heedful.blocks.noise import gaussian
 from heedful.blocks.recurrent import BidirectionalLayer, unroll
+from heedful.blocks.relative import distance_sinusoids, distances, relative_bias
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve
 from heedful.blocks.taps import watch
@@ -94,6 +95,11 @@ def models() -> None:
             model(target[:, :1], make_room(state, 1))
         layout = PackedPairs.of(torch.tensor([4, 2]), torch.tensor([1, 3]), S, T, longest=4)
         model(target[:1], model.start(source[:1], layout))
+
+
+def relative() -> None:
+    table = distance_sinusoids(distances(T, S, S - T), D).float()
+    relative_bias(torch.randn(B, H, T, K), table.unflatten(1, (H, K)).transpose(0, 1))
 
 
 def ahead_alone() -> None:
@@ -307,6 +313,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "gpt": [ahead_alone],
     "state": [models, ahead_alone],
     "layouts": [models, reading, ahead_alone, sliding],
+    "relative": [relative],
     "mix": [recurrent],
     "elmo": [recurrent],
     "gates": [structures],
@@ -347,6 +354,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "conv_classifier": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},
     "tagger": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
     "answerer": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
+    "relative": {"B": (B,), "H": (H,), "T": (T,), "P": (S + T - 1,), "D": (D,)},
     "rules": {"R": (3, 6), "V": (11,), "L": (7,)},
 }
 
