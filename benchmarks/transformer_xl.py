@@ -9,8 +9,8 @@ every document is held out. The result is JSON.
 memory, a segment at a time; with a sliding window, as models without a memory must: all 3,800 are read again for each
 byte. Both in bf16, the window by our GPT of the same number of parameters with its fused kernel, as many windows at a
 time as are fastest. `learn`: Transformer-XL and GPT with equal parameters, tokens and steps; bits a byte on the
-held-out text, and the loss by the number of bytes that are given: the effective context is the largest that gains more than
-0.1 % over half of it.
+held-out text, and the loss by the number of bytes that are given: the effective context is the largest that gains
+more than 0.1 % over half of it.
 """
 
 from __future__ import annotations
