@@ -41,6 +41,7 @@ class TransformerXLConfig(ModelConfig):
     embed: int | None = Field(None, ge=1, le=65_536, description="width of the embeddings; null: that of the model")
     cutoffs: tuple[int, ...] = Field(
         (),
+        strict=False,  # a list where the recipe has read it before
         max_length=20,
         description="adaptive softmax: the ids at which clusters of rarer tokens begin; ids must be sorted by "
         "frequency; empty: an ordinary softmax",
@@ -139,11 +140,10 @@ SIZES = {
     "transformer-xl-text8": BASE_BYTES.model_copy(update={"vocab": 27}),
     "transformer-xl-text8-large": LARGE_BYTES.model_copy(update={"vocab": 27}),
     "transformer-xl-lm1b": TransformerXLConfig(
-        vocab=793_471, width=1024, heads=8, layers=18, hidden=4096, context=32, memory=32, cutoffs=LM1B, divisor=4,
-        dropout=0.0, share_biases=True,
+        vocab=793_471, width=1024, heads=8, layers=18, hidden=4096, context=256, memory=256, cutoffs=LM1B, divisor=4,
     ),
     "transformer-xl-lm1b-large": TransformerXLConfig(
         vocab=793_471, width=1280, heads=16, layers=24, hidden=8192, context=32, memory=32, cutoffs=LM1B, divisor=4,
-        dropout=0.05, attention_dropout=0.05, share_biases=True,
+        dropout=0.05, attention_dropout=0.05,
     ),
 }  # fmt: skip
