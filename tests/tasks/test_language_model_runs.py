@@ -179,13 +179,19 @@ def carried_recipe(folder: Path, *changes: str) -> Any:
     return load_recipe("language-model", [*overrides, *changes])
 
 
+XL = "model={kind: transformer_xl, width: 8, heads: 2, layers: 2, hidden: 12, context: 6, memory: 8}"
+CLUSTERS = XL.replace("memory: 8", "memory: 8, cutoffs: [5, 9], divisor: 2, dropout: 0.1")
+STATES = {"recurrent": (), "memory": (XL,), "clusters": (CLUSTERS,)}
+
+
 def checkpoints(folder: Path) -> dict[str, bytes]:
     """The bytes of the tensors of all checkpoints."""
     return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in folder.glob("checkpoints/*/*.safetensors")}
 
 
-def test_run_with_a_carry_resumes_exactly_after_a_kill(tmp_path: Path) -> None:
-    recipe = carried_recipe(tmp_path)
+@pytest.mark.parametrize("kind", STATES)
+def test_run_with_a_carry_resumes_exactly_after_a_kill(tmp_path: Path, kind: str) -> None:
+    recipe = carried_recipe(tmp_path, *STATES[kind])
     whole = [event.loss for event in train(recipe, tmp_path / "whole") if isinstance(event, Step)]
     child = os.fork()
     if not child:

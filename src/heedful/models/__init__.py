@@ -29,6 +29,7 @@ MODELS = {
     "rnn_lm": Model("causal", "RnnLMConfig"),
     "elmo": Model("bidirectional", "ElmoConfig"),
     "gpt": Model("causal", "GptConfig"),
+    "transformer_xl": Model("causal", "TransformerXLConfig"),
     "bert": Model("encoder", "BertConfig"),
     "roberta": Model("encoder", "RobertaConfig"),
     "albert": Model("encoder", "AlbertConfig"),

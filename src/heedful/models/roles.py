@@ -40,6 +40,7 @@ class ModelConfig(Config):
 
     implementation: ClassVar[str] = "model.Model"  # the file beside the settings, and the class in it
     fixed_context: ClassVar[bool] = False  # whether it sees at most `context` tokens, unlike a recurrent model
+    attends: ClassVar[bool] = False  # whether a token attends to others, and so can be kept to its own document
 
     kind: str
 
