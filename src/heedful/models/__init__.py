@@ -31,6 +31,7 @@ MODELS = {
     "gpt": Model("causal", "GptConfig"),
     "bert": Model("encoder", "BertConfig"),
     "roberta": Model("encoder", "RobertaConfig"),
+    "xlnet": Model("encoder", "XLNetConfig"),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),
     "multiple_choice": Model("multiple_choice", "MultipleChoiceConfig", "heads"),
