@@ -88,6 +88,11 @@ class EncoderConfig(ModelConfig):
         masked_words: bool
         next_sentence: bool
 
+    @property
+    def two_streams(self) -> bool:
+        """Whether it has a stream of queries besides that of tokens, for permutation language modelling."""
+        return False
+
     @abstractmethod
     def under_head(self, pools: bool) -> Self:
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
@@ -106,8 +111,8 @@ class Encoder(Protocol):
     def summarize(self, x: Tensor, layout: Any) -> Tensor:
         """A vector for each text (N, D), from those of its tokens (B, T, D), as a head reads it."""
 
-    def masked_vectors(self, tokens: Tensor, segments: Tensor | None, layout: Any, masked: Tensor) -> Tensor:
-        """The vectors (B, T, D) that tokens are predicted from; at `masked` (B, T), without those tokens."""
+    def masked_vectors(self, tokens: Tensor, segments: Tensor | None, layout: Any, places: Tensor) -> Tensor:
+        """The vectors (B, T, D) that tokens are predicted from; at flat positions `places`, from the others."""
 
     def words(self, x: Tensor) -> Tensor:
         """The logits (M, V) of masked tokens, from the vectors (M, D) at their positions."""

@@ -84,9 +84,9 @@ class MaskedEncoder(nn.Module):
         return self.pool(layout.first(x))  # (N, D)
 
     def masked_vectors(
-        self, tokens: Tensor, segments: Tensor | None, layout: Layout | PackedTexts | None, masked: Tensor
+        self, tokens: Tensor, segments: Tensor | None, layout: Layout | PackedTexts | None, places: Tensor
     ) -> Tensor:
-        """The vectors (B, T, D) that tokens are predicted from; in place of those `masked` (B, T) stands a mask."""
+        """The vectors (B, T, D) that tokens are predicted from; masks stand at the flat positions `places`."""
         return self(tokens, segments, layout)  # (B, T, D)
 
     def words(self, x: Tensor) -> Tensor:

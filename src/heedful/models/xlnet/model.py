@@ -14,7 +14,7 @@ K width of one head, V vocabulary, N sequences.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 
@@ -246,11 +246,19 @@ class XLNet(nn.Module):
         outputs = self.read(x, keys, () if memory is None else memory.layers, places)
         return [x[:, : tokens.shape[1]] for x in outputs], outputs[-1][:, tokens.shape[1] :]
 
-    def masked_vectors(self, tokens: Tensor, segments: Tensor | None, layout: Layout | None, masked: Tensor) -> Tensor:
-        """The vectors (B, T, D) that tokens are predicted from; where they are masked (B, T), from all that are not."""
-        every = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)  # (B, T)
-        content, query = self.two_streams(tokens, masked.long(), every, segments, layout)
-        return torch.where(masked[:, :, None], query, content[-1])  # (B, T, D)
+    def masked_vectors(self, tokens: Tensor, segments: Tensor | None, layout: Layout | None, places: Tensor) -> Tensor:
+        """The vectors (B, T, D) that tokens are predicted from; at flat positions `places`, from all others alone.
+
+        Since no token attends to those, the query stream takes their place in the content stream.
+        """
+        layout = layout or Unpadded(tokens)
+        check_length(layout.max_length(self.config.context), self.config.context)
+        masked = torch.zeros_like(tokens, dtype=torch.bool).flatten().index_fill(0, places, True)  # (B * T,)
+        masked = masked.view_as(tokens)  # (B, T)
+        x = torch.where(masked[:, :, None], self.dropout(self.query), self.embed(tokens))  # (B, T, D)
+        keys = Keys.of(tokens, segments, layout, self.left)
+        keys = replace(keys, real=~masked if keys.real is None else keys.real & ~masked)
+        return self.read(x, keys, ())[-1]  # (B, T, D)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The input of the first block (B, T, D)."""

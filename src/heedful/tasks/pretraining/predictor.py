@@ -318,7 +318,13 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
 
     def _logs(self, rows: Sequence[Sequence[int]], gaps: Sequence[int]) -> Tensor:
         """The log-probability of every word (N, G, V) at some places of texts that are equally long."""
-        return self._words(self.model(torch.tensor(rows, device=self.device))[:, list(gaps)])
+        return self._words(self._vectors(torch.tensor(rows, device=self.device), None)[:, list(gaps)])
+
+    def _vectors(self, ids: Tensor, segments: Tensor | None) -> Tensor:
+        """The last layer (N, T, D) of texts, in which masks are to be filled."""
+        masks = (ids == self.tokenizer.mask).flatten().nonzero()[:, 0]
+        found: Tensor = self._net.masked_vectors(ids, segments, None, masks)
+        return found
 
     @torch.inference_mode()
     def hidden(self, row: Sequence[int], segments: Sequence[int], gaps: Sequence[int]) -> Tensor:
@@ -327,9 +333,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
 
     def _pair(self, row: Sequence[int], segments: Sequence[int]) -> Tensor:
         """The last layer (1, T, D) of a text or of a pair, special tokens included."""
-        ids, sides = (torch.tensor([each], device=self.device) for each in (row, segments))
-        found: Tensor = self.model(ids, sides)
-        return found
+        return self._vectors(*(torch.tensor([each], device=self.device) for each in (row, segments)))
 
     def _words(self, x: Tensor) -> Tensor:
         """The log-probability of every word (N, G, V) from the last layer (N, G, D) there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -26,6 +26,32 @@ if TYPE_CHECKING:
     AnyEncoder = EncoderConfig
 else:
     AnyEncoder = any_of("encoder", usual=USUAL)
+
+
+def require_tokenizer(recipe: Any) -> None:
+    """Refuse text without a tokenizer, token files with one, and a model without room for its tokens."""
+    if isinstance(recipe.data, TokenFiles) and recipe.tokenizer is not None:
+        raise FieldError("token files bring their tokenizer with them; leave this out", "tokenizer")
+    if not isinstance(recipe.data, TokenFiles) and recipe.tokenizer is None:
+        raise FieldError("text needs a tokenizer; write {kind: wordpiece, vocab: ...}", "tokenizer")
+    if isinstance(recipe.tokenizer, TRAINABLE):
+        require_room(recipe.model.vocab, recipe.tokenizer.vocab)
+
+
+def model_size(recipe: Any) -> int:
+    """How many numbers are trained, as far as it can be known before the data are read."""
+    model, tokens = recipe.model, recipe.data if isinstance(recipe.data, TokenFiles) else recipe.tokenizer
+    size: int = model.parameters(model.vocab if model.vocab is not None else tokens.vocab if tokens else 0)
+    return size
+
+
+def require_words(model: EncoderConfig) -> EncoderConfig:
+    """Refuse a model that cannot predict tokens, or cannot read a pair of texts."""
+    if not model.masked_words:
+        raise FieldError("pre-training needs the head for masked words; write true", "masked_words")
+    if model.context < SHORTEST:
+        raise FieldError(f"a pair of texts needs {SHORTEST} tokens at least", "context")
+    return model
 
 
 class PretrainingTaskConfig(Config):
@@ -61,11 +87,7 @@ class PretrainingRecipe(Recipe):
     @field_validator("model")
     @classmethod
     def _learns_something(cls, model: EncoderConfig) -> EncoderConfig:
-        if not model.masked_words:
-            raise FieldError("pre-training needs the head for masked words; write true", "masked_words")
-        if model.context < SHORTEST:
-            raise FieldError(f"a pair of texts needs {SHORTEST} tokens at least", "context")
-        return model
+        return require_words(model)
 
     @field_validator("train")
     @classmethod
@@ -74,22 +96,14 @@ class PretrainingRecipe(Recipe):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
-        if isinstance(self.data, TokenFiles) and self.tokenizer is not None:
-            raise FieldError("token files bring their tokenizer with them; leave this out", "tokenizer")
-        if not isinstance(self.data, TokenFiles) and self.tokenizer is None:
-            raise FieldError("text needs a tokenizer; write {kind: wordpiece, vocab: ...}", "tokenizer")
+        require_tokenizer(self)
         if self.model.segments < 2 and self.task.unrelated > 0:
             raise FieldError(
                 "a model that does not tell two segments apart reads no pairs; write 0", "task", "unrelated"
             )
-        if isinstance(self.tokenizer, TRAINABLE):
-            require_room(self.model.vocab, self.tokenizer.vocab)
         return self
 
     @property
     def size(self) -> int:
         """How many numbers are trained, as far as it can be known before the data are read."""
-        if self.model.vocab is not None:
-            return self.model.parameters(self.model.vocab)
-        known = self.data.vocab if isinstance(self.data, TokenFiles) else self.tokenizer.vocab if self.tokenizer else 0
-        return self.model.parameters(known)
+        return model_size(self)
