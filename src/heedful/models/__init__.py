@@ -31,6 +31,7 @@ MODELS = {
     "gpt": Model("causal", "GptConfig"),
     "bert": Model("encoder", "BertConfig"),
     "roberta": Model("encoder", "RobertaConfig"),
+    "xlm_roberta": Model("encoder", "XlmRobertaConfig"),
     "xlnet": Model("encoder", "XLNetConfig"),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),
