@@ -57,7 +57,7 @@ class XLNetConfig(EncoderConfig):
     @property
     def usual_tokenizer(self) -> str:
         """What it was published with."""
-        return "wordpiece"
+        return "xlnet_unigram"
 
     @property
     def two_streams(self) -> bool:

@@ -276,7 +276,7 @@ class XLNet(nn.Module):
 
     def start(self, rows: int, size: int, device: torch.device) -> Memory:
         """A memory of this many tokens, in which there is no text yet."""
-        zeros = torch.zeros(rows, size, self.config.width, device=device)  # (B, M, D)
+        zeros = torch.zeros(rows, size, self.config.width, dtype=self.query.dtype, device=device)  # (B, M, D)
         return Memory((zeros,) * self.config.layers, torch.zeros(rows, size, dtype=torch.bool, device=device))
 
     def pool(self, last: Tensor) -> Tensor:
