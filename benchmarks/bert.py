@@ -185,7 +185,7 @@ def train_ours(kind: str, size: str, length: int) -> dict[str, Any]:
         first = in_peace(model, lambda batch: pretraining_loss(model, batch).total, data[0].to(device)) / tokens
     config = TrainConfig(budget=Budget(steps=1), compile=True, batching="packed")
     optimizer = make_optimizer(config.optimizer, model, device)
-    loss_of = partial(pretraining_loss, model, read=torch.compile(model, dynamic=False))
+    loss_of = partial(pretraining_loss, model, read=torch.compile(model.masked_vectors, dynamic=False))
     step = GraphedStep(
         PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, device, torch.bfloat16), data[0], True
     )

@@ -35,6 +35,7 @@ MODELS = {
     "albert": Model("encoder", "AlbertConfig"),
     "distilbert": Model("encoder", "DistilBertConfig"),
     "xlm_roberta": Model("encoder", "XlmRobertaConfig"),
+    "xlnet": Model("encoder", "XLNetConfig"),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),
     "multiple_choice": Model("multiple_choice", "MultipleChoiceConfig", "heads"),

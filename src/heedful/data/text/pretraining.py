@@ -309,7 +309,7 @@ def _batch(
         ids=torch.from_numpy(ids),
         segments=torch.from_numpy(segments),
         lengths=torch.from_numpy(lengths),
-        places=torch.from_numpy(np.pad(places, more)),
+        places=torch.from_numpy(np.pad(places, more, mode="edge") if len(places) else np.zeros(more[1], np.int64)),
         targets=torch.from_numpy(np.pad(targets, more, constant_values=IGNORE_INDEX)),
         follows=torch.from_numpy(follows),
         whole=torch.from_numpy(np.array([built.lengths.sum(), built.hidden.sum(), len(built.lengths)])),
