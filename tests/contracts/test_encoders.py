@@ -295,7 +295,7 @@ def test_eight_examples_are_memorized(case: Case) -> None:
     model, some = case.plain.build(), rows(*range(2, 10))
     optimizer, batch = torch.optim.Adam(model.parameters(), lr=1e-2), given(some)
     loss = torch.tensor(9.0)
-    for _ in range(400):
+    for _ in range(1000):
         loss = torch.stack([case.loss(one, number) for number, one in enumerate(case.says(model, batch))]).mean()
         optimizer.zero_grad()
         loss.backward()
