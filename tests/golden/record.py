@@ -318,6 +318,12 @@ model: {kind: albert, embedding: 6, width: 8, heads: 2, layers: 2, hidden: 16, c
         """
 tokenizer: {kind: wordpiece, vocab: 60, lowercase: true}
 model: {kind: distilbert, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+    "permutation_lm-xlnet": (
+        "task: {kind: permutation_lm, one_in: 3, longest_span: 2, memory: 16}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: xlnet_unigram, vocab: 60}
+model: {kind: xlnet, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
 """
         + TRAIN
         + "  batch_tokens: 128\n",
