@@ -194,7 +194,7 @@ def structures() -> None:
 
 
 def marking() -> None:
-    """Tagger and answerer: sequences of 7 and 4 tokens, of which some begin a word or are in a passage."""
+    """Tagger and answerer: sequences of 7 and 4 tokens, some of which start a word or are in a passage."""
     encoder = {"vocab": V, "width": D, "heads": H, "layers": 4, "hidden": F, "context": 40}
     tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
     layout = Padded(torch.arange(S) < torch.tensor([[S], [4]]))
@@ -221,7 +221,7 @@ def sliding() -> None:
 
 
 def reading() -> None:
-    """BERT with its heads, segments told and not, and its blocks in eight bits."""
+    """BERT with its heads, with and without segments, and its blocks in int8."""
     model = Bert(BertConfig(vocab=V, width=D, heads=H, layers=1, hidden=F, context=40)).eval()
     tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
     padded, packed = Padded(torch.arange(S) < torch.tensor([[S], [4]])), PackedTexts.of(torch.tensor([4, 2]), S, 4)
@@ -274,7 +274,7 @@ def searches() -> None:
 
 
 def tiny(kind: str) -> None:
-    """A model in its tiny size, as its role is used; what more there is to a model is reached by a function above."""
+    """A model in its tiny size, used by its role; the functions above cover what is special to a model."""
     config = config_class(kind).tiny()
     model: Any = build(config).eval()
     tokens, real = torch.randint(0, V, (B, S)), torch.arange(S) < torch.tensor([[S], [4]])
@@ -283,6 +283,8 @@ def tiny(kind: str) -> None:
         model(tokens)
         model.words(x[0, :4])
         model.lens(x)
+        if config.pairs:
+            model.follows(x[:, 0])
         pooling: Any = build(config.under_head(pools=True))
         pooling.pool(x[:, 0])
     elif config.role == "seq2seq":
@@ -389,12 +391,12 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 def name(path: Path) -> str:
-    """What a file is of: a model's is named by its folder."""
+    """The name of a file; a model's is named by its folder."""
     return path.parent.name if path.stem == "model" else path.stem
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_comments_are_true_and_reached(path: Path) -> None:
+def test_shape_comments_are_true_and_reached(path: Path) -> None:
     def run() -> None:
         for part in RUNS.get(name(path), [partial(tiny, name(path))] if name(path) in MODELS else [models]):
             part()

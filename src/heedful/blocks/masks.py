@@ -115,9 +115,10 @@ def real(keys: Tensor) -> Mask:
     return Mask(lambda b, h, q, k: keys[b, k])
 
 
-def same(segments: Tensor) -> Mask:
-    """Keys of the query's own segment; segments (B, S)."""
-    return Mask(lambda b, h, q, k: segments[b, q] == segments[b, k])
+def same(segments: Tensor, queries: Tensor | None = None) -> Mask:
+    """Keys of the query's own segment; segments (B, S), and those of the queries (B, T) where they are not the same."""
+    of_queries = segments if queries is None else queries
+    return Mask(lambda b, h, q, k: segments[b, k] == of_queries[b, q])
 
 
 def prefix(lengths: Tensor) -> Mask:
@@ -125,9 +126,13 @@ def prefix(lengths: Tensor) -> Mask:
     return Mask(lambda b, h, q, k: k < lengths[b])
 
 
-def order(ranks: Tensor) -> Mask:
-    """A query attends to the keys that come before it in a given order; ranks (B, S) is each position's rank."""
-    return Mask(lambda b, h, q, k: ranks[b, k] < ranks[b, q])
+def order(ranks: Tensor, queries: Tensor | None = None) -> Mask:
+    """A query attends to the keys that come before it in a given order; ranks (B, S) is each position's rank.
+
+    Where the queries are at other positions than the keys, `queries` (B, T) are their ranks.
+    """
+    of_queries = ranks if queries is None else queries
+    return Mask(lambda b, h, q, k: ranks[b, k] < of_queries[b, q])
 
 
 def alibi(heads: int, offset: int | Tensor = 0, at: Tensor | None = None) -> Bias:

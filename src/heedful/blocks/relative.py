@@ -49,3 +49,29 @@ def relative_bias(q: Tensor, r: Tensor) -> Bias:
     batch, head, row, _ = terms.stride()
     view = terms.as_strided((*terms.shape[:3], count - queries + 1), (batch, head, row - 1, 1), queries - 1)
     return Bias(lambda b, h, q, k: terms[b, h, q, queries - 1 - q + k], lambda b, h, q, k: view)
+
+
+def gathered_bias(q: Tensor, r: Tensor, index: Tensor) -> Bias:
+    """The same for queries at any positions: index (B, 1, T, S) is the distance key of each pair."""
+    terms = (q / math.sqrt(q.shape[-1])) @ r.mT  # (B, H, T, P)
+
+    def whole(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return terms.gather(-1, index.expand(*terms.shape[:3], -1))  # (B, H, T, S)
+
+    return Bias(lambda b, h, q, k: terms[b, h, q, index[b, 0, q, k]], whole)
+
+
+def segment_bias(distance: Bias, q: Tensor, segments: Tensor, same: Tensor) -> Bias:
+    """The distance term, plus q_i . (e_same - e_other) / sqrt(K) where a key is in the query's own segment.
+
+    Queries (B, H, T, K), to which s is added; segments (2, H, K) are e_same and e_other; same (B, 1, T, S). Published
+    is q_i . e_same or q_i . e_other: the same weights, since what all scores of a query share does not change them.
+    """
+    same_less_other = (segments[0] - segments[1])[:, :, None]  # (H, K, 1)
+    term = (q / math.sqrt(q.shape[-1])) @ same_less_other.to(q.dtype)  # (B, H, T, 1)
+
+    def whole(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        found = distance.dense(b, h, q, k)  # (B, H, T, S)
+        return torch.addcmul(found, same.to(found.dtype), term.to(found.dtype))  # (B, H, T, S)
+
+    return Bias(lambda b, h, q, k: distance(b, h, q, k) + torch.where(same[b, 0, q, k], term[b, h, q, 0], 0.0), whole)
