@@ -60,6 +60,11 @@ class ModelConfig(Config):
         return False
 
     @property
+    def segment(self) -> int | None:
+        """How many tokens of a long text it reads at a time; None: any number."""
+        return None
+
+    @property
     def hard(self) -> bool:
         """Whether it has hard attention, which is trained by sampling."""
         return False

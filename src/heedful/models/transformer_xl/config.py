@@ -88,6 +88,11 @@ class TransformerXLConfig(ModelConfig):
         return self
 
     @property
+    def segment(self) -> int:
+        """How many tokens of a long text it reads at a time; with `same_length`, this only concerns speed."""
+        return max(self.context, self.memory) if self.same_length else self.context
+
+    @property
     def inner(self) -> int:
         """The width of all heads together."""
         return self.heads * (self.head_width or self.width // self.heads)

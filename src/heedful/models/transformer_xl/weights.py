@@ -79,6 +79,10 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
         switches[key] = settings.get(key, usual)
         if not isinstance(switches[key], bool):
             raise wrong(where, key, switches[key], "true or false")
+    if found["embed"] == found["width"]:
+        del found["embed"]
+    if found["heads"] * found["head_width"] == found["width"]:
+        del found["head_width"]
     found |= {"same_length": switches["same_length"], "share_biases": not switches["untie_r"]}
     found["norm"] = "pre" if switches["pre_lnorm"] else "post"
     clamp = settings.get("clamp_len", -1)

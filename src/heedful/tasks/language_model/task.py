@@ -207,9 +207,7 @@ class LanguageModelTask(
             model: Any = predictor.model
             return sliding_loss(model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
         if isinstance(predictor, TextGenerator):
-            return text_loss(
-                predictor.model, encoded, predictor.device, encoded.context if self.recipe.model.attends else STRIDE
-            )
+            return text_loss(predictor.model, encoded, predictor.device, self.recipe.model.segment or STRIDE)
         return self.quick_loss(predictor, encoded)
 
     @property
