@@ -122,6 +122,7 @@ def assert_equal_outputs(model: Any, found: Pretrained, side: str) -> None:
             assert near(ours[name][real] if each else ours[name], value[real] if each else value), name
 
 
+@pytest.mark.claim("G7")
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", [*HEADS, *(f"XLM{kind}" for kind in HEADS)])
 def test_each_head_equals_transformers_and_round_trips(kind: str, side: str, tmp_path: Path) -> None:
@@ -144,6 +145,7 @@ def test_each_head_equals_transformers_and_round_trips(kind: str, side: str, tmp
 
 
 @families
+@pytest.mark.claim("G7")
 @pytest.mark.parametrize("seed", range(20))
 def test_logits_of_random_configurations_equal_transformers(family: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
@@ -167,6 +169,7 @@ def test_logits_of_random_configurations_equal_transformers(family: str, seed: i
     assert all(torch.equal(before[name], value) for name, value in after.items())
 
 
+@pytest.mark.claim("G7")
 def test_published_sizes() -> None:
     encoder, sizes = {"pooler": True, "masked_words": False}, SIZES | XLM_SIZES
     counts = {name: config.model_copy(update=encoder).parameters(config.vocab or 0) for name, config in sizes.items()}

@@ -62,7 +62,7 @@ def initialize_student(student: nn.Module, config: Teacher) -> list[str]:
 def copy_layers(student: Any, teacher: Pretrained, folder: str) -> list[str]:
     """Start the student with the teacher's weights, of its L layers with every L / l-th; returns notes.
 
-    Parts that the teacher lacks stay random, and a shorter context takes its first positions.
+    Parts that the teacher does not have stay random, and a shorter context takes its first positions.
     """
     config = student.config
     every = teacher.config.layers / config.layers
