@@ -20,7 +20,7 @@ demo: $(INSTALLED) page
 test: $(INSTALLED) page
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy src tests/typed/snippets.py
+	$(BIN)/mypy src tests benchmarks
 	$(TESTING) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 # The same with the slow ones: longer matrices, more seeds, trainings of minutes.

@@ -4,7 +4,7 @@
     python benchmarks/bert.py --kinds roberta distilbert albert      # their base sizes
 
 Sequences of 128 tokens, 256 at a time, and of 512, 64 at a time; bf16, dropout as published (0.1 everywhere, attention
-weights too; ALBERT has none), 15 % of the words hidden, all losses, fused AdamW. No sequence is padded. `transformers`
+weights too; ALBERT has none), 15 % of the words masked, all losses, fused AdamW. No sequence is padded. `transformers`
 runs compiled, and as an informed user writes it: with logits at masked tokens only, and an even vocabulary. Heedful
 takes the steps of `heedful train`: packed batches, gradients clipped, loss and norm looked at after every step. All
 start from the same weights, and must have the same loss before the first step. Each contender has a process of its
@@ -185,7 +185,7 @@ def train_ours(kind: str, size: str, length: int) -> dict[str, Any]:
         first = in_peace(model, lambda batch: pretraining_loss(model, batch).total, data[0].to(device)) / tokens
     config = TrainConfig(budget=Budget(steps=1), compile=True, batching="packed")
     optimizer = make_optimizer(config.optimizer, model, device)
-    loss_of = partial(pretraining_loss, model, read=torch.compile(model, dynamic=False))
+    loss_of = partial(pretraining_loss, model, read=torch.compile(model.masked_vectors, dynamic=False))
     step = GraphedStep(
         PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, device, torch.bfloat16), data[0], True
     )

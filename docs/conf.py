@@ -39,7 +39,7 @@ SIDEBAR = {
         reference/data-labelled reference/data-images reference/tokenizers reference/models reference/heads
         reference/training reference/decoding reference/commands""",
     "Models": """models/transformer models/seq2seq models/bert models/roberta models/albert models/distilbert
-        models/gpt models/conv_classifier models/autoencoder""",
+        models/xlnet models/gpt models/transformer_xl models/conv_classifier models/autoencoder""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon
         lectures/pictures lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders

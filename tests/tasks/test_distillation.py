@@ -101,7 +101,7 @@ def test_the_loss_is_the_weighted_sum_of_three_means(tokens: Any) -> None:
     teacher, student = bert(), distilbert()
     config = Teacher(folder="x", temperature=3.0, soft=5.0, masked=2.0, cosine=1.5, tokens=tokens)
     batch = PretrainingBatches(ENCODED, 0, 96).at(0)
-    loss = distillation_loss(pretraining_loss, config, teacher, student, batch, student)
+    loss = distillation_loss(pretraining_loss, config, teacher, student, batch, student.masked_vectors)
     layout, real = Padded(batch.sequences.real), batch.sequences.real
     x, y = student(batch.ids, None, layout), teacher(batch.ids, None, layout)
     places = batch.places[batch.targets >= 0]
@@ -124,12 +124,12 @@ def test_the_losses_of_the_parts_of_a_batch_add_up_to_its_own(packed: bool, toke
     teacher, student = bert(), distilbert()
     batches = PretrainingBatches(ENCODED, 0, 96, packed=packed)
     loss_of = partial(distillation_loss, pretraining_loss, Teacher(folder="x", tokens=tokens), teacher, student)
-    whole = loss_of(batches.at(1), read=student)
-    pieces = [loss_of(batches.at(1, part, 3), read=student) for part in range(3)]
+    whole = loss_of(batches.at(1), read=student.masked_vectors)
+    pieces = [loss_of(batches.at(1, part, 3), read=student.masked_vectors) for part in range(3)]
     close(torch.stack([piece.total for piece in pieces]).sum(), whole.total, slack=64)
     assert sum(int(piece.count) for piece in pieces) == int(whole.count)
     even = PretrainingBatches(ENCODED, 0, 96, packed=packed, even=True)
-    close(loss_of(even.at(1), read=student).total, whole.total, slack=64)
+    close(loss_of(even.at(1), read=student.masked_vectors).total, whole.total, slack=64)
 
 
 # ------------------------------------------------------------------ the student's first weights

@@ -60,7 +60,7 @@ class Exported(nn.Module):
         first = layout.first(x)  # (B, D)
         outputs = [x]
         if self.config.pooler:
-            outputs.append(self.encoder.pool(first))  # (B, D)
+            outputs.append(self.encoder.summarize(x, layout))  # (B, D)
         if self.config.masked_words:
             outputs.append(self.encoder.words(x))  # (B, T, V)
         if self.config.pairs:
@@ -70,7 +70,9 @@ class Exported(nn.Module):
         if self.head is not None and self.kind == "answerer":
             outputs += self.head(x).unbind(-1)  # (B, T) each
         elif self.head is not None:
-            outputs.append(self.head(x if self.kind == "tagger" else self.encoder.pool(first)))  # (B, T, C) or (B, C)
+            outputs.append(
+                self.head(x if self.kind == "tagger" else self.encoder.summarize(x, layout))
+            )  # (B, T, C) or (B, C)
         return tuple(outputs)
 
     def sentence(self, x: Tensor, first: Tensor, real: Tensor) -> Tensor:

@@ -63,11 +63,12 @@ SELF = tuple(f"attention.self.{name}" for name in QKV)  # of a block
 
 
 class Rule(NamedTuple):
-    """How one of our tensors is stored in published files: as one tensor or several to stack, maybe transposed."""
+    """How one of our tensors is stored in published files: one tensor or several to stack, maybe transposed."""
 
     ours: str
     theirs: tuple[str, ...]
     transposed: bool = False
+    heads: int = 0  # of theirs, whose last dimension is split into this many; 0: it is not
 
     @property
     def operation(self) -> str:
@@ -80,7 +81,8 @@ class Rule(NamedTuple):
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of each of theirs, given the shape of ours."""
         one = (shape[0] // len(self.theirs), *shape[1:]) if len(self.theirs) > 1 else tuple(shape)
-        return one[::-1] if self.transposed else one
+        one = one[::-1] if self.transposed else one
+        return (*one[:-1], self.heads, one[-1] // self.heads) if self.heads else one
 
 
 def weight_and_bias(ours: str, theirs: str) -> list[Rule]:

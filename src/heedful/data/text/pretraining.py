@@ -8,13 +8,16 @@ of it, so that an example is a function of the seed, the epoch and the cell alon
 Differs from the published script: that one goes through a document in order and fixes pairs and masks once, here they
 are sampled again in every epoch; what is too long loses a random part at its front and the rest at its end.
 
+RoBERTa's examples are `<s> A </s>`: sentences of one document, or with `full_sentences` as many full sentences as fit,
+in order and across the ends of documents, with `</s>` between documents.
+
 B rows, T positions in a row, N pairs, M masked tokens, S sentences, D documents, C cells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -46,6 +49,7 @@ class PairRules:
     short: float = 0.1  # share of the pairs that are shorter than the context
     last_sep: bool = True  # whether a pair ends in [SEP]
     pairs: bool = True  # whether an example is a pair; else it is sentences of one document
+    full_sentences: bool = False  # whether it is full sentences that may cross the ends of documents
     swapped: bool = False  # whether such pairs are two texts that follow each other, swapped; else of two documents
 
     @property
@@ -142,6 +146,8 @@ class EncodedDocuments:
 
         place = cells * self.room + below(BEGIN, np.minimum(self.room, len(self) - cells * self.room))
         first = np.searchsorted(self.sentences, place, side="right") - 1
+        if self.rules.full_sentences:
+            return self._full_spans(first, draw(FRONT_A))
         document = np.searchsorted(self.documents, first, side="right") - 1
         start, end = self.documents[document], self.documents[document + 1]
         first = np.minimum(first, np.maximum(start, end - 2))  # so that a second sentence follows
@@ -176,6 +182,24 @@ class EncodedDocuments:
             unrelated,
             self.rules.special,
         )
+
+    def _full_spans(self, first: Ints, random: NDArray[np.uint64]) -> PairSpans:
+        """As many full sentences as fit, from each of these on; of a sentence that does not fit, a random part."""
+        start, count = self.sentences[first], len(self.sentences) - 1
+        last = np.searchsorted(self.sentences, start + self.room, side="right") - 1  # the sentence after the last
+        # The separator after a document is not needed at the end of an example: one sentence more may fit without it.
+        more = np.minimum(last + 1, count)
+        last = np.where(self._text_end(more) == start + self.room, more, np.maximum(last, first + 1))
+        end = self._text_end(last)
+        lost = np.maximum(end - start - self.room, 0)
+        front = (random % (lost + 1).astype(np.uint64)).astype(np.int64)
+        start, end = start + front, end - (lost - front)
+        return PairSpans((start, end), (end, end), np.zeros(len(first), dtype=np.bool_), self.rules.special)
+
+    def _text_end(self, sentence: Ints) -> Ints:
+        """The end of the text before a sentence, without a separator."""
+        end = self.sentences[sentence]
+        return end - (self.ids[end - 1] == self.marks.sep)
 
     def _filled(self, first: Ints, tokens: Ints) -> Ints:
         """The first sentence boundary at least `tokens` tokens after the start of sentence `first`."""
@@ -285,7 +309,7 @@ def _batch(
         ids=torch.from_numpy(ids),
         segments=torch.from_numpy(segments),
         lengths=torch.from_numpy(lengths),
-        places=torch.from_numpy(np.pad(places, more)),
+        places=torch.from_numpy(np.pad(places, more, mode="edge") if len(places) else np.zeros(more[1], np.int64)),
         targets=torch.from_numpy(np.pad(targets, more, constant_values=IGNORE_INDEX)),
         follows=torch.from_numpy(follows),
         whole=torch.from_numpy(np.array([built.lengths.sum(), built.hidden.sum(), len(built.lengths)])),
@@ -393,9 +417,22 @@ def encode_documents(
         np.cumsum([0, *sizes], dtype=np.int64),
     )
     unknown = int((arrays[0] == tokenizer.unk).sum())
-    return require_pairs(
-        EncodedDocuments(*arrays, MaskingVocab.of(tokenizer), context, rules, fingerprint(*arrays), unknown)
-    )
+    encoded = EncodedDocuments(*arrays, MaskingVocab.of(tokenizer), context, rules, fingerprint(*arrays), unknown)
+    return prepare_examples(encoded)
+
+
+def prepare_examples(encoded: EncodedDocuments) -> EncodedDocuments:
+    """Documents from which the examples of their rules can be made; too little text is refused."""
+    require_pairs(encoded)
+    return join_documents(encoded) if encoded.rules.full_sentences else encoded
+
+
+def join_documents(encoded: EncodedDocuments) -> EncodedDocuments:
+    """The same text as one document, with a separator after each of its documents: RoBERTa's FULL-SENTENCES."""
+    ends = encoded.sentences[encoded.documents[1:]]  # (D,)
+    ids = np.insert(encoded.ids, ends, encoded.marks.sep)
+    added = np.searchsorted(ends, encoded.sentences, side="right")  # separators before each sentence ends
+    return replace(encoded, ids=ids, sentences=encoded.sentences + added, documents=encoded.documents[[0, -1]])
 
 
 def tokenize_documents(documents: Iterable[list[str]], tokenizer: MaskTokenizer) -> Iterator[list[list[int]]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from heedful.blocks.attention import SelfAttention
 from heedful.blocks.encoder import EncoderBlock, MaskedTokenHead, Pooler
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
-from heedful.blocks.layouts import Layout, PackedTexts, Unpadded
+from heedful.blocks.layouts import EncoderLayout, Layout, PackedTexts, Unpadded
 from heedful.blocks.linear import Linear
 from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm
@@ -94,6 +94,16 @@ class MaskedEncoder(nn.Module):
         """The pooled vector of each sequence, from the vectors (N, D) of the first tokens."""
         assert self.pooler is not None, "this model has no pooler"
         return self.pooler(first)  # (N, D)
+
+    def summarize(self, x: Tensor, layout: EncoderLayout) -> Tensor:
+        """The pooled vector of each sequence, from those of all tokens (B, T, D); its first token is `[CLS]`."""
+        return self.pool(layout.first(x))  # (N, D)
+
+    def masked_vectors(
+        self, tokens: Tensor, segments: Tensor | None, layout: Layout | PackedTexts | None, places: Tensor
+    ) -> Tensor:
+        """The vectors (B, T, D) that tokens are predicted from; masks stand at the flat positions `places`."""
+        return self(tokens, segments, layout)  # (B, T, D)
 
     def words(self, x: Tensor) -> Tensor:
         """The logits (M, V) of masked tokens, from the vectors (M, D) at their positions."""

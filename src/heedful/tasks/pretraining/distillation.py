@@ -23,8 +23,8 @@ from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError
 from heedful.hub.loading import Pretrained, no_tokenizer_error, pretrained
 from heedful.models import build
+from heedful.tasks.pretraining.loss import masked_vectors
 from heedful.tasks.pretraining.recipe import PretrainingRecipe, Teacher
-from heedful.tasks.reading import vectors
 
 Read = Callable[..., Tensor]
 
@@ -136,7 +136,7 @@ def distillation_loss(
     loss = objective(model, batch, keep)
     x, real = seen[-1].flatten(0, 1), _real(batch)  # (N, D) and (N,)
     with torch.no_grad():
-        right = vectors(teacher, batch.sequences)  # (N, D)
+        right = masked_vectors(teacher.masked_vectors, batch)  # (N, D)
     tokens, hidden, _ = batch.whole.clamp(min=1)
     added = _wide(x.new_zeros(()))
     if config.soft > 0 and config.tokens == "all":

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy, projected_cross_entropy
 from heedful.data.text.pretraining import EncodedDocuments, PretrainingBatch
-from heedful.tasks.reading import vectors
+from heedful.tasks.reading import layout_of
 from heedful.training.metrics import Score
 
 
@@ -24,7 +24,7 @@ def pretraining_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Te
 
     Both means are over the whole batch that this one may be a part of, so that parts add up to it exactly; of several
     batches in a step, each counts by its tokens. A model without a head for pairs learns from words alone.
-    `read` is what reads instead of the model, such as the same one compiled.
+    `read` is what reads instead of `model.masked_vectors`, such as the same compiled.
     """
     return _weighted(model, batch, read, batch.whole)
 
@@ -38,9 +38,14 @@ def summed_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor]
     return _weighted(model, batch, read, torch.stack([tokens, pairs, pairs]))
 
 
+def masked_vectors(read: Callable[..., Tensor], batch: PretrainingBatch) -> Tensor:
+    """The vectors (B * T, D) that masked tokens are predicted from, by token index."""
+    return read(batch.ids, batch.segments, layout_of(batch.sequences), batch.places).flatten(0, 1)
+
+
 def _weighted(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] | None, counts: Tensor) -> Loss:
     """The losses of all masked words over the second count, plus those of all pairs over the third, times the first."""
-    x = vectors(model if read is None else read, batch.sequences)  # (B * T, D)
+    x = masked_vectors(model.masked_vectors if read is None else read, batch)  # (B * T, D)
     heads = model.masked_words
     words = projected_cross_entropy(
         heads(x[batch.places]), model.tokens.weight, batch.targets, bias=heads.bias, ignore=-100
@@ -94,7 +99,7 @@ def evaluate_pretraining(
     found = PretrainingSums()
     for batch in encoded.in_order(batch_tokens):
         batch = batch.to(device)
-        x = vectors(model, batch.sequences)  # (B * T, D)
+        x = masked_vectors(model.masked_vectors, batch)  # (B * T, D)
         logits = model.words(x[batch.places]).float()  # (M, V)
         loss = cross_entropy(logits, batch.targets)
         found.words, found.hidden = found.words + loss.plain.item(), found.hidden + int(loss.count)
@@ -110,7 +115,7 @@ def evaluate_pretraining(
 @torch.inference_mode()
 def predict_masked(model: Any, batch: PretrainingBatch) -> tuple[list[int], list[int] | None]:
     """The predicted masked tokens, in their order; and which pairs follow, if the model has a head for that."""
-    x = vectors(model, batch.sequences)  # (B * T, D)
+    x = masked_vectors(model.masked_vectors, batch)  # (B * T, D)
     words = model.words(x[batch.places]).argmax(-1).tolist()
     if model.config.pairs is None:
         return words, None

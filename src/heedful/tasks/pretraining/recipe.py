@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -87,6 +87,32 @@ class Teacher(Config):
         ]  # fmt: skip
 
 
+def require_tokenizer(recipe: Any) -> None:
+    """Refuse text without a tokenizer, token files with one, and a model without room for its tokens."""
+    if isinstance(recipe.data, TokenFiles) and recipe.tokenizer is not None:
+        raise FieldError("token files bring their tokenizer with them; leave this out", "tokenizer")
+    if not isinstance(recipe.data, TokenFiles) and recipe.tokenizer is None:
+        raise FieldError("text needs a tokenizer; write {kind: wordpiece, vocab: ...}", "tokenizer")
+    if isinstance(recipe.tokenizer, TRAINABLE):
+        require_room(recipe.model.vocab, recipe.tokenizer.vocab)
+
+
+def model_size(recipe: Any) -> int:
+    """How many numbers are trained, as far as it can be known before the data are read."""
+    model, tokens = recipe.model, recipe.data if isinstance(recipe.data, TokenFiles) else recipe.tokenizer
+    size: int = model.parameters(model.vocab if model.vocab is not None else tokens.vocab if tokens else 0)
+    return size
+
+
+def require_words(model: EncoderConfig) -> EncoderConfig:
+    """Refuse a model that cannot predict tokens, or cannot read a pair of texts."""
+    if not model.masked_words:
+        raise FieldError("pre-training needs the head for masked words; write true", "masked_words")
+    if model.context < SHORTEST:
+        raise FieldError(f"a pair of texts needs {SHORTEST} tokens at least", "context")
+    return model
+
+
 class PretrainingTaskConfig(Config):
     """What is learned: masked words from those around them, and whether two texts belong together."""
 
@@ -102,6 +128,11 @@ class PretrainingTaskConfig(Config):
     )
     short: float = Field(0.1, ge=0, le=1, description="fraction of the pairs that are shorter than the context")
     last_sep: bool = Field(True, description="whether a pair ends with [SEP], as published")
+    full_sentences: bool = Field(
+        False,
+        description="for models without segments: whether an example is as many full sentences as fit, across the ends "
+        "of documents, with a separator between documents; else it is from one document",
+    )
     objective: Literal["means", "sum"] = Field(
         "means",
         description="mean loss of the masked tokens plus mean loss of the pairs, as published; sum: the losses of "
@@ -129,11 +160,7 @@ class PretrainingRecipe(Recipe):
     @field_validator("model")
     @classmethod
     def _learns_something(cls, model: EncoderConfig) -> EncoderConfig:
-        if not model.masked_words:
-            raise FieldError("pre-training needs the head for masked words; write true", "masked_words")
-        if model.context < SHORTEST:
-            raise FieldError(f"a pair of texts needs {SHORTEST} tokens at least", "context")
-        return model
+        return require_words(model)
 
     @field_validator("train")
     @classmethod
@@ -142,29 +169,24 @@ class PretrainingRecipe(Recipe):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
-        if isinstance(self.data, TokenFiles) and self.tokenizer is not None:
-            raise FieldError("token files bring their tokenizer with them; leave this out", "tokenizer")
-        if self.task.teacher is not None and self.tokenizer is not None:
+        if self.task.teacher is None:
+            require_tokenizer(self)
+        elif self.tokenizer is not None:
             raise FieldError("the student reads by the tokenizer of its teacher; leave this out", "tokenizer")
-        if not isinstance(self.data, TokenFiles) and self.tokenizer is None and self.task.teacher is None:
-            raise FieldError("text needs a tokenizer; write {kind: wordpiece, vocab: ...}", "tokenizer")
         if self.model.segments < 2 and self.task.unrelated > 0:
             raise FieldError(
                 "a model that does not tell two segments apart reads no pairs; write 0", "task", "unrelated"
             )
-        if isinstance(self.tokenizer, TRAINABLE):
-            require_room(self.model.vocab, self.tokenizer.vocab)
+        if self.model.segments > 1 and self.task.full_sentences:
+            raise FieldError("a model with segments reads pairs; write false", "task", "full_sentences")
         return self
 
     @property
     def size(self) -> int:
         """How many numbers are trained, as far as it can be known before the data are read."""
-        if self.model.vocab is not None:
-            return self.model.parameters(self.model.vocab)
-        known = self.data.vocab if isinstance(self.data, TokenFiles) else self.tokenizer.vocab if self.tokenizer else 0
-        if self.task.teacher is not None:
-            known = self.task.teacher.encoder().vocab or 0
-        return self.model.parameters(known)
+        if self.task.teacher is not None and self.model.vocab is None:
+            return self.model.parameters(self.task.teacher.encoder().vocab or 0)
+        return model_size(self)
 
     def problems(self) -> list[UserError]:
         """What is wrong with the folder of the teacher."""
