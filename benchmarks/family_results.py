@@ -172,8 +172,7 @@ def run_all(args: argparse.Namespace) -> dict[str, Any]:
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(args.threads)}
     environment |= {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": str(2 * args.threads)}
     while (waiting or running) and time.monotonic() < until:
-        there = [name for name in [*tokens, *args.kinds] if is_done(name, args) and name not in running]
-        ready = [name for name in waiting if set(needs(name)) <= set(there)]
+        ready = [name for name in waiting if all(is_done(each, args) and each not in running for each in needs(name))]
         for name in ready[: args.jobs - len(running)]:
             waiting.remove(name)
             with log_of(name).open("w") as log:
@@ -221,7 +220,7 @@ def summary(found: dict[str, Any], kinds: list[str], tasks: list[str], seeds: li
                 [found[name][score] for seed in seeds if (name := f"{kind}/{task}/{seed}") in found]
                 for kind in (student, teacher)
             ]
-            if all(both) and student in kinds:
+            if all(both) and student in kinds and statistics.mean(both[1]) > 0:
                 kept = statistics.mean(both[0]) / statistics.mean(both[1])
                 yield f"{student} keeps {kept:.1%} of the {score} of {teacher} on {task}"
 
