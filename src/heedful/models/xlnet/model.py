@@ -114,7 +114,7 @@ class Keys:
         at = of(self.at)  # (B, T)
 
         def whole(rule: Mask) -> Tensor:
-            return dense(rule, at[:, None, :, None], self.at[:, None, :, None])  # (B, 1, T, S)
+            return dense(rule, at[:, None, :, None], self.at[:, None, :, None])
 
         rules = [] if self.real is None else [real(self.real)]
         rules += [] if self.ranks is None else [order(self.ranks, of(self.ranks) + more)]
