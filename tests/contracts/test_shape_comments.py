@@ -49,6 +49,8 @@ from heedful.models.seq2seq.config import Seq2SeqConfig
 from heedful.models.seq2seq.model import Seq2Seq
 from heedful.models.transformer.config import TransformerConfig
 from heedful.models.transformer.model import Transformer
+from heedful.models.transformer_xl.config import TransformerXLConfig
+from heedful.models.transformer_xl.model import TransformerXL
 from heedful.models.tree_lstm.config import TreeLSTMConfig
 from heedful.models.tree_lstm.model import TreeLSTM, one_by_one
 from heedful.models.xlnet.config import XLNetConfig
@@ -117,6 +119,20 @@ def two_streams() -> None:
     model.masked_vectors(tokens, None, Padded(real), torch.tensor([1, 2]))
     ranks, places = torch.arange(S).expand(B, -1), torch.zeros(B, T, dtype=torch.long)
     model.two_streams(tokens, ranks, places, ranks, None, model.start(B, M, tokens.device).append(model.layers(tokens)))
+
+
+def with_memory() -> None:
+    """Transformer-XL over segments, padded ones and ones with documents, with clusters of tokens in each way."""
+    tokens, documents = torch.randint(0, V, (B, T)), torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
+    for clusters in ({}, {"cutoffs": (3, 8), "divisor": 2}, {"cutoffs": (3, 8), "embed": F}):
+        config = TransformerXLConfig(vocab=V, width=D, heads=H, layers=2, hidden=19, memory=S, **clusters)
+        model = TransformerXL(config).eval()
+        _, state = model(tokens, model.start(B, tokens.device))
+        model(tokens, state, torch.arange(T) < torch.tensor([[T], [4]]))
+        model(tokens, reserve(state, 0))
+        model.read(tokens, documents)
+        model.lens(torch.randn(B, T, D))
+        model.tokens.loss(torch.randn(B * T, D), tokens.flatten())
 
 
 def ahead_alone() -> None:
@@ -195,7 +211,7 @@ def structures() -> None:
 
 
 def marking() -> None:
-    """Tagger and answerer: sequences of 7 and 4 tokens, of which some begin a word or are in a passage."""
+    """Tagger and answerer: sequences of 7 and 4 tokens, some of which start a word or are in a passage."""
     encoder = {"vocab": V, "width": D, "heads": H, "layers": 4, "hidden": F, "context": 40}
     tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
     layout = Padded(torch.arange(S) < torch.tensor([[S], [4]]))
@@ -222,7 +238,7 @@ def sliding() -> None:
 
 
 def reading() -> None:
-    """BERT with its heads, segments told and not, and its blocks in eight bits."""
+    """BERT with its heads, with and without segments, and its blocks in int8."""
     model = Bert(BertConfig(vocab=V, width=D, heads=H, layers=1, hidden=F, context=40)).eval()
     tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
     padded, packed = Padded(torch.arange(S) < torch.tensor([[S], [4]])), PackedTexts.of(torch.tensor([4, 2]), S, 4)
@@ -276,7 +292,7 @@ def searches() -> None:
 
 
 def tiny(kind: str) -> None:
-    """A model in its tiny size, as its role is used; what more there is to a model is reached by a function above."""
+    """A model in its tiny size, used by its role; the functions above cover what is special to a model."""
     config = config_class(kind).tiny()
     model: Any = build(config).eval()
     tokens, real = torch.randint(0, V, (B, S)), torch.arange(S) < torch.tensor([[S], [4]])
@@ -285,6 +301,8 @@ def tiny(kind: str) -> None:
         model(tokens)
         model.words(x[0, :4])
         model.lens(x)
+        if config.pairs:
+            model.follows(x[:, 0])
         pooling: Any = build(config.under_head(pools=True))
         pooling.pool(x[:, 0])
     elif config.role == "seq2seq":
@@ -329,10 +347,12 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "recurrent": [recurrent],
     "rnn_lm": [recurrent],
     "gpt": [ahead_alone],
-    "state": [models, ahead_alone],
+    "state": [models, ahead_alone, with_memory],
     "layouts": [models, reading, ahead_alone, sliding],
     "relative": [relative],
     "xlnet": [two_streams],
+    "adaptive": [with_memory],
+    "transformer_xl": [with_memory],
     "mix": [recurrent],
     "elmo": [recurrent],
     "gates": [structures],
@@ -375,8 +395,9 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "answerer": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
     "xlnet": {
         "B": (B,),
-        "T": (S, T, S + T),
+        "T": (S, T, S + T, M + S),
         "G": (T,),
+        "Q": (S, S + T),
         "M": (M, 4),
         "S": (S, M + S),
         "P": (2 * S - 1, M + 2 * S - 1),
@@ -387,17 +408,28 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
         "N": (B,),
     },
     "relative": {"B": (B,), "H": (H,), "T": (T,), "P": (S + T - 1,), "D": (D,), "S": (S,), "K": (K,)},
+    "adaptive": {"B": (B,), "T": (T,), "N": (B * T,), "D": (D,), "V": (V,)},
+    "transformer_xl": {
+        "B": (B, 1),
+        "T": (T, 2 * T, S + T, 2 * T - 1, 3 * T - 1, S + 2 * T - 1),
+        "S": (T, 2 * T, S + T),
+        "D": (D,),
+        "H": (H,),
+        "K": (K,),
+        "V": (V,),
+        "P": (2 * T - 1, 3 * T - 1, S + 2 * T - 1),
+    },
     "rules": {"R": (3, 6), "V": (11,), "L": (7,)},
 }
 
 
 def name(path: Path) -> str:
-    """What a file is of: a model's is named by its folder."""
+    """The name of a file; a model's is named by its folder."""
     return path.parent.name if path.stem == "model" else path.stem
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_comments_are_true_and_reached(path: Path) -> None:
+def test_shape_comments_are_true_and_reached(path: Path) -> None:
     def run() -> None:
         for part in RUNS.get(name(path), [partial(tiny, name(path))] if name(path) in MODELS else [models]):
             part()

@@ -122,6 +122,7 @@ def assert_equal_outputs(model: Any, found: Pretrained, side: str) -> None:
             assert near(ours[name][real] if each else ours[name], value[real] if each else value), name
 
 
+@pytest.mark.claim("G7")
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", [*HEADS, *(f"XLM{kind}" for kind in HEADS)])
 def test_each_head_equals_transformers_and_round_trips(kind: str, side: str, tmp_path: Path) -> None:
@@ -144,6 +145,7 @@ def test_each_head_equals_transformers_and_round_trips(kind: str, side: str, tmp
 
 
 @families
+@pytest.mark.claim("G7")
 @pytest.mark.parametrize("seed", range(20))
 def test_logits_of_random_configurations_equal_transformers(family: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
@@ -167,6 +169,7 @@ def test_logits_of_random_configurations_equal_transformers(family: str, seed: i
     assert all(torch.equal(before[name], value) for name, value in after.items())
 
 
+@pytest.mark.claim("G7")
 def test_published_sizes() -> None:
     encoder, sizes = {"pooler": True, "masked_words": False}, SIZES | XLM_SIZES
     counts = {name: config.model_copy(update=encoder).parameters(config.vocab or 0) for name, config in sizes.items()}
@@ -240,3 +243,59 @@ def test_examples_are_one_text_between_special_tokens() -> None:
         assert not built.segments.any() and not built.unrelated.any() and built.lengths.max() == 24
     with pytest.raises(UserError, match="reads no pairs"):
         heedful.load_recipe("roberta-prose", ["task.unrelated=0.5"])
+
+
+def test_full_sentences_cross_documents_with_a_separator_between_them() -> None:
+    documents = [
+        [f"{'the cat ' * (1 + number % 3)}{number}-{one}." for one in range(1 + number)] for number in range(6)
+    ]
+    rules = PairRules(unrelated=0.0, pairs=False, full_sentences=True)
+    encoded = encode_documents(documents, TOKENIZER, 48, rules)
+    flat: list[int] = []  # the reference: every sentence, and a separator after each document
+    starts, ends = set[int](), set[int]()
+    for document in documents:
+        for number, ids in enumerate(TOKENIZER.ids(document), start=1):
+            starts.add(len(flat))
+            flat += ids
+            ends.add(len(flat))
+            if number == len(document):
+                flat.append(TOKENIZER.sep)
+    assert encoded.ids.tolist() == flat
+    crossed = 0
+    for epoch in range(4):
+        built, spans = (
+            encoded.build(0, epoch, np.arange(encoded.cells)),
+            encoded.spans(0, epoch, np.arange(encoded.cells)),
+        )
+        for row, (begin, end) in enumerate(zip(*spans.a, strict=True)):
+            length = int(built.lengths[row])
+            assert built.ids[row, :length].tolist() == [TOKENIZER.cls, *flat[begin:end], TOKENIZER.sep]
+            assert begin in starts and end in ends and length <= 48  # full sentences
+            following = [one for one in ends if one > end]
+            assert not following or min(following) - begin + 2 > 48  # as many as fit
+            crossed += TOKENIZER.sep in flat[begin:end]
+            assert not built.hidden[row][np.isin(built.ids[row], list(TOKENIZER.special))].any()
+    assert crossed > 3
+    with pytest.raises(UserError, match="reads pairs"):
+        heedful.load_recipe("bert-prose", ["task.full_sentences=true"])
+
+
+def test_a_sentence_longer_than_the_context_is_cut_at_random() -> None:
+    rules = PairRules(unrelated=0.0, pairs=False, full_sentences=True)
+    encoded = encode_documents([["the cat sat on the mat " * 9], ["so"]], TOKENIZER, 16, rules)
+    spans = [encoded.spans(0, epoch, np.arange(encoded.cells)) for epoch in range(5)]
+    assert {int(length) for one in spans for length in one.lengths} <= {3, 4, 16}
+    assert len({int(begin) for one in spans for begin in one.a[0]}) > 5
+
+
+def test_masking_is_dynamic() -> None:
+    """The same text is masked in another way in each epoch, and always in the same way in one epoch."""
+    rules = PairRules(unrelated=0.0, pairs=False, full_sentences=True)
+    encoded = encode_documents([["the cat sat on the mat, and the dog ran", "so"]], TOKENIZER, 64, rules)
+    first = [epoch for epoch in range(40) if encoded.spans(0, epoch, np.arange(1)).a[0][0] == 0]  # the whole text
+    built = [encoded.build(0, epoch, np.arange(1)) for epoch in first]
+    assert len(first) > 5 and all(np.array_equal(one.ids, built[0].ids) for one in built)
+    assert len({one.hidden.tobytes() for one in built}) > len(built) // 2
+    assert len({one.shown.tobytes() for one in built}) > len(built) // 2
+    again = encoded.build(0, first[1], np.arange(1))
+    assert np.array_equal(again.hidden, built[1].hidden) and np.array_equal(again.shown, built[1].shown)

@@ -32,11 +32,16 @@ Role = Literal[
 ]
 
 
+# Whether a second text follows the first, or is another's; or whether two texts that follow each other are in order.
+PairObjective = Literal["next_sentence", "sentence_order"]
+
+
 class ModelConfig(Config):
     """What the settings of every model have: `kind` first, and all sizes, so that a model is built of them alone."""
 
     implementation: ClassVar[str] = "model.Model"  # the file beside the settings, and the class in it
     fixed_context: ClassVar[bool] = False  # whether it sees at most `context` tokens, unlike a recurrent model
+    attends: ClassVar[bool] = False  # whether a token attends to others, and so can be kept to its own document
 
     kind: str
 
@@ -54,6 +59,11 @@ class ModelConfig(Config):
     def packs(self) -> bool:
         """Whether it can read sequences packed end to end in one row."""
         return False
+
+    @property
+    def segment(self) -> int | None:
+        """How many tokens of a long text it reads at a time; None: any number."""
+        return None
 
     @property
     def hard(self) -> bool:
@@ -88,6 +98,11 @@ class EncoderConfig(ModelConfig):
         pooler: bool
         masked_words: bool
         next_sentence: bool
+
+    @property
+    def pairs(self) -> PairObjective | None:
+        """What its head for pairs of texts predicts, if it has one."""
+        return "next_sentence" if self.next_sentence else None
 
     @abstractmethod
     def under_head(self, pools: bool) -> Self:

@@ -140,7 +140,7 @@ def _encoder(model: Any, config: Any) -> None:
         model.summarize(x, Unpadded(_ids(model)))
     if config.masked_words:
         model.words(x[:, 0])
-    if config.next_sentence:
+    if config.pairs:
         model.follows(x[:, 0])
 
 

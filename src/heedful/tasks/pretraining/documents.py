@@ -17,7 +17,7 @@ from heedful.data.text.pretraining import (
     EncodedDocuments,
     PairRules,
     encode_documents,
-    require_pairs,
+    prepare_examples,
 )
 from heedful.data.text.token_documents import TokenFiles, TokenizedDocuments
 from heedful.data.tokenizers.base import MaskTokenizer
@@ -77,7 +77,7 @@ class DocumentsTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocum
                 expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
             )
         arrays = (read.ids, read.sentences, read.documents)
-        return require_pairs(
+        return prepare_examples(
             EncodedDocuments(*arrays, MaskingVocab.of(vocabulary), context, self.rules, read.sha256, read.unknown)
         )
 

@@ -23,7 +23,7 @@ def pretraining_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Te
     """The mean loss of the masked words plus the mean loss of the pairs, as published, times the tokens read.
 
     Both means are over the whole batch that this one may be a part of, so that parts add up to it exactly; of several
-    batches in a step, each counts by its tokens. A model without a head for next sentences learns from words alone.
+    batches in a step, each counts by its tokens. A model without a head for pairs learns from words alone.
     `read` is what reads instead of `model.masked_vectors`, such as the same compiled.
     """
     return _weighted(model, batch, read, batch.whole)
@@ -52,7 +52,7 @@ def _weighted(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] |
     )
     tokens, hidden, pairs = counts.clamp(min=1).to(words.total.dtype)
     total, plain = words.total / hidden, words.plain / hidden
-    if model.next_sentence is not None:
+    if model.config.pairs is not None:
         related = cross_entropy(model.follows(x[batch.sequences.begins]), batch.follows)
         total, plain = total + related.total / pairs, plain + related.plain / pairs
     return Loss(total * tokens, plain * tokens, (batch.lengths * (batch.indices >= 0)).sum())
@@ -82,12 +82,12 @@ class PretrainingSums:
         """e to the mean loss of a masked word."""
         return math.exp(min(700.0, self.words / max(1, self.hidden)))
 
-    def scores(self, share: float) -> tuple[Score, ...]:
+    def scores(self, share: float, objective: str | None) -> tuple[Score, ...]:
         """Accuracy of masked tokens and of pairs, and perplexity; `share` of the tokens was masked."""
         words = f"words:{self.hidden}|share:{share:g}"
         accuracy = Score("masked_accuracy", 100 * self.right / max(1, self.hidden), words)
         pairs = 100 * self.right_pairs / max(1, self.pairs)
-        follows = [Score("next_sentence_accuracy", pairs, f"pairs:{self.pairs}")] if self.pairs else []
+        follows = [Score(f"{objective}_accuracy", pairs, f"pairs:{self.pairs}")] if self.pairs else []
         return accuracy, *follows, Score("masked_perplexity", self.perplexity, words)
 
 
@@ -104,7 +104,7 @@ def evaluate_pretraining(
         loss = cross_entropy(logits, batch.targets)
         found.words, found.hidden = found.words + loss.plain.item(), found.hidden + int(loss.count)
         found.right += int((logits.argmax(-1) == batch.targets).sum())
-        if model.next_sentence is not None:
+        if model.config.pairs is not None:
             logits = model.follows(x[batch.sequences.begins]).float()  # (N, 2)
             loss = cross_entropy(logits, batch.follows)
             found.related, found.pairs = found.related + loss.plain.item(), found.pairs + int(loss.count)
@@ -117,6 +117,6 @@ def predict_masked(model: Any, batch: PretrainingBatch) -> tuple[list[int], list
     """The predicted masked tokens, in their order; and which pairs follow, if the model has a head for that."""
     x = masked_vectors(model.masked_vectors, batch)  # (B * T, D)
     words = model.words(x[batch.places]).argmax(-1).tolist()
-    if model.next_sentence is None:
+    if model.config.pairs is None:
         return words, None
     return words, model.follows(x[batch.sequences.begins]).argmax(-1).tolist()

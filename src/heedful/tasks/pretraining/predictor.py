@@ -157,11 +157,15 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         self._require_masked_words()
         if isinstance(data, Path):
             documents = TextDocuments(files=[str(data)], between="blank_lines").documents(".", LONGEST)
-            follows = self._net.next_sentence is not None
-            rules = PairRules(unrelated=0.5 if follows else 0.0, pairs=self._net.config.segments > 1)
+            config = self._net.config
+            rules = PairRules(
+                unrelated=0.0 if config.pairs is None else 0.5,
+                pairs=config.segments > 1,
+                swapped=config.pairs == "sentence_order",
+            )
             encoded = encode_documents(documents, self.tokenizer, self.room, rules)
             found = evaluate_pretraining(self.model, encoded, self.device, BATCH_TOKENS)
-            return Evaluation.of(found.scores(rules.hidden), found.loss, found.hidden)
+            return Evaluation.of(found.scores(rules.hidden, config.pairs), found.loss, found.hidden)
         right, total = 0, 0.0
         for text, word in data:
             row, ids = self._with_masks(text), self.tokenizer.ids([word])[0]
@@ -392,10 +396,10 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
     # -------------------------------------------------------------- sentences
     @torch.inference_mode()
     def follows(self, a: str, b: str) -> float:
-        """How likely the second text follows the first."""
-        if self._net.next_sentence is None:
+        """How likely the second text follows the first; of a model that learned their order, rather than before it."""
+        if self._net.config.pairs is None:
             raise UserError(
-                "this model has no head for next-sentence prediction",
+                "this model has no head for next-sentence or sentence-order prediction",
                 todo="name the folder of a model with its pre-training heads",
             )
         first, second = self.tokenizer.ids([a, b])

@@ -1,4 +1,4 @@
-"""Pre-training of encoders: masked language modelling, and next-sentence prediction where the model has that head."""
+"""Pre-training of encoders: masked language modelling, and next sentences or their order where the model has a head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from heedful.data.text.pretraining import (
     padded_batch,
 )
 from heedful.data.text.token_documents import TokenizedDocuments
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.tasks.base import Evaluated, HeldOut
+from heedful.tasks.pretraining.distillation import (
+    distillation_loss,
+    initialize_student,
+    teacher_model,
+    teacher_tokenizer,
+)
 from heedful.tasks.pretraining.documents import DocumentsTask
 from heedful.tasks.pretraining.loss import OBJECTIVES, evaluate_pretraining, predict_masked
 from heedful.tasks.pretraining.predictor import TextEncoder
@@ -34,17 +41,41 @@ class PretrainingTask(DocumentsTask):
     def __init__(self, recipe: PretrainingRecipe) -> None:
         super().__init__(recipe)
         task = recipe.task
-        pairs = recipe.model.segments > 1
-        self.rules = PairRules(task.hidden, task.whole_words, task.unrelated, task.short, task.last_sep, pairs)
+        pairs, swapped = recipe.model.segments > 1, recipe.model.pairs == "sentence_order"
+        self.rules = PairRules(
+            task.hidden,
+            task.whole_words,
+            task.unrelated,
+            task.short,
+            task.last_sep,
+            pairs,
+            task.full_sentences,
+            swapped,
+        )
+
+    def learn(self, read: Prose | TokenizedDocuments) -> MaskTokenizer:
+        """The tokenizer of the text, or that of the teacher."""
+        teacher = self.recipe.task.teacher
+        return super().learn(read) if teacher is None else teacher_tokenizer(teacher)
+
+    def begin(self, model: Any, vocabulary: MaskTokenizer) -> list[str]:
+        """Start a student with the weights of its teacher."""
+        teacher = self.recipe.task.teacher
+        return [] if teacher is None else initialize_student(model, teacher)
 
     def batches(self, encoded: EncodedDocuments, packed: bool, even: bool) -> PretrainingBatches:
         """Pairs from all over the documents, masked again in every epoch."""
         return PretrainingBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The loss of masked words and of pairs."""
-        read = torch.compile(model.masked_vectors, dynamic=not packed) if self.recipe.train.compile else None
-        return partial(OBJECTIVES[self.recipe.task.objective], model, read=read)
+        """The loss of masked words and of pairs, and with a teacher, of what it predicts."""
+        task, compiles = self.recipe.task, self.recipe.train.compile
+        read = torch.compile(model.masked_vectors, dynamic=not packed) if compiles else model.masked_vectors
+        objective = OBJECTIVES[task.objective]
+        if task.teacher is None:
+            return partial(objective, model, read=read)
+        teacher = teacher_model(self.recipe, next(model.parameters()).device)
+        return partial(distillation_loss, objective, task.teacher, teacher, model, read=read)
 
     def loss(self, predictor: TextEncoder, encoded: EncodedDocuments) -> float:
         """The sum of the two mean losses on held-out text, where the same tokens are masked each time."""
@@ -56,7 +87,9 @@ class PretrainingTask(DocumentsTask):
         """Accuracy of masked tokens and of pairs, and the perplexity of masked tokens."""
         encoded = held_out.encoded
         found = evaluate_pretraining(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens)
-        return held_out.result(found.scores(self.rules.hidden), self._samples(predictor, encoded, held_out.step))
+        return held_out.result(
+            found.scores(self.rules.hidden, self.recipe.model.pairs), self._samples(predictor, encoded, held_out.step)
+        )
 
     def _samples(self, encoder: TextEncoder, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
         """Beginnings of pairs with masks, the masked tokens, and the predicted ones."""
