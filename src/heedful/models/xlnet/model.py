@@ -9,8 +9,8 @@ positions: it knows where it is, but not what stands there.
 
 Differs: no dropout between the two feed-forward matrices.
 
-B batch, T positions, G predicted positions, M positions of memory, S = M + T keys, P distances, D width, H heads,
-K width of one head, V vocabulary, N sequences.
+B batch, T positions, G predicted positions, Q = T + G queries of both streams, M positions of memory, S = M + T keys,
+P distances, D width, H heads, K width of one head, V vocabulary, N sequences.
 """
 
 from collections.abc import Callable
@@ -140,7 +140,7 @@ class Keys:
         at = of(self.at)  # (B, T)
 
         def whole(rule: Mask) -> Tensor:
-            return dense(rule, at[:, None, :, None], self.at[:, None, :, None])  # (B, 1, T, S)
+            return dense(rule, at[:, None, :, None], self.at[:, None, :, None])
 
         rules = [] if self.real is None else [real(self.real)]
         rules += [] if self.ranks is None else [order(self.ranks, of(self.ranks) + more)]
@@ -184,16 +184,16 @@ class RelativeAttention(nn.Module):
         return distance if stream.same is None else segment_bias(distance, s, self.segments, stream.same)
 
     def forward(self, x: Tensor, read: Tensor, r: Tensor, streams: list[Stream]) -> Tensor:
-        """Queries of all streams x (B, T, D), one after another, attend to what is read (B, S, D)."""
+        """Queries of all streams x (B, Q, D), one after another, attend to what is read (B, S, D)."""
         k, v = map(self.split, self.kv(read).chunk(2, -1))  # (B, H, S, K)
         k, v = self.keys(k), self.values(v)
         r = self.r(r).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # (H, P, K)
-        q = self.queries(self.split(self.q(x)))  # (B, H, T, K)
+        q = self.queries(self.split(self.q(x)))  # (B, H, Q, K)
         found = [
             self.attend(some, k, v, r, stream)
             for some, stream in zip(q.split([stream.size for stream in streams], 2), streams, strict=True)
         ]
-        return self.out(torch.cat(found, 2).transpose(1, 2).flatten(2))  # (B, T, D)
+        return self.out(torch.cat(found, 2).transpose(1, 2).flatten(2))  # (B, Q, D)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor, stream: Stream) -> Tensor:
         """The queries of one stream (B, H, T, K): by the definition, or in a kernel that computes the same."""
@@ -222,8 +222,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, memory: Tensor | None, r: Tensor, streams: list[Stream]) -> Tensor:
         content = x[:, : streams[0].size]  # (B, T, D)
         read = content if memory is None else torch.cat([memory.to(x.dtype), content], 1)  # (B, S, D)
-        x = self.add1(x, lambda x: self.attention(x, read, r, streams))  # (B, T, D)
-        return self.output(self.add2(x, self.mlp))  # (B, T, D)
+        x = self.add1(x, lambda x: self.attention(x, read, r, streams))  # (B, Q, D)
+        return self.output(self.add2(x, self.mlp))  # (B, Q, D)
 
 
 class TokenBias(nn.Module):
@@ -282,7 +282,7 @@ class XLNet(nn.Module):
         """
         keys = Keys.of(tokens, segments, layout or Unpadded(tokens), self.left, ranks, memory)
         query = self.dropout(self.query.expand(*places.shape, -1))  # (B, G, D)
-        x = torch.cat([self.embed(tokens), query.to(self.query.dtype)], 1)  # (B, T + G, D)
+        x = torch.cat([self.embed(tokens), query.to(self.query.dtype)], 1)  # (B, Q, D)
         outputs = self.read(x, keys, () if memory is None else memory.layers, places)
         return [x[:, : tokens.shape[1]] for x in outputs], outputs[-1][:, tokens.shape[1] :]
 
@@ -305,7 +305,7 @@ class XLNet(nn.Module):
         return self.embedded(self.dropout(self.tokens(tokens)))  # (B, T, D)
 
     def read(self, x: Tensor, keys: Keys, memory: tuple[Tensor, ...], places: Tensor | None = None) -> list[Tensor]:
-        """The vectors of all streams (B, T, D) before the first block, and after each block."""
+        """The vectors of all streams (B, Q, D) before the first block, and after each block."""
         streams = [keys.content()] if places is None else [keys.content(), keys.query(places)]
         r = self.dropout(keys.sinusoids(self.config.width, self.config.clamp).to(self.query.dtype))  # (P, D)
         outputs = [x]
