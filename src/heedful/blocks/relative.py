@@ -84,6 +84,7 @@ class RankedPairs:
     """Distances, masks and segments of queries (B, T) and keys (B, S) as int32 numbers, which a kernel compares.
 
     Key s has the distance key base + s of a query. A query attends to the keys whose ranks are below its limit.
+    `classes` is 8 where the base falls by one from query to query, to 0, and there are a multiple of 8; else 1.
     """
 
     base: Tensor  # (B, T)
@@ -91,6 +92,7 @@ class RankedPairs:
     segment: Tensor  # (B, T)
     ranks: Tensor  # (B, S)
     segments: Tensor  # (B, S)
+    classes: int = 1
 
 
 def relative_attention(
@@ -109,8 +111,14 @@ def relative_attention(
     from heedful.blocks.kernels import relative  # needs Triton, which comes with torch's GPU builds only
 
     content, distance, segment = q
-    r = F.pad(r, (0, 0, 0, -r.shape[1] % 8))  # (H, P, K): products of even sizes are faster
-    terms = distance @ r.mT  # (B, H, T, P)
+    classes, count = pairs.classes, r.shape[1] + pairs.classes
+    room = count + -count % 16  # products of even sizes are faster
+    r = F.pad(r, (0, 0, classes, room - r.shape[1]))  # (H, P, K)
+    starts = [classes - (query + 1) % classes for query in range(classes)]  # so that bases become multiples
+    shifted = torch.stack([r[:, start : start + room] for start in starts])  # (C, H, P, K)
+    rows = distance.unflatten(2, (-1, classes)).permute(3, 1, 0, 2, 4).flatten(2, 3)  # (C, H, B * T / C, K)
+    terms = rows @ shifted.mT  # (C, H, B * T / C, P)
     same = (segment @ (segments[0] - segments[1])[:, :, None].to(segment.dtype))[..., 0]  # (B, H, T)
-    rules = (pairs.base, pairs.segment, pairs.segments, pairs.limit, pairs.ranks)
+    base = pairs.base + pairs.base.neg() % classes  # (B, T)
+    rules = (base, pairs.segment, pairs.segments, pairs.limit, pairs.ranks)
     return relative.attend(content, k, v, terms, same, *rules, dropout)  # (B, H, T, K)

@@ -9,8 +9,8 @@ positions: it knows where it is, but not what stands there.
 
 Differs: no dropout between the two feed-forward matrices.
 
-B batch, T positions, G predicted positions, M positions of memory, S = M + T keys, P distances, D width, H heads,
-K width of one head, V vocabulary, N sequences.
+B batch, T positions, G predicted positions, Q = T + G queries of both streams, M positions of memory, S = M + T keys,
+P distances, D width, H heads, K width of one head, V vocabulary, N sequences.
 """
 
 from collections.abc import Callable
@@ -54,19 +54,7 @@ class Stream:
     mask: Tensor | None  # (B, 1, T, S) the keys that each may attend to; None: all
     same: Tensor | None  # (B, 1, T, S) the keys of its own segment; None: all
     index: Tensor | None  # (B, 1, T, S) the distance key of each pair; None: positions are consecutive
-
-
-@dataclass(frozen=True)
-class Streams:
-    """The streams of a forward pass: that of the content, and in pre-training that of the queries."""
-
-    each: tuple[Stream, ...]
-    pairs: RankedPairs | None  # the same for a kernel, if it can compute them
-
-    @property
-    def sizes(self) -> list[int]:
-        """The number of queries of each."""
-        return [stream.size for stream in self.each]
+    pairs: RankedPairs | None  # the same for a kernel, where it can compute them
 
 
 @dataclass(frozen=True)
@@ -124,41 +112,35 @@ class Keys:
         keys = self.at.shape[1]
         return distance_sinusoids(distances(keys - self.memory, keys, self.memory, self.at.device, clamp), width)
 
-    def streams(self, places: Tensor | None) -> Streams:
-        """That of all tokens, and with places (B, G), that of the queries there."""
-        each = (self.content(),) if places is None else (self.content(), self.query(places))
-        return Streams(each, self.pairs(places))
-
     def content(self) -> Stream:
         """The stream of all tokens, each of which attends to itself too."""
-        return self._stream(lambda x: x[:, self.memory :], 1, self.gaps)
+        columns = torch.arange(self.memory, self.at.shape[1], device=self.at.device).expand(len(self.at), -1)  # (B, T)
+        pairs = self._pairs(columns, 1, 1 if columns.shape[1] % 8 else 8)
+        return self._stream(lambda x: x[:, self.memory :], 1, self.gaps, pairs)
 
     def query(self, places: Tensor) -> Stream:
         """The stream at places (B, G), where none attends to the token there."""
-        return self._stream(lambda x: x.gather(1, self.memory + places), 0, True)
+        columns = self.memory + places  # (B, G)
+        return self._stream(lambda x: x.gather(1, columns), 0, True, self._pairs(columns, 0, 1))
 
-    def pairs(self, places: Tensor | None) -> RankedPairs | None:
-        """All streams, one after another, for a kernel; None where it does not compute their distances or masks."""
+    def _pairs(self, queries: Tensor, more: int, classes: int) -> RankedPairs | None:
+        """The stream of queries at these columns (B, T), for a kernel; None where it does not compute their masks."""
         if self.gaps or self.left:
             return None
-        rows, keys = self.at.shape
-        content = torch.arange(self.memory, keys, device=self.at.device).expand(rows, -1)  # (B, T)
-        query = content if places is None else torch.cat([content, self.memory + places], 1)  # (B, T + G)
         segments = torch.zeros_like(self.at) if self.segments is None else self.segments  # (B, S)
         ranks = torch.zeros_like(self.at) if self.ranks is None else self.ranks  # (B, S)
-        own = (torch.arange(query.shape[1], device=query.device) < content.shape[1]).long()  # (T + G,) content: 1
-        limit = ranks.gather(1, query) + own  # (B, T + G)
-        if self.real is not None:
-            ranks = ranks.masked_fill(~self.real, NEVER)
-        whole = (keys - 1 - query, limit, segments.gather(1, query), ranks, segments)
-        return RankedPairs(*(x.int().contiguous() for x in whole))
+        limit = ranks.gather(1, queries) + more  # (B, T)
+        ranks = ranks if self.real is None else ranks.masked_fill(~self.real, NEVER)
+        whole = (self.at.shape[1] - 1 - queries, limit, segments.gather(1, queries), ranks, segments)
+        base, limit, segment, ranks, segments = (x.int().contiguous() for x in whole)
+        return RankedPairs(base, limit, segment, ranks, segments, classes)
 
-    def _stream(self, of: Callable[[Tensor], Tensor], more: int, apart: bool) -> Stream:
+    def _stream(self, of: Callable[[Tensor], Tensor], more: int, apart: bool, pairs: RankedPairs | None) -> Stream:
         """The stream of queries at some of the keys; they attend to all that rank below their own rank and `more`."""
         at = of(self.at)  # (B, T)
 
         def whole(rule: Mask) -> Tensor:
-            return dense(rule, at[:, None, :, None], self.at[:, None, :, None])  # (B, 1, T, S)
+            return dense(rule, at[:, None, :, None], self.at[:, None, :, None])
 
         rules = [] if self.real is None else [real(self.real)]
         rules += [] if self.ranks is None else [order(self.ranks, of(self.ranks) + more)]
@@ -166,7 +148,7 @@ class Keys:
         same_segment = None if self.segments is None else whole(same(self.segments, of(self.segments)))
         last = self.at.shape[1] - self.memory - 1
         index = (last - at)[:, None, :, None] + (self.memory + self.at)[:, None, None] if apart else None
-        return Stream(at.shape[1], whole(reduce(and_, rules)) if rules else None, same_segment, index)
+        return Stream(at.shape[1], whole(reduce(and_, rules)) if rules else None, same_segment, index, pairs)
 
 
 class RelativeAttention(nn.Module):
@@ -190,11 +172,6 @@ class RelativeAttention(nn.Module):
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
 
-    def with_biases(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries for contents, distances and segments (B, H, T, K)."""
-        u, v, s = (q + each[:, None].to(q.dtype) for each in (self.u, self.v, self.s))  # (B, H, T, K)
-        return u, v, s
-
     @property
     def has_kernel(self) -> bool:
         """Whether a fused kernel computes it: softmax, and no tap has a hook."""
@@ -206,25 +183,30 @@ class RelativeAttention(nn.Module):
         distance = relative_bias(v, r) if stream.index is None else gathered_bias(v, r, stream.index)
         return distance if stream.same is None else segment_bias(distance, s, self.segments, stream.same)
 
-    def forward(self, x: Tensor, read: Tensor, r: Tensor, streams: Streams) -> Tensor:
-        """Queries of all streams x (B, T, D), one after another, attend to what is read (B, S, D)."""
+    def forward(self, x: Tensor, read: Tensor, r: Tensor, streams: list[Stream]) -> Tensor:
+        """Queries of all streams x (B, Q, D), one after another, attend to what is read (B, S, D)."""
         k, v = map(self.split, self.kv(read).chunk(2, -1))  # (B, H, S, K)
         k, v = self.keys(k), self.values(v)
         r = self.r(r).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # (H, P, K)
-        q = self.queries(self.split(self.q(x)))  # (B, H, T, K)
+        q = self.queries(self.split(self.q(x)))  # (B, H, Q, K)
+        found = [
+            self.attend(some, k, v, r, stream)
+            for some, stream in zip(q.split([stream.size for stream in streams], 2), streams, strict=True)
+        ]
+        return self.out(torch.cat(found, 2).transpose(1, 2).flatten(2))  # (B, Q, D)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor, stream: Stream) -> Tensor:
+        """The queries of one stream (B, H, T, K): by the definition, or in a kernel that computes the same."""
+        content, distance, segment = (q + each[:, None].to(q.dtype) for each in (self.u, self.v, self.s))
         dropout = self.dropout if self.training else 0.0
-        if q.is_cuda and streams.pairs is not None and self.has_kernel:
-            o = relative_attention(self.with_biases(q), k, v, r, self.segments, streams.pairs, dropout)
-        else:
-            o = torch.cat([
-                attend(
-                    content, k, v, stream.mask, self.bias(distance, segment, r, stream),
-                    normalize=self.normalize, scores=self.scores, weights=self.weights, dropout=dropout,
-                )
-                for stream, some in zip(streams.each, q.split(streams.sizes, 2), strict=True)
-                for content, distance, segment in [self.with_biases(some)]
-            ], 2)  # (B, H, T, K)  # fmt: skip
-        return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
+        if q.is_cuda and stream.pairs is not None and self.has_kernel:
+            some = (content, distance, segment)
+            return relative_attention(some, k, v, r, self.segments, stream.pairs, dropout)  # (B, H, T, K)
+        bias = self.bias(distance, segment, r, stream)
+        return attend(
+            content, k, v, stream.mask, bias, normalize=self.normalize, scores=self.scores, weights=self.weights,
+            dropout=dropout,
+        )  # (B, H, T, K)  # fmt: skip
 
 
 class Block(nn.Module):
@@ -237,11 +219,11 @@ class Block(nn.Module):
         self.add1, self.add2 = (PostNorm(c.width, c.dropout, c.norm_eps) for _ in range(2))
         self.output = Tap()
 
-    def forward(self, x: Tensor, memory: Tensor | None, r: Tensor, streams: Streams) -> Tensor:
-        content = x[:, : streams.sizes[0]]  # (B, T, D)
+    def forward(self, x: Tensor, memory: Tensor | None, r: Tensor, streams: list[Stream]) -> Tensor:
+        content = x[:, : streams[0].size]  # (B, T, D)
         read = content if memory is None else torch.cat([memory.to(x.dtype), content], 1)  # (B, S, D)
-        x = self.add1(x, lambda x: self.attention(x, read, r, streams))  # (B, T, D)
-        return self.output(self.add2(x, self.mlp))  # (B, T, D)
+        x = self.add1(x, lambda x: self.attention(x, read, r, streams))  # (B, Q, D)
+        return self.output(self.add2(x, self.mlp))  # (B, Q, D)
 
 
 class TokenBias(nn.Module):
@@ -300,7 +282,7 @@ class XLNet(nn.Module):
         """
         keys = Keys.of(tokens, segments, layout or Unpadded(tokens), self.left, ranks, memory)
         query = self.dropout(self.query.expand(*places.shape, -1))  # (B, G, D)
-        x = torch.cat([self.embed(tokens), query.to(self.query.dtype)], 1)  # (B, T + G, D)
+        x = torch.cat([self.embed(tokens), query.to(self.query.dtype)], 1)  # (B, Q, D)
         outputs = self.read(x, keys, () if memory is None else memory.layers, places)
         return [x[:, : tokens.shape[1]] for x in outputs], outputs[-1][:, tokens.shape[1] :]
 
@@ -323,8 +305,8 @@ class XLNet(nn.Module):
         return self.embedded(self.dropout(self.tokens(tokens)))  # (B, T, D)
 
     def read(self, x: Tensor, keys: Keys, memory: tuple[Tensor, ...], places: Tensor | None = None) -> list[Tensor]:
-        """The vectors of all streams (B, T, D) before the first block, and after each block."""
-        streams = keys.streams(places)
+        """The vectors of all streams (B, Q, D) before the first block, and after each block."""
+        streams = [keys.content()] if places is None else [keys.content(), keys.query(places)]
         r = self.dropout(keys.sinusoids(self.config.width, self.config.clamp).to(self.query.dtype))  # (P, D)
         outputs = [x]
         for number, block in enumerate(self.blocks):

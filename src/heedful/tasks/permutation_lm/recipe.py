@@ -16,7 +16,7 @@ from heedful.tasks.pretraining.recipe import (
     require_tokenizer,
     require_words,
 )
-from heedful.tasks.recipe_parts import Recipe, Start, packs, with_article
+from heedful.tasks.recipe_parts import Recipe, Start, packs
 from heedful.training.configs import TrainConfig
 
 USUAL = "xlnet"
@@ -24,7 +24,7 @@ SHORTEST = 16  # context that earlier text and a pair fit into
 if TYPE_CHECKING:
     AnyEncoder = EncoderConfig
 else:
-    AnyEncoder = any_of("encoder", usual=USUAL)
+    AnyEncoder = any_of("two_streams", usual=USUAL)
 
 
 class PermutationTaskConfig(Config):
@@ -57,9 +57,7 @@ class PermutationRecipe(Recipe):
 
     @field_validator("model")
     @classmethod
-    def _has_two_streams(cls, model: EncoderConfig) -> EncoderConfig:
-        if not model.two_streams:
-            raise FieldError(f"{with_article(model.kind)} has one stream; write kind: {USUAL}", "kind")
+    def _learns_something(cls, model: EncoderConfig) -> EncoderConfig:
         return require_words(model)
 
     @field_validator("train")
