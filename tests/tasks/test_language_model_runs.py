@@ -205,7 +205,7 @@ def test_run_with_a_carry_resumes_exactly_after_a_kill(tmp_path: Path) -> None:
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
 
 
-def test_carry_is_saved_only_when_configured_and_cannot_be_added_later(tmp_path: Path) -> None:
+def test_state_is_saved_only_when_configured_and_cannot_be_added_later(tmp_path: Path) -> None:
     alone, onward = (carried_recipe(tmp_path, f"task.carry={carry}") for carry in ("false", "true"))
     assert "carry" not in render(alone)
     assert "carry: true" in render(onward)
