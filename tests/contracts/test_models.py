@@ -166,6 +166,15 @@ MORE: dict[str, dict[str, Any]] = {  # by kind: the tested settings, and the lea
     "transformer": {"vary": ("positions", "norm"), "more": HEADS},
     "seq2seq": {"more": LOOKS, "rate": 2e-2},
     "rnn_lm": {"vary": ("cell",)},
+    "transformer_xl": {
+        "vary": ("norm",),
+        "more": {
+            "shared-clamp": {"share_biases": True, "clamp": 3, "head_width": 6},
+            "clusters": {"cutoffs": (5, 14), "divisor": 2},
+            "clusters-one-table": {"cutoffs": (5, 14), "embed": 12},
+        },
+        "rate": 1e-2,
+    },
     "gpt": {"vary": ("positions",), "more": {"post": {"norm": "post"}} | HEADS, "rate": 1e-2},
 }
 

@@ -125,9 +125,9 @@ def test_masks_follow_their_rules() -> None:
     assert (causal == (k <= q)).all() and (padding == (k < 4)).all() and (window == (abs(q - k) <= 1)).all()
     rank = np.argsort(masks.random_order(6, 3))
     assert (permuted == (rank[k] < rank[q])).all()
-    left, both, permuted, prefix = images(heedful.figure("three-masks", length=6, source=2, seed=3))
+    left, both, permuted, content, prefix = images(heedful.figure("three-masks", length=6, source=2, seed=3))
     assert (left == (k <= q)).all() and both.all() and (permuted == (rank[k] < rank[q])).all()
-    assert (prefix == ((k <= q) | (k < 2))).all()
+    assert (content == (rank[k] <= rank[q])).all() and (prefix == ((k <= q) | (k < 2))).all()
 
 
 def test_masked_tokens_are_replaced_as_bert_says() -> None:

@@ -179,13 +179,19 @@ def carried_recipe(folder: Path, *changes: str) -> Any:
     return load_recipe("language-model", [*overrides, *changes])
 
 
+XL = "model={kind: transformer_xl, width: 8, heads: 2, layers: 2, hidden: 12, context: 6, memory: 8}"
+CLUSTERS = XL.replace("memory: 8", "memory: 8, cutoffs: [5, 9], divisor: 2, dropout: 0.1")
+STATES = {"recurrent": (), "memory": (XL,), "clusters": (CLUSTERS,)}
+
+
 def checkpoints(folder: Path) -> dict[str, bytes]:
     """The bytes of the tensors of all checkpoints."""
     return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in folder.glob("checkpoints/*/*.safetensors")}
 
 
-def test_run_with_a_carry_resumes_exactly_after_a_kill(tmp_path: Path) -> None:
-    recipe = carried_recipe(tmp_path)
+@pytest.mark.parametrize("kind", STATES)
+def test_run_with_a_carry_resumes_exactly_after_a_kill(tmp_path: Path, kind: str) -> None:
+    recipe = carried_recipe(tmp_path, *STATES[kind])
     whole = [event.loss for event in train(recipe, tmp_path / "whole") if isinstance(event, Step)]
     child = os.fork()
     if not child:
@@ -237,3 +243,24 @@ def test_evaluation_lanes_start_with_a_zero_state(tmp_path: Path) -> None:
     near_whole = one.quick_loss(predictor, encoded)
     assert near_whole == near(task.loss(predictor, encoded))
     assert task.quick_loss(predictor, encoded) != near_whole
+
+
+def test_steps_with_a_memory_may_be_compiled_and_those_of_a_recurrent_net_may_not(tmp_path: Path) -> None:
+    assert carried_recipe(tmp_path, XL, "train.compile=true").train.compile is True
+    with pytest.raises(UserError, match="recurrent state along are not compiled"):
+        carried_recipe(tmp_path, "train.compile=true")
+
+
+def test_a_generator_goes_on_beyond_its_memory_alone_and_in_a_batch(tmp_path: Path) -> None:
+    for _ in train(carried_recipe(tmp_path, XL), tmp_path / "run"):
+        pass
+    writer: Any = load(tmp_path / "run")
+    prompts = ["7 mice ate", "", "12 mice ate 3 cheeses.\n13 mice"]
+    together = writer.generate(prompts, length=20, seed=3)
+    assert [one.completion for one in together] == [
+        writer.generate([prompt], length=20, seed=3, first=number)[0].completion
+        for number, prompt in enumerate(prompts)
+    ]
+    best = writer.generate(prompts, length=12, beams=3)
+    assert [one.ids for one in best] == [writer.generate([prompt], length=12, beams=3)[0].ids for prompt in prompts]
+    assert all(len(one.ids) == 20 for one in together)

@@ -381,8 +381,11 @@ def test_number_of_processes_may_change_between_resumes(tmp_path: Path, accumula
 
 
 # ------------------------------------------------------------------ lanes with a carry
-def train_lanes(team: Team, folder: Path, how: Parallel, until: int = 99) -> list[Any]:
-    """A run of a recurrent net that carries its state from step to step."""
+XL = "model={kind: transformer_xl, width: 8, heads: 2, layers: 2, hidden: 12, context: 6, memory: 8, dropout: 0.0}"
+
+
+def train_lanes(team: Team, folder: Path, how: Parallel, until: int = 99, *changes: str) -> list[Any]:
+    """A run of a recurrent net, or another model, that carries its state from step to step."""
     words = "\n".join(f"{number} mice ate {number * 7 % 13} cheeses." for number in range(40))
     if team.leads:
         (folder.parent / "text.txt").write_text(words)
@@ -393,7 +396,7 @@ def train_lanes(team: Team, folder: Path, how: Parallel, until: int = 99) -> lis
             f"data.root={folder.parent}", "data.train=text.txt", "task.carry=true", "model.width=8", "model.hidden=8",
             "model.context=6", "model.dropout=0", "train.batch_tokens=30", "train.accumulate=2", "train.device=cpu",
             "train.budget.steps=12", "train.save_every=4", "train.keep=9", "train.evaluate_every=12",
-            "train.optimizer={kind: adamw, lr: 0.01, eps: 1.0e-4}", f"train.parallel={how}",
+            "train.optimizer={kind: adamw, lr: 0.01, eps: 1.0e-4}", f"train.parallel={how}", *changes,
         ],
     )  # fmt: skip
     at = 0
@@ -415,13 +418,14 @@ def carries(folder: Path) -> dict[int, bytes]:
     return {step: (path / "carry.safetensors").read_bytes() for step, path in points.items()}
 
 
+@pytest.mark.parametrize("changes", [(), (XL,)], ids=["recurrent", "memory"])
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_lanes_of_two_processes_resume_bit_for_bit(tmp_path: Path, how: Parallel) -> None:
+def test_lanes_of_two_processes_resume_bit_for_bit(tmp_path: Path, how: Parallel, changes: tuple[str, ...]) -> None:
     """Five lanes: three in one process, two in the other."""
-    whole_run = run_team(2, lambda team: train_lanes(team, tmp_path / "whole", how), tmp_path)
+    whole_run = run_team(2, lambda team: train_lanes(team, tmp_path / "whole", how, 99, *changes), tmp_path)
     parts = []
     for last in (3, 8, 99):
-        parts += run_team(2, lambda team: train_lanes(team, tmp_path / "parts", how, last), tmp_path)[0]  # noqa: B023
+        parts += run_team(2, lambda team: train_lanes(team, tmp_path / "parts", how, last, *changes), tmp_path)[0]  # noqa: B023
     assert parts == whole_run[0] == whole_run[1]
     assert [step for step, _ in parts] == list(range(1, 13))
     assert carries(tmp_path / "parts") == carries(tmp_path / "whole")
