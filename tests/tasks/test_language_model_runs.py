@@ -245,13 +245,13 @@ def test_evaluation_lanes_start_with_a_zero_state(tmp_path: Path) -> None:
     assert task.quick_loss(predictor, encoded) != near_whole
 
 
-def test_steps_with_a_memory_may_be_compiled_and_those_of_a_recurrent_net_may_not(tmp_path: Path) -> None:
+def test_steps_with_a_memory_compile_and_those_of_recurrent_nets_do_not(tmp_path: Path) -> None:
     assert carried_recipe(tmp_path, XL, "train.compile=true").train.compile is True
     with pytest.raises(UserError, match="recurrent state along are not compiled"):
         carried_recipe(tmp_path, "train.compile=true")
 
 
-def test_a_generator_goes_on_beyond_its_memory_alone_and_in_a_batch(tmp_path: Path) -> None:
+def test_generator_continues_beyond_its_memory_in_any_batch(tmp_path: Path) -> None:
     for _ in train(carried_recipe(tmp_path, XL), tmp_path / "run"):
         pass
     writer: Any = load(tmp_path / "run")
