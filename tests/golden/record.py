@@ -301,6 +301,17 @@ model: {kind: roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
         + "  batch_tokens: 128\n",
         documents,
     ),
+    "pretraining-xlm_roberta": (
+        "task: {kind: pretraining, unrelated: 0, full_sentences: true}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: xlm_unigram, vocab: 60}
+model: {kind: xlm_roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
     "classification-classifier": (
         "task: {kind: classification, label_smoothing: 0.05}\n"
         + files("tsv", "tsv", ", text: text, label: label")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
-from heedful.data.embedded import LibraryProse
+from heedful.data.embedded import Counting, LibraryProse
 from heedful.data.own import OwnData
 from heedful.data.text.documents import Documents
 from heedful.data.text.token_documents import TokenFiles
@@ -19,7 +19,7 @@ from heedful.training.configs import TrainConfig
 
 SHORTEST = 8  # context that a pair of texts fits into
 
-PretrainingData = Annotated[Documents | LibraryProse | TokenFiles | OwnData, Field(discriminator="kind")]
+PretrainingData = Annotated[Documents | LibraryProse | Counting | TokenFiles | OwnData, Field(discriminator="kind")]
 
 USUAL = "bert"
 if TYPE_CHECKING:
