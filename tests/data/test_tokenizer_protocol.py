@@ -63,7 +63,7 @@ def test_ids_have_offsets_and_decode_back(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_a_pair_is_put_between_special_tokens(kind: str) -> None:
+def test_pair_is_put_between_special_tokens(kind: str) -> None:
     tokenizer = PAIRS[kind]
     a, b = tokenizer.ids(["the cat", "sat"])
     one, two = tokenizer.pair(a), tokenizer.pair(a, b)

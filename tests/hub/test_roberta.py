@@ -25,6 +25,7 @@ from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.hub.loading import Pretrained, task_model
 from heedful.models import build
+from heedful.models.bert.config import SIZES as BERT_SIZES
 from heedful.models.roberta.config import SIZES
 from heedful.models.xlm_roberta.config import SIZES as XLM_SIZES
 
@@ -122,6 +123,7 @@ def assert_equal_outputs(model: Any, found: Pretrained, side: str) -> None:
             assert near(ours[name][real] if each else ours[name], value[real] if each else value), name
 
 
+@pytest.mark.claim("G7")
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", [*HEADS, *(f"XLM{kind}" for kind in HEADS)])
 def test_each_head_equals_transformers_and_round_trips(kind: str, side: str, tmp_path: Path) -> None:
@@ -144,6 +146,7 @@ def test_each_head_equals_transformers_and_round_trips(kind: str, side: str, tmp
 
 
 @families
+@pytest.mark.claim("G7")
 @pytest.mark.parametrize("seed", range(20))
 def test_logits_of_random_configurations_equal_transformers(family: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
@@ -167,6 +170,7 @@ def test_logits_of_random_configurations_equal_transformers(family: str, seed: i
     assert all(torch.equal(before[name], value) for name, value in after.items())
 
 
+@pytest.mark.claim("G7")
 def test_published_sizes() -> None:
     encoder, sizes = {"pooler": True, "masked_words": False}, SIZES | XLM_SIZES
     counts = {name: config.model_copy(update=encoder).parameters(config.vocab or 0) for name, config in sizes.items()}
@@ -179,6 +183,14 @@ def test_published_sizes() -> None:
             built = build(config.model_copy(update=encoder))
             assert sum(weight.numel() for weight in built.parameters()) == counts[name]
             assert built.positions.table.shape[0] == 514
+
+
+@pytest.mark.claim("G7")
+def test_parsbert_is_bert_with_100_000_pieces() -> None:
+    bare = {"masked_words": False, "next_sentence": False}
+    with torch.device("meta"):
+        built = build(BERT_SIZES["parsbert"].model_copy(update=bare))
+    assert sum(weight.numel() for weight in built.parameters()) == 162_841_344
 
 
 def test_positions_start_at_two_and_segments_are_ignored() -> None:

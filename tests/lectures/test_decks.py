@@ -155,8 +155,8 @@ def test_lectures_command_prints_decks_topics_and_json(monkeypatch: pytest.Monke
 
     assert all(deck.title in run_command() for deck in decks())
     assert "Multi-head attention" in run_command("han") and "open:" in run_command("xing")
-    card = run_command("transformer-xl")
-    assert re.search(r"open +Transformer-XL", card)
+    card = run_command("linformer")
+    assert re.search(r"open +Linformer", card)
     shown = run_command("multi-head")
     for part in (
         "heedful train numbers",

@@ -125,9 +125,9 @@ def test_masks_follow_their_rules() -> None:
     assert (causal == (k <= q)).all() and (padding == (k < 4)).all() and (window == (abs(q - k) <= 1)).all()
     rank = np.argsort(masks.random_order(6, 3))
     assert (permuted == (rank[k] < rank[q])).all()
-    left, both, permuted, prefix = images(heedful.figure("three-masks", length=6, source=2, seed=3))
+    left, both, permuted, content, prefix = images(heedful.figure("three-masks", length=6, source=2, seed=3))
     assert (left == (k <= q)).all() and both.all() and (permuted == (rank[k] < rank[q])).all()
-    assert (prefix == ((k <= q) | (k < 2))).all()
+    assert (content == (rank[k] <= rank[q])).all() and (prefix == ((k <= q) | (k < 2))).all()
 
 
 def test_masked_tokens_are_replaced_as_bert_says() -> None:
@@ -188,7 +188,7 @@ def test_beam_tree_matches_exhaustive_search() -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_diagram_has_every_parameter_of_any_model(kind: str) -> None:
+def test_diagram_has_every_parameter_of_any_model(kind: str) -> None:
     from heedful.plots.gallery.diagram import boxes
 
     rows = heedful.summary(config_class(kind).tiny())
@@ -290,7 +290,7 @@ def test_commands_name_every_figure_once_and_each_has_settings() -> None:
         draw("masks", overrides=["lenght=3"])
 
 
-def test_the_page_of_figures_lists_every_one() -> None:
+def test_page_of_figures_lists_every_one() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "figures.md").read_text(encoding="utf-8")
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     assert listed == list(EVERY)

@@ -1,6 +1,7 @@
 """Documents as one array of ids, and pairs of segments with masked tokens: BERT's pre-training examples.
 
-An example is `[CLS] A [SEP] B [SEP]`: A some sentences of a document, B those that follow, or some of another document.
+An example is `[CLS] A [SEP] B [SEP]`: A some sentences of a document, B those that follow, or some of another document
+(next-sentence prediction); or A and B follow each other, and are swapped or not (sentence-order prediction).
 The text is divided into cells as long as the context; each gives one example per epoch, which starts at a random token
 of it, so that an example is a function of the seed, the epoch and the cell alone.
 
@@ -44,11 +45,12 @@ class PairRules:
 
     hidden: float = 0.15  # share of the tokens
     whole_words: bool = False  # whether all pieces of a word are masked together
-    unrelated: float = 0.5  # share of the pairs that do not follow each other
+    unrelated: float = 0.5  # share of the pairs whose second text does not follow the first
     short: float = 0.1  # share of the pairs that are shorter than the context
     last_sep: bool = True  # whether a pair ends in [SEP]
     pairs: bool = True  # whether an example is a pair; else it is sentences of one document
     full_sentences: bool = False  # whether it is full sentences that may cross the ends of documents
+    swapped: bool = False  # whether such pairs are two texts that follow each other, swapped; else of two documents
 
     @property
     def special(self) -> int:
@@ -152,9 +154,16 @@ class EncodedDocuments:
         target = np.where(share(SHORT, self.rules.short), 2 + below(TARGET, self.room - 1), self.room)
         last = np.minimum(np.maximum(self._filled(first, target), first + 2), end)  # the sentence after the last
         split = first + 1 + below(SPLIT, np.maximum(last - first - 1, 1))
-        unrelated = share(RELATED, self.rules.unrelated) | (last - first == 1)
+        alone, unrelated = last - first == 1, share(RELATED, self.rules.unrelated)
         a, b = (self.sentences[first], self.sentences[split]), (self.sentences[split], self.sentences[last])
-        if self.rules.pairs and unrelated.any():
+        if self.rules.pairs and self.rules.swapped:
+            half = np.where(alone, (a[0] + a[1] + 1) // 2, a[1])  # a sentence that is alone is cut in two
+            a, b = (a[0], half), (np.where(alone, half, b[0]), np.where(alone, a[1], b[1]))
+            a, b = (
+                (np.where(unrelated, two[0], one[0]), np.where(unrelated, two[1], one[1]))
+                for one, two in ((a, b), (b, a))
+            )
+        elif self.rules.pairs and (unrelated := unrelated | alone).any():
             # Each of the other documents is equally likely, and in it each first sentence.
             others = len(self.documents) - 2
             other = (document + 1 + below(OTHER, others)) % (others + 1)
@@ -300,7 +309,7 @@ def _batch(
         ids=torch.from_numpy(ids),
         segments=torch.from_numpy(segments),
         lengths=torch.from_numpy(lengths),
-        places=torch.from_numpy(np.pad(places, more)),
+        places=torch.from_numpy(np.pad(places, more, mode="edge") if len(places) else np.zeros(more[1], np.int64)),
         targets=torch.from_numpy(np.pad(targets, more, constant_values=IGNORE_INDEX)),
         follows=torch.from_numpy(follows),
         whole=torch.from_numpy(np.array([built.lengths.sum(), built.hidden.sum(), len(built.lengths)])),
@@ -447,7 +456,7 @@ def _tokenize_chunk(documents: list[list[str]], tokenizer: MaskTokenizer) -> Ite
 def require_pairs(encoded: EncodedDocuments) -> EncodedDocuments:
     """Refuse documents from which no pairs can be made."""
     count, several = len(encoded.documents) - 1, len(encoded.sentences) > 2
-    if not several or (count < 2 and encoded.rules.unrelated > 0):
+    if not several or (count < 2 and encoded.rules.unrelated > 0 and not encoded.rules.swapped):
         raise UserError(
             "there is too little text to make pairs",
             where="data",

@@ -197,6 +197,17 @@ def count_special_tokens(tokenizer: PairTokenizer, texts: int) -> int:
     return len(tokenizer.pair((), () if texts == 2 else None)[0])
 
 
+def count_around(tokenizer: PairTokenizer, texts: int = 1) -> tuple[int, int]:
+    """The number of special tokens before the last text, beyond those of a first one, and after it."""
+    row, _ = tokenizer.pair((), (-1,)) if texts == 2 else tokenizer.pair((-1,))
+    return row.index(-1), len(row) - row.index(-1) - 1
+
+
+def last_segment(tokenizer: PairTokenizer) -> int | None:
+    """The segment of the last token, where that is the classification token; None: it is another one."""
+    return tokenizer.pair(())[1][-1] if tokenizer.cls_last else None
+
+
 def truncate_pair(a: Sequence[int], b: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:
     """Truncate two texts to `room` tokens in total, as the `tokenizers` package does ("longest first").
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union
 from pydantic import Tag
 
 from heedful.config import by_kind
-from heedful.data.tokenizers.base import MaskTokenizer, read_tokenizer_file
+from heedful.data.tokenizers.base import MAX_FILE, FolderTokenizer, MaskTokenizer, read_tokenizer_file
 from heedful.data.tokenizers.roberta import RobertaBpe, RobertaBpeFiles, RobertaTokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.unigram import (
@@ -25,6 +25,7 @@ from heedful.data.tokenizers.unigram import (
     XlnetUnigramFile,
 )
 from heedful.data.tokenizers.wordpiece import BertTokenizer, WordPieceFile
+from heedful.files.folders import has_file, read_text
 
 
 class Kind(NamedTuple):
@@ -67,6 +68,28 @@ else:
 def tokenizer_class(kind: str) -> Any:
     """The tokenizer class for a kind, as in `usual_tokenizer` of an encoder's config."""
     return next(one.tokenizer for one in KINDS if one.trained.model_fields["kind"].default == kind)
+
+
+def folder_tokenizer(folder: Path, usual: str, vocab: int) -> FolderTokenizer:
+    """The tokenizer of a Hugging Face folder, of the usual kind, or WordPiece, as of some ALBERTs."""
+    kind = tokenizer_class(usual)
+    own = next(one for one in KINDS if one.tokenizer is kind)
+    if own.model == "Unigram" and not has_file(folder, "spiece.model"):
+        given = has_file(folder, "tokenizer.json")
+        text = read_text(folder, "tokenizer.json", MAX_FILE) if given else ""
+        if _model_type(text) == "WordPiece" if given else has_file(folder, "vocab.txt"):
+            kind = BertTokenizer
+    found: FolderTokenizer = kind.from_folder(folder, vocab)
+    return found
+
+
+def _model_type(text: str) -> str | None:
+    """The type of the model in a tokenizer.json, if it says so."""
+    try:
+        found = json.loads(text)["model"]["type"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:

@@ -17,7 +17,7 @@ class RobertaEncoder(MaskedEncoder):
 
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
         """Token + position + the only segment, normalized; `segments` are ignored."""
-        x = self.positions(self.tokens(tokens), FIRST + at) + self.segments[0]  # (B, T, D)
+        x = self.add_segments(self.positions(self.tokens(tokens), FIRST + at), None)  # (B, T, D)
         return self.embedded(self.dropout(self.norm(x)))  # (B, T, D)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from heedful.blocks.losses import Loss, projected_cross_entropy
+from heedful.blocks.losses import Loss
 from heedful.blocks.state import reset_rows
 from heedful.data.text.lanes import LaneBatch, Lanes
 from heedful.data.text.windows import EncodedText, TextBatch
@@ -56,7 +56,7 @@ def ahead_loss(model: Ahead, batch: TextBatch) -> Loss:
 
 def onward_loss(model: Any, batch: LaneBatch, carry: Any) -> tuple[Loss, Any]:
     """Cross-entropy of every token given all before it in its lane, and the state of the lanes then."""
-    x, carry = model.features(batch.ids[:, :-1], reset_rows(carry, batch.fresh))  # (B, T, D)
+    x, carry = _onward(model, batch.ids[:, :-1], reset_rows(carry, batch.fresh), batch.documents)  # (B, T, D)
     return _loss(model, x, batch.ids[:, 1:], batch.real[:, 1:]), carry
 
 
@@ -81,7 +81,16 @@ def both_ways_loss(model: BothWays, batch: TextBatch) -> Loss:
 def _loss(model: Any, x: Tensor, wanted: Tensor, meant: Tensor) -> Loss:
     """Cross-entropy of the tokens (B, T) that are meant."""
     targets = wanted.masked_fill(~meant, NONE).flatten()
-    return projected_cross_entropy(x.flatten(0, 1), model.tokens.weight, targets, ignore=NONE)
+    loss: Loss = model.tokens.loss(x.flatten(0, 1), targets, ignore=NONE)
+    return loss
+
+
+def _onward(model: Any, tokens: Tensor, state: Any, documents: Tensor | None) -> tuple[Tensor, Any]:
+    """The last layer (B, T, D) and the next state; where a text has documents (B, T), 0 is that of the state."""
+    found: tuple[Tensor, Any] = (
+        model.features(tokens, state) if documents is None else model.features(tokens, state, documents=documents)
+    )
+    return found
 
 
 def windows_loss(loss_of: LossOf, model: Any, text: EncodedText, device: torch.device, batch_tokens: int) -> float:
@@ -118,15 +127,24 @@ def sliding_loss(model: ByDocument, text: EncodedText, device: torch.device, str
     return _mean(losses(), text)
 
 
-def text_loss(model: Any, text: EncodedText, device: torch.device, stride: int = STRIDE) -> float:
-    """The mean loss a token over a whole text, each given all before it, whatever the stride it is read in."""
+def text_loss(
+    model: Any, text: EncodedText, device: torch.device, stride: int = STRIDE, memory: int | None = None
+) -> float:
+    """The mean loss a token over a whole text, each given all before it in its document, `stride` tokens at a time.
+
+    The stride does not matter, except to a model with `same_length: false`, whose segments these are. A model with a
+    memory may have one of another length than in training.
+    """
 
     def losses() -> Iterable[Loss]:
-        state = model.start(1, device)
+        state = model.start(1, device) if memory is None else model.start(1, device, memory)
         for at in range(0, len(text), stride):
             ids = torch.from_numpy(text.ids[at : at + stride + 1].astype("int64")).to(device)  # (T + 1,)
-            x, state = model.features(ids[None, :-1], state)  # (1, T, D)
-            yield projected_cross_entropy(x[0], model.tokens.weight, ids[1:])
+            documents = text.documents(at, len(ids) - 1)  # (T,)
+            documents = None if documents is None else documents[None].to(device)  # (1, T)
+            x, state = _onward(model, ids[None, :-1], state, documents)  # (1, T, D)
+            loss: Loss = model.tokens.loss(x[0], ids[1:])
+            yield loss
 
     return _mean(losses(), text)
 

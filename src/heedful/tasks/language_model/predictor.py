@@ -256,7 +256,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         Without the start token, nothing is given before the first token, and its loss does not count.
         """
         if self.context is None:
-            return text_loss(self.model, self._encoded(text), self.device)
+            return text_loss(self.model, self._encoded(text), self.device, self._net.config.segment or STRIDE)
         return sliding_loss(self._net, self._encoded(text), self.device, -(-self.context // 2), STRIDE)
 
     def perplexity(self, text: str) -> float:

@@ -44,9 +44,9 @@ class LanguageModelTaskConfig(Config):
     carry: bool = Field(
         False,
         exclude_if=lambda carry: not carry,  # recipes and runs without it stay as they are
-        description="a recurrent model keeps its state from step to step: each row of a batch reads its own part "
-        "of the text in order, and gradients stay within a step (truncated backpropagation through "
-        "time)",
+        description="a recurrent model, or one with a memory, keeps its state from step to step: each row of a batch "
+        "reads its own part of the text in order, and gradients stay within a step (truncated backpropagation "
+        "through time)",
     )
 
 
@@ -114,8 +114,10 @@ class LanguageModelRecipe(Recipe):
         if self.task.carry and (self.model.role != "causal" or self.model.fixed_context):
             problem = f"{with_article(self.model.kind)} has no state to take along; leave this out"
             raise FieldError(problem, "task", "carry")
-        if self.task.carry and self.train.compile:
-            raise FieldError("steps that take a state along are not compiled; leave this out", "train", "compile")
+        if self.task.carry and self.train.compile and not self.model.attends:
+            raise FieldError(
+                "steps that take a recurrent state along are not compiled; leave this out", "train", "compile"
+            )
         return self
 
     @model_validator(mode="after")

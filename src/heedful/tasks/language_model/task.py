@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from heedful.blocks.state import reserve
 from heedful.data.formats.sources import Split
 from heedful.data.own import OwnData, text
 from heedful.data.text.files import Text, collect
@@ -33,8 +34,9 @@ from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
 from heedful.hub.loading import no_tokenizer_error, pretrained
 from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Sample, Source, Task
-from heedful.tasks.compiled import compiled
+from heedful.tasks.compiled import compiled, compiled_steps
 from heedful.tasks.language_model.perplexity import (
+    STRIDE,
     LossOf,
     ahead_loss,
     bits_per_byte,
@@ -56,7 +58,7 @@ from heedful.training.metrics import Score
 MUCH_UNKNOWN = 0.01  # of the tokens of a text, above which a note says so
 SHOWN = 8  # positions in a text that are shown as examples
 MOST_SHOWN = 100  # tokens that are generated for a sample
-SHARED = 100_000  # parameters of a gpt from which on threads share its work
+SHARED = 100_000  # parameters of a model that attends, from which on threads share its work
 GIVEN = 32  # tokens of a sample's prompt, where there are no lines
 RECORDED_CONTEXT, RECORDED_WEIGHTS = 256, 20_000_000  # at most; beyond them torch's own threads do as well
 
@@ -82,7 +84,7 @@ class LanguageModelTask(
 
     def __init__(self, recipe: LanguageModelRecipe) -> None:
         super().__init__(recipe)
-        ahead: LossOf = document_loss if recipe.model.fixed_context else ahead_loss
+        ahead: LossOf = document_loss if recipe.model.attends else ahead_loss
         self.task_loss = both_ways_loss if recipe.model.role == "bidirectional" else ahead
 
     @property
@@ -125,7 +127,7 @@ class LanguageModelTask(
     def encode(self, read: Text | TextTokens, vocabulary: LanguageTokenizer) -> EncodedText:
         """The text as ids, in windows as long as the model's context.
 
-        Only a gpt distinguishes documents; for the others a text is one document.
+        Only a model that attends distinguishes documents; for the others a text is one document.
         """
         context = self.recipe.model.context
         if isinstance(read, Text):
@@ -140,7 +142,7 @@ class LanguageModelTask(
                 expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
             )
         one = replace(found, starts=np.zeros(1, np.int64))
-        return found if self.recipe.model.fixed_context else one
+        return found if self.recipe.model.attends else one
 
     def notes(self, encoded: EncodedText) -> list[str]:
         """How much of the text the tokenizer does not know, where that is much, and whether it fills a window."""
@@ -163,14 +165,15 @@ class LanguageModelTask(
 
     def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
         """The cross-entropy of the tokens of each window, which stands alone or continues from a state."""
+        compiles = self.recipe.train.compile
         if self.recipe.task.carry:
-            return partial(onward_loss, model)
-        learner: Any = compiled(model, dynamic=False) if self.recipe.train.compile else model
+            return partial(onward_loss, compiled_steps(model) if compiles else model)
+        learner: Any = compiled(model, dynamic=False) if compiles else model
         return partial(self.task_loss, learner)
 
     def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
         """What the model knows before the first token of each lane."""
-        return model.start(batches.lanes, device) if self.recipe.task.carry else None
+        return reserve(model.start(batches.lanes, device), 0) if self.recipe.task.carry else None
 
     @property
     def records(self) -> bool:
@@ -179,9 +182,9 @@ class LanguageModelTask(
         return model.fixed_context and model.context <= RECORDED_CONTEXT and model.parameters(0) <= RECORDED_WEIGHTS
 
     def threads(self, model: Any, cores: int) -> int:
-        """The number of CPU threads for training: a gpt has large products, even where it is small."""
+        """The number of CPU threads for training: attention has large products, even where it is small."""
         size = sum(weight.numel() for weight in model.parameters())
-        return cores if self.recipe.model.fixed_context and size >= SHARED else super().threads(model, cores)
+        return cores if self.recipe.model.attends and size >= SHARED else super().threads(model, cores)
 
     @staticmethod
     def predictor(
@@ -204,7 +207,7 @@ class LanguageModelTask(
             model: Any = predictor.model
             return sliding_loss(model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
         if isinstance(predictor, TextGenerator):
-            return text_loss(predictor.model, encoded, predictor.device)
+            return text_loss(predictor.model, encoded, predictor.device, self.recipe.model.segment or STRIDE)
         return self.quick_loss(predictor, encoded)
 
     @property
