@@ -1,12 +1,16 @@
 """Kernels of our own against the readable path, where there is a GPU to run them."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend
-from heedful.blocks.layouts import PackedPairs, PackedTexts
+from heedful.blocks.layouts import PackedPairs, PackedTexts, Padded
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.norms import PostNorm
+from heedful.blocks.relative import RankedPairs, gathered_bias, relative_attention, relative_bias, segment_bias
+from heedful.models.xlnet.model import Keys, Memory
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels run on a GPU")
 
@@ -220,3 +224,40 @@ def test_add_and_norm_gradient_with_dropout() -> None:
         slope = (value(y + 1e-2 * step) - value(y - 1e-2 * step)) / 2e-2
     assert float((grad * step).sum()) == pytest.approx(float(slope), rel=2e-2)
     assert 0.25 < float((grad == 0).float().mean()) < 0.35
+
+
+@each_precision
+@pytest.mark.parametrize("memory", [0, 24])
+def test_relative_attention_of_two_streams(dtype: torch.dtype, memory: int) -> None:
+    rows, heads, length, width = 3, 2, 101, 32
+    tokens, places = torch.zeros(rows, length), torch.stack([torch.randperm(length)[:20] for _ in range(rows)])
+    real = torch.ones(rows, length, dtype=torch.bool)
+    real[0, :4], real[1, -5:] = False, False
+    before = Memory((), torch.arange(memory).expand(rows, -1) > 3) if memory else None
+    ranks = torch.stack([torch.randperm(length) for _ in range(rows)]).sub(80).clamp(min=0)
+    segments = (torch.arange(length) > 40).long().expand(rows, -1)
+    streams = Keys.of(tokens, segments, Padded(real, gaps=False), False, ranks, before).streams(places)
+    queries, keys = sum(streams.sizes), memory + length
+    shapes = [(rows, heads, queries, width)] * 3 + [(rows, heads, keys, width)] * 2
+    shapes += [(heads, keys + length - 1, width), (2, heads, width)]
+    exact = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    given = [x.detach().to("cuda", dtype).requires_grad_() for x in exact]
+    exact = [x.detach().double().cpu().requires_grad_() for x in given]
+    assert streams.pairs is not None
+    pairs = RankedPairs(*(getattr(streams.pairs, field.name).cuda() for field in fields(RankedPairs)))
+    o = relative_attention((given[0], given[1], given[2]), *given[3:], pairs, 0.0)
+    *_, k, v, r, sides = exact
+    truth = torch.cat([
+        attend(content, k, v, stream.mask, segment_bias(
+            relative_bias(distance, r) if stream.index is None else gathered_bias(distance, r, stream.index),
+            segment, sides, stream.same,
+        ))
+        for stream, content, distance, segment in zip(
+            streams.each, *(x.split(streams.sizes, 2) for x in exact[:3]), strict=True
+        )
+    ], 2)  # fmt: skip
+    probe = torch.randn_like(truth)
+    grads = torch.autograd.grad((o * probe.to(o)).sum(), given)
+    truths = torch.autograd.grad((truth * probe).sum(), exact)
+    for mine, theirs in zip((o, *grads), (truth, *truths), strict=True):
+        assert float((mine.double().cpu() - theirs).detach().abs().max()) <= ERROR[dtype] * float(theirs.abs().max())

@@ -28,12 +28,22 @@ from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import EncoderLayout, Layout, Unpadded
 from heedful.blocks.linear import Linear
 from heedful.blocks.masks import Bias, Mask, dense, order, real, same
-from heedful.blocks.normalizers import NORMALIZERS
+from heedful.blocks.normalizers import NORMALIZERS, softmax
 from heedful.blocks.norms import PostNorm
-from heedful.blocks.relative import distance_sinusoids, distances, gathered_bias, relative_bias, segment_bias
-from heedful.blocks.taps import Tap
+from heedful.blocks.relative import (
+    RankedPairs,
+    distance_sinusoids,
+    distances,
+    gathered_bias,
+    relative_attention,
+    relative_bias,
+    segment_bias,
+)
+from heedful.blocks.taps import Tap, tapped
 from heedful.models.limits import check_length
 from heedful.models.xlnet.config import XLNetConfig
+
+NEVER = 2**30  # the rank of padding, which no query attends to
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,19 @@ class Stream:
     mask: Tensor | None  # (B, 1, T, S) the keys that each may attend to; None: all
     same: Tensor | None  # (B, 1, T, S) the keys of its own segment; None: all
     index: Tensor | None  # (B, 1, T, S) the distance key of each pair; None: positions are consecutive
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of a forward pass: that of the content, and in pre-training that of the queries."""
+
+    each: tuple[Stream, ...]
+    pairs: RankedPairs | None  # the same for a kernel, if it can compute them
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of queries of each."""
+        return [stream.size for stream in self.each]
 
 
 @dataclass(frozen=True)
@@ -101,6 +124,11 @@ class Keys:
         keys = self.at.shape[1]
         return distance_sinusoids(distances(keys - self.memory, keys, self.memory, self.at.device, clamp), width)
 
+    def streams(self, places: Tensor | None) -> Streams:
+        """That of all tokens, and with places (B, G), that of the queries there."""
+        each = (self.content(),) if places is None else (self.content(), self.query(places))
+        return Streams(each, self.pairs(places))
+
     def content(self) -> Stream:
         """The stream of all tokens, each of which attends to itself too."""
         return self._stream(lambda x: x[:, self.memory :], 1, self.gaps)
@@ -108,6 +136,22 @@ class Keys:
     def query(self, places: Tensor) -> Stream:
         """The stream at places (B, G), where none attends to the token there."""
         return self._stream(lambda x: x.gather(1, self.memory + places), 0, True)
+
+    def pairs(self, places: Tensor | None) -> RankedPairs | None:
+        """All streams, one after another, for a kernel; None where it does not compute their distances or masks."""
+        if self.gaps or self.left:
+            return None
+        rows, keys = self.at.shape
+        content = torch.arange(self.memory, keys, device=self.at.device).expand(rows, -1)  # (B, T)
+        query = content if places is None else torch.cat([content, self.memory + places], 1)  # (B, T + G)
+        segments = torch.zeros_like(self.at) if self.segments is None else self.segments  # (B, S)
+        ranks = torch.zeros_like(self.at) if self.ranks is None else self.ranks  # (B, S)
+        own = (torch.arange(query.shape[1], device=query.device) < content.shape[1]).long()  # (T + G,) content: 1
+        limit = ranks.gather(1, query) + own  # (B, T + G)
+        if self.real is not None:
+            ranks = ranks.masked_fill(~self.real, NEVER)
+        whole = (keys - 1 - query, limit, segments.gather(1, query), ranks, segments)
+        return RankedPairs(*(x.int().contiguous() for x in whole))
 
     def _stream(self, of: Callable[[Tensor], Tensor], more: int, apart: bool) -> Stream:
         """The stream of queries at some of the keys; they attend to all that rank below their own rank and `more`."""
@@ -146,27 +190,41 @@ class RelativeAttention(nn.Module):
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
 
-    def bias(self, q: Tensor, r: Tensor, stream: Stream) -> Bias:
+    def with_biases(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries for contents, distances and segments (B, H, T, K)."""
+        u, v, s = (q + each[:, None].to(q.dtype) for each in (self.u, self.v, self.s))  # (B, H, T, K)
+        return u, v, s
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether a fused kernel computes it: softmax, and no tap has a hook."""
+        taps = (self.queries, self.keys, self.values, self.scores, self.weights)
+        return self.normalize is softmax and not tapped(*taps)
+
+    def bias(self, v: Tensor, s: Tensor, r: Tensor, stream: Stream) -> Bias:
         """The terms of distance and segment."""
-        v, s = ((q + each[:, None].to(q.dtype)) for each in (self.v, self.s))  # (B, H, T, K)
         distance = relative_bias(v, r) if stream.index is None else gathered_bias(v, r, stream.index)
         return distance if stream.same is None else segment_bias(distance, s, self.segments, stream.same)
 
-    def forward(self, x: Tensor, read: Tensor, r: Tensor, streams: list[Stream]) -> Tensor:
+    def forward(self, x: Tensor, read: Tensor, r: Tensor, streams: Streams) -> Tensor:
         """Queries of all streams x (B, T, D), one after another, attend to what is read (B, S, D)."""
         k, v = map(self.split, self.kv(read).chunk(2, -1))  # (B, H, S, K)
         k, v = self.keys(k), self.values(v)
         r = self.r(r).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # (H, P, K)
         q = self.queries(self.split(self.q(x)))  # (B, H, T, K)
         dropout = self.dropout if self.training else 0.0
-        found = [
-            attend(
-                some + self.u[:, None].to(q.dtype), k, v, stream.mask, self.bias(some, r, stream),
-                normalize=self.normalize, scores=self.scores, weights=self.weights, dropout=dropout,
-            )
-            for some, stream in zip(q.split([stream.size for stream in streams], 2), streams, strict=True)
-        ]  # fmt: skip
-        return self.out(torch.cat(found, 2).transpose(1, 2).flatten(2))  # (B, T, D)
+        if q.is_cuda and streams.pairs is not None and self.has_kernel:
+            o = relative_attention(self.with_biases(q), k, v, r, self.segments, streams.pairs, dropout)
+        else:
+            o = torch.cat([
+                attend(
+                    content, k, v, stream.mask, self.bias(distance, segment, r, stream),
+                    normalize=self.normalize, scores=self.scores, weights=self.weights, dropout=dropout,
+                )
+                for stream, some in zip(streams.each, q.split(streams.sizes, 2), strict=True)
+                for content, distance, segment in [self.with_biases(some)]
+            ], 2)  # (B, H, T, K)  # fmt: skip
+        return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
 
 
 class Block(nn.Module):
@@ -179,8 +237,8 @@ class Block(nn.Module):
         self.add1, self.add2 = (PostNorm(c.width, c.dropout, c.norm_eps) for _ in range(2))
         self.output = Tap()
 
-    def forward(self, x: Tensor, memory: Tensor | None, r: Tensor, streams: list[Stream]) -> Tensor:
-        content = x[:, : streams[0].size]  # (B, T, D)
+    def forward(self, x: Tensor, memory: Tensor | None, r: Tensor, streams: Streams) -> Tensor:
+        content = x[:, : streams.sizes[0]]  # (B, T, D)
         read = content if memory is None else torch.cat([memory.to(x.dtype), content], 1)  # (B, S, D)
         x = self.add1(x, lambda x: self.attention(x, read, r, streams))  # (B, T, D)
         return self.output(self.add2(x, self.mlp))  # (B, T, D)
@@ -266,7 +324,7 @@ class XLNet(nn.Module):
 
     def read(self, x: Tensor, keys: Keys, memory: tuple[Tensor, ...], places: Tensor | None = None) -> list[Tensor]:
         """The vectors of all streams (B, T, D) before the first block, and after each block."""
-        streams = [keys.content()] if places is None else [keys.content(), keys.query(places)]
+        streams = keys.streams(places)
         r = self.dropout(keys.sinusoids(self.config.width, self.config.clamp).to(self.query.dtype))  # (P, D)
         outputs = [x]
         for number, block in enumerate(self.blocks):
