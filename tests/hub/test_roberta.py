@@ -25,6 +25,7 @@ from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.hub.loading import Pretrained, task_model
 from heedful.models import build
+from heedful.models.bert.config import SIZES as BERT_SIZES
 from heedful.models.roberta.config import SIZES
 from heedful.models.xlm_roberta.config import SIZES as XLM_SIZES
 
@@ -182,6 +183,14 @@ def test_published_sizes() -> None:
             built = build(config.model_copy(update=encoder))
             assert sum(weight.numel() for weight in built.parameters()) == counts[name]
             assert built.positions.table.shape[0] == 514
+
+
+@pytest.mark.claim("G7")
+def test_parsbert_is_bert_with_100_000_pieces() -> None:
+    bare = {"masked_words": False, "next_sentence": False}
+    with torch.device("meta"):
+        built = build(BERT_SIZES["parsbert"].model_copy(update=bare))
+    assert sum(weight.numel() for weight in built.parameters()) == 162_841_344
 
 
 def test_positions_start_at_two_and_segments_are_ignored() -> None:

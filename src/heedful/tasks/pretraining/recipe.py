@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
-from heedful.data.embedded import LibraryProse
+from heedful.data.embedded import Counting, LibraryProse
 from heedful.data.formats.sources import Name
 from heedful.data.own import OwnData
 from heedful.data.text.documents import Documents
@@ -22,7 +22,7 @@ from heedful.training.configs import TrainConfig
 
 SHORTEST = 8  # context that a pair of texts fits into
 
-PretrainingData = Annotated[Documents | LibraryProse | TokenFiles | OwnData, Field(discriminator="kind")]
+PretrainingData = Annotated[Documents | LibraryProse | Counting | TokenFiles | OwnData, Field(discriminator="kind")]
 
 USUAL = "bert"
 if TYPE_CHECKING:
