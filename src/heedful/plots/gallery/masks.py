@@ -76,7 +76,9 @@ def three_masks(
     }
     if source:
         panels[f"seq2seq: source of {source}"] = grid_of(prefix(torch.tensor([source])) | causal(), length)
-    return _grids(panels, "Three language models and their masks" if not source else "Four models and their masks", style)
+    return _grids(
+        panels, "Three language models and their masks" if not source else "Four models and their masks", style
+    )
 
 
 def _grids(panels: Mapping[str, Grid], title: str, style: Style) -> Figure:
