@@ -1,7 +1,7 @@
 """Transformer-XL in Hugging Face's files: names, settings, safetensors and pickles, and what is refused.
 
 `transformers` 5 has no Transformer-XL any more: the names and shapes here are those of its version 4. The folders in
-`transfo_xl` have random weights and what the code of version 4.30.2 computes with them, in three segments of four tokens.
+`transfo_xl` have random weights, and what the code of version 4.30.2 computes with them in segments of four tokens.
 """
 
 from __future__ import annotations

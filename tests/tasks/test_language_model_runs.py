@@ -310,7 +310,7 @@ def test_a_memory_that_the_model_does_not_know_is_refused(tmp_path: Path) -> Non
         assert isinstance(done.exception, UserError)
         assert "longer distances than the model has learned" in str(done.exception)
         assert "model.clamp=8" in str(done.exception)
-    with pytest.raises(UserError, match="learns distances up to 8; write at most this, or set model.clamp: 8"):
+    with pytest.raises(UserError, match=r"learns distances up to 8; write at most this, or set model\.clamp: 8"):
         carried_recipe(tmp_path, XL, "decode.memory=9")
     with pytest.raises(UserError, match="an rnn_lm has no memory; leave this out"):
         carried_recipe(tmp_path, "decode.memory=9")

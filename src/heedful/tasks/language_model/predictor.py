@@ -22,7 +22,7 @@ from heedful.data.text.windows import EncodedText, encode_text
 from heedful.data.tokenizers.base import require_list
 from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, TextCodec, codec_of
-from heedful.data.tokenizers.tokenizer import SPECIAL, TrainedTokenizer
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import Banned, Below, ForcedPrefix, MinLength, NoRepeat, Penalty, Rule, sampling_rules
 from heedful.decode.search import Decoder, Paths, Prompt, Search, Step, beam, drain, greedy, sample
@@ -241,8 +241,8 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         most = self.room(prompt) if limit is None else min(limit, self.room(prompt))
         rules = [*self.rules(TextSettings(beams=beams)), *([ForcedPrefix(tuple(begins))] if begins else [])]
         return beam(
-            *self._begun([ids], most, self.settings, beams), torch.tensor([most]), self._end, beams, top, length_penalty,
-            rules=rules, graphs=self._graphs(),
+            *self._begun([ids], most, self.settings, beams), torch.tensor([most]), self._end, beams, top,
+            length_penalty, rules=rules, graphs=self._graphs(),
         )  # fmt: skip
 
     def room(self, prompt: str) -> int:
@@ -459,7 +459,8 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         """The text of some ids after others: pieces are spelled differently inside a word than at its beginning."""
         if isinstance(self.tokenizer, Gpt2Tokenizer):
             return self.codec.decode(ids)
-        before = [number if number != TrainedTokenizer.unk else len(SPECIAL) for number in before]
+        ordinary = next(number for number in range(self.tokenizer.vocab) if number not in self.tokenizer.special)
+        before = [ordinary if number == self.codec.unknown_id else number for number in before]
         head, whole = self.codec.decode(before), self.codec.decode([*before, *ids])
         return whole[len(head) :] if whole.startswith(head) else self.codec.decode(ids)
 
