@@ -189,7 +189,7 @@ def learn(
             if lanes:
                 for memory in (size.context, 2 * size.context, 4 * size.context):
                     scores[f"bits a byte, memory {memory}"] = text_loss(
-                        model, rest, device, size.context, memory
+                        model, rest, device, model.start(1, device, memory), size.context
                     ) / math.log(2)
             else:
                 scores["bits a byte"] = sliding_loss(

@@ -122,12 +122,12 @@ def test_padding_has_zero_loss(loss_of: Any) -> None:
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
 def test_loss_of_a_text_does_not_depend_on_the_stride(cell: str) -> None:
     model = ahead(cell)
-    whole = text_loss(model, TEXT, CPU, stride=10_000)
+    whole = text_loss(model, TEXT, CPU, model.start(1, CPU), 10_000)
     logits, _ = model(torch.from_numpy(TEXT.ids).long()[None, :-1], model.start(1, CPU))
     wanted = torch.from_numpy(TEXT.ids).long()[1:]
     assert whole == pytest.approx(float(torch.nn.functional.cross_entropy(logits[0], wanted)), rel=1e-5)
     for stride in (1, 7, 64, len(TEXT) - 1, len(TEXT)):
-        assert text_loss(model, TEXT, CPU, stride) == pytest.approx(whole, rel=1e-6)
+        assert text_loss(model, TEXT, CPU, model.start(1, CPU), stride) == pytest.approx(whole, rel=1e-6)
 
 
 def test_windows_do_not_see_earlier_text() -> None:
@@ -135,9 +135,11 @@ def test_windows_do_not_see_earlier_text() -> None:
     apart = sum(float(ahead_loss(model, batch).plain) for batch in TEXT.in_order(8))
     found = windows_loss(ahead_loss, model, TEXT, CPU, 64)
     assert found == pytest.approx(apart / len(TEXT), rel=1e-5)
-    assert found != pytest.approx(text_loss(model, TEXT, CPU), rel=1e-5)
+    assert found != pytest.approx(text_loss(model, TEXT, CPU, model.start(1, CPU)), rel=1e-5)
     wide = encode_text(Text(LINES), LETTERS, 10_000)  # one window is the whole text
-    assert windows_loss(ahead_loss, model, wide, CPU, 64) == pytest.approx(text_loss(model, TEXT, CPU), rel=1e-5)
+    assert windows_loss(ahead_loss, model, wide, CPU, 64) == pytest.approx(
+        text_loss(model, TEXT, CPU, model.start(1, CPU)), rel=1e-5
+    )
 
 
 def test_bits_per_character() -> None:
@@ -149,7 +151,7 @@ def test_bits_per_character() -> None:
 # ------------------------------------------------------------------ generation
 def test_perplexity_is_of_the_whole_text(text_generator: TextGenerator) -> None:
     text = "\n".join(LINES) + "\n"
-    assert text_generator.perplexity(text) == pytest.approx(math.exp(text_loss(text_generator.model, TEXT, CPU)))
+    assert text_generator.perplexity(text) == pytest.approx(math.exp(text_generator.encoded_loss(TEXT)))
     assert text_generator.perplexity(text) == text_generator.perplexity(text.removesuffix("\n"))
     assert text_generator.bits_per_character(text) == pytest.approx(text_generator.loss(text) / math.log(2))
     assert text_generator.perplexity(text) < 3 < text_generator.perplexity(text[::-1])

@@ -67,6 +67,13 @@ class WritingConfig(Sampling, Length):
     start_token: Annotated[
         bool, OptionSpec("Put the start token of documents before the text; else as the model's folder says.")
     ] = Field(True, description="put the beginning-of-document token before a prompt, as in training")
+    memory: Annotated[int | None, OptionSpec("Tokens in the memory of a Transformer-XL; else as in training.")] = Field(
+        None,
+        ge=1,
+        le=1_048_576,
+        exclude_if=lambda memory: memory is None,  # recipes and folders without it stay as they are
+        description="tokens in the memory of a `transformer_xl` that is evaluated or generates; null: as in training",
+    )
 
 
 class Generation(Sampling):

@@ -45,7 +45,7 @@ def prefix_of(predictor: Any, given: TextInput, then: Sequence[int]) -> Prefix:
     if not is_translator(predictor):
         ids = [*predictor.read_ids(given.text), *then]
         dropped = predictor.forgotten(len(ids))
-        return Prefix(predictor.model.start(1, predictor.device), ids[dropped:], [], dropped)
+        return Prefix(predictor.start(1), ids[dropped:], [], dropped)
     source, tokenizer = source_ids(predictor, given.text), predictor.tokenizer
     ids = [tokenizer.bos, *(tokenizer.ids([given.other])[0] if given.other else []), *then]
     if len(ids) > predictor.context:

@@ -250,8 +250,7 @@ def read_causal(predictor: Any, given: TextInput) -> Reading:
         raise too_long(len(ids), predictor.context)
 
     def run() -> Tensor:
-        start = predictor.model.start(1, predictor.device)
-        logits: Tensor = predictor.model(torch.tensor([ids], device=predictor.device), start)[0]
+        logits: Tensor = predictor.model(torch.tensor([ids], device=predictor.device), predictor.start(1))[0]
         return logits
 
     first, *rest = tokens_of(predictor, ids)

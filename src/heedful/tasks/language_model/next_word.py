@@ -54,7 +54,7 @@ def next_words(generator: TextGenerator, text: str, top: int = 5) -> WordPredict
     ids = generator.read_ids(before)
     ids = ids[generator.forgotten(len(ids)) :]
     net: Any = generator.model
-    logits, _ = net(torch.tensor([ids], device=generator.device), net.start(1, generator.device))
+    logits, _ = net(torch.tensor([ids], device=generator.device), generator.start(1))
     logs = logits[0, -1, : generator.tokenizer.vocab].float().log_softmax(-1)  # (V,)
     logs[list(codec.suppressed)] = -math.inf
     values, tokens = (part.tolist() for part in logs.topk(min(top, len(logs) - len(codec.suppressed))))

@@ -127,17 +127,15 @@ def sliding_loss(model: ByDocument, text: EncodedText, device: torch.device, str
     return _mean(losses(), text)
 
 
-def text_loss(
-    model: Any, text: EncodedText, device: torch.device, stride: int = STRIDE, memory: int | None = None
-) -> float:
+def text_loss(model: Any, text: EncodedText, device: torch.device, start: Any, stride: int = STRIDE) -> float:
     """The mean loss a token over a whole text, each given all before it in its document, `stride` tokens at a time.
 
-    The stride does not matter, except to a model with `same_length: false`, whose segments these are. A model with a
-    memory may have one of another length than in training.
+    `start` is the state before its first token. The stride does not matter, except to a model with `same_length:
+    false`, whose segments these are.
     """
 
     def losses() -> Iterable[Loss]:
-        state = model.start(1, device) if memory is None else model.start(1, device, memory)
+        state = start
         for at in range(0, len(text), stride):
             ids = torch.from_numpy(text.ids[at : at + stride + 1].astype("int64")).to(device)  # (T + 1,)
             documents = text.documents(at, len(ids) - 1)  # (T,)

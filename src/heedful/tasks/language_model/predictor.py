@@ -22,7 +22,7 @@ from heedful.data.text.windows import EncodedText, encode_text
 from heedful.data.tokenizers.base import require_list
 from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, TextCodec, codec_of
-from heedful.data.tokenizers.tokenizer import SPECIAL, TrainedTokenizer
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import Banned, Below, ForcedPrefix, MinLength, NoRepeat, Penalty, Rule, sampling_rules
 from heedful.decode.search import Decoder, Paths, Prompt, Search, Step, beam, drain, greedy, sample
@@ -241,8 +241,8 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         most = self.room(prompt) if limit is None else min(limit, self.room(prompt))
         rules = [*self.rules(TextSettings(beams=beams)), *([ForcedPrefix(tuple(begins))] if begins else [])]
         return beam(
-            *self._begun([ids], most, beams), torch.tensor([most]), self._end, beams, top, length_penalty,
-            rules=rules, graphs=self._graphs(),
+            *self._begun([ids], most, self.settings, beams), torch.tensor([most]), self._end, beams, top,
+            length_penalty, rules=rules, graphs=self._graphs(),
         )  # fmt: skip
 
     def room(self, prompt: str) -> int:
@@ -250,14 +250,27 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         most = self.settings.length
         return most if self.context is None else min(most, self.context + 1 - len(self._seen(prompt)))
 
+    def start(self, rows: int, settings: TextSettings | None = None) -> Any:
+        """The model's state before the first token of this many texts, with a memory as long as the settings say."""
+        memory = (settings or self.settings).memory
+        if memory is None:
+            return self._net.start(rows, self.device)
+        if not self._net.config.max_memory:
+            raise UserError("this model has no memory of tokens", where="memory", todo="leave it out")
+        return self._net.start(rows, self.device, memory)
+
     def loss(self, text: str) -> float:
         """The mean loss a token, in nats, of a whole text, each given all before it or at least half a context.
 
         Without the start token, nothing is given before the first token, and its loss does not count.
         """
         if self.context is None:
-            return text_loss(self.model, self._encoded(text), self.device, self._net.config.segment or STRIDE)
+            return self.encoded_loss(self._encoded(text))
         return sliding_loss(self._net, self._encoded(text), self.device, -(-self.context // 2), STRIDE)
+
+    def encoded_loss(self, text: EncodedText) -> float:
+        """The mean loss a token, in nats, of a whole text, each given all before it; of a model without a context."""
+        return text_loss(self.model, text, self.device, self.start(1), self._net.config.segment or STRIDE)
 
     def perplexity(self, text: str) -> float:
         """e to that loss: the number of equally probable tokens to choose from at each position."""
@@ -290,7 +303,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
     def complete(self, given: list[int], tokens: Sequence[int], length: int) -> list[str]:
         """The text of each of some tokens after `given`, continued greedily by `length` tokens."""
         texts = [Running([*given, token]) for token in tokens]
-        for _ in self._sample(texts, TextSettings(length=length, temperature=0.0)):
+        for _ in self._sample(texts, TextSettings(length=length, temperature=0.0, memory=self.settings.memory)):
             pass
         return [self.text_after(given, [*text.given[len(given) :], *text.written]) for text in texts]
 
@@ -354,7 +367,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
             if self.context is not None:
                 left = [min(one, self.context + 1 - len(ids)) for one, ids in zip(left, seen, strict=True)]
             limit, given = torch.tensor(left), self._given(going, how)  # (B,)
-            start = (*self._begun(seen, max(left)), limit, self._end)
+            start = (*self._begun(seen, max(left), how), limit, self._end)
             if how.drawn:
                 seeds = [text.seed for text in going]
                 paths = yield from sample(*start, seeds, rules, self._graphs(), given)
@@ -363,7 +376,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
             parts = (going, seen, _ids_of(paths), paths.logs[:, 0].tolist(), left)
             for text, before, (ids,), log, most in zip(*parts, strict=True):
                 # Where the rules allow no token, the text stays as it is.
-                text.log += log if math.isfinite(log) else self._log(before, ids)
+                text.log += log if math.isfinite(log) else self._log(before, ids, how)
                 text.written += ids
                 text.over = len(text.written) >= how.length or len(ids) < most or ids[-1] == self._end
             going = [text for text in going if not text.over]
@@ -383,7 +396,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         limit = torch.full((len(texts),), how.length)  # (B,)
         paths = drain(
             beam(
-                *self._begun(given, how.length, how.beams), limit, self._end, how.beams, top, how.length_penalty,
+                *self._begun(given, how.length, how, how.beams), limit, self._end, how.beams, top, how.length_penalty,
                 rules=self.rules(how), graphs=self._graphs(), given=self._given([text for _, text in texts], how),
             )
         )  # fmt: skip
@@ -391,11 +404,11 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         for (prompt, text), ids, logs in zip(texts, _ids_of(paths), paths.logs.tolist(), strict=True):
             for one, log in zip(ids, logs, strict=True):
                 # A penalty changes what beams compare; the result has the model's own probability.
-                own = log if how.repetition_penalty == 1 else self._log(text.given, one)
+                own = log if how.repetition_penalty == 1 else self._log(text.given, one, how)
                 found += [self._result(prompt, replace(text, written=one, log=own))] if math.isfinite(log) else []
         return found
 
-    def _begun(self, ids: list[list[int]], room: int, beams: int = 1) -> tuple[Decoder, Any, Tensor]:
+    def _begun(self, ids: list[list[int]], room: int, how: TextSettings, beams: int = 1) -> tuple[Decoder, Any, Tensor]:
         """What every search starts from: a decoder, its state before the last token of each text, and these tokens.
 
         At most `room` tokens are going to follow.
@@ -405,7 +418,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
             return decoder, *decoder.begin(ids, max(map(len, ids)) + room, beams, graphs.run)
         rows, lengths = len(ids), [len(row) - 1 for row in ids]
         prefix = torch.tensor([row[-1:] for row in ids], device=self.device)  # (B, 1)
-        longest, state = max(lengths), self._net.start(rows, self.device)
+        longest, state = max(lengths), self.start(rows, how)
         if not longest:
             return self._net, state, prefix
         before = torch.tensor(
@@ -430,10 +443,10 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         tokens = torch.tensor([[self.codec.start_id] * (longest - len(row)) + row for row in rows])  # (B, P)
         return Prompt(tokens.long(), torch.tensor([len(row) for row in rows]), chosen)
 
-    def _log(self, given: list[int], ids: list[int]) -> float:
+    def _log(self, given: list[int], ids: list[int], how: TextSettings | None = None) -> float:
         """The log-probability of ids after those that are given."""
         tokens = torch.tensor([[*given, *ids[:-1]]], device=self.device)  # (1, T)
-        logits, _ = self._net(tokens, self._net.start(1, self.device))
+        logits, _ = self._net(tokens, self.start(1, how))
         logs = logits[0, len(given) - 1 :].float().log_softmax(-1)  # (L, V)
         return float(logs.gather(1, torch.tensor(ids, device=self.device)[:, None]).sum())
 
@@ -446,7 +459,8 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         """The text of some ids after others: pieces are spelled differently inside a word than at its beginning."""
         if isinstance(self.tokenizer, Gpt2Tokenizer):
             return self.codec.decode(ids)
-        before = [number if number != TrainedTokenizer.unk else len(SPECIAL) for number in before]
+        ordinary = next(number for number in range(self.tokenizer.vocab) if number not in self.tokenizer.special)
+        before = [ordinary if number == self.codec.unknown_id else number for number in before]
         head, whole = self.codec.decode(before), self.codec.decode([*before, *ids])
         return whole[len(head) :] if whole.startswith(head) else self.codec.decode(ids)
 

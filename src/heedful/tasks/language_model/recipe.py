@@ -121,6 +121,16 @@ class LanguageModelRecipe(Recipe):
         return self
 
     @model_validator(mode="after")
+    def _memory_is_known(self) -> Self:
+        memory, most = self.decode.memory, self.model.max_memory
+        if memory is not None and not most:
+            raise FieldError(f"{with_article(self.model.kind)} has no memory; leave this out", "decode", "memory")
+        if memory is not None and memory > most:
+            problem = f"the model learns distances up to {most}; write at most this, or set model.clamp: {most}"
+            raise FieldError(problem, "decode", "memory")
+        return self
+
+    @model_validator(mode="after")
     def _windows_overlap(self) -> Self:
         if self.task.stride is not None and not self.model.fixed_context:
             raise FieldError("only a gpt is judged in windows that overlap; leave this out", "task", "stride")

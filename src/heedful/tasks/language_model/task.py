@@ -36,7 +36,6 @@ from heedful.hub.loading import no_tokenizer_error, pretrained
 from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Sample, Source, Task
 from heedful.tasks.compiled import compiled, compiled_steps
 from heedful.tasks.language_model.perplexity import (
-    STRIDE,
     LossOf,
     ahead_loss,
     bits_per_byte,
@@ -47,7 +46,6 @@ from heedful.tasks.language_model.perplexity import (
     lanes_loss,
     onward_loss,
     sliding_loss,
-    text_loss,
     windows_loss,
     word_perplexity,
 )
@@ -207,7 +205,7 @@ class LanguageModelTask(
             model: Any = predictor.model
             return sliding_loss(model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
         if isinstance(predictor, TextGenerator):
-            return text_loss(predictor.model, encoded, predictor.device, self.recipe.model.segment or STRIDE)
+            return predictor.encoded_loss(encoded)
         return self.quick_loss(predictor, encoded)
 
     @property
@@ -229,6 +227,9 @@ class LanguageModelTask(
         counts = encoded.amounts
         if self.recipe.model.fixed_context:  # in training, where beams are given, the quick loss is used
             windows = f"|context:{encoded.context}|stride:{self.stride if held_out.beams is None else encoded.context}"
+        memory = predictor.settings.memory if isinstance(predictor, TextGenerator) else None
+        if memory is not None and held_out.beams is None:
+            windows = f"|memory:{memory}"
 
         def score(name: str, value: float, counted: str = "") -> Score:
             return Score(name, value, f"tokens:{len(encoded)}|unknown:{counts.unknown}{counted}{windows}")
