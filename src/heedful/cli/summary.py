@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from heedful.cli.output import json_line, say
 from heedful.errors import UserError
-from heedful.files.reading import is_folder
+from heedful.files.reading import exists, is_folder
 from heedful.models import MODELS, config_class
 from heedful.models.roles import ModelConfig
 from heedful.models.tracing import summary
@@ -32,16 +33,26 @@ def find_model(name: str, overrides: Sequence[str] = ()) -> Any:
         return load(Path(name), "cpu").model
     if name in MODELS and name not in shipped():
         return config_class(name).tiny()
-    recipe: Any = load_recipe(name, overrides)
-    return with_vocab(recipe.model, recipe.size)
+    if (
+        not exists(name)
+        and name not in shipped()
+        and (near := difflib.get_close_matches(name, MODELS, n=1, cutoff=0.75))
+    ):
+        raise UserError(
+            "there is no such model", where=name, todo=f"did you mean {near[0]}?",
+            expected="a run or model folder, a recipe, or one of " + ", ".join(MODELS),
+        )  # fmt: skip
+    return with_vocab(load_recipe(name, overrides))
 
 
-def with_vocab(config: Any, size: int) -> ModelConfig:
-    """The settings of a model with its vocabulary, where only the number of parameters tells how large that is."""
+def with_vocab(recipe: Any) -> ModelConfig:
+    """The settings of a recipe's model with its vocabulary, where only the number of parameters gives its size."""
+    config: Any = recipe.model
     missing = [key for key in ("vocab", "encoder", "labels") if getattr(config, key, 0) is None]
     if not missing:
         found: ModelConfig = config
         return found
+    size: int = recipe.size
     each = config.parameters(1) - config.parameters(0) if missing == ["vocab"] else 0
     if not each or size <= config.parameters(0):
         raise UserError(
