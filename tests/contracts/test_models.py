@@ -109,7 +109,7 @@ class Text:
         return Text(torch.cat([self.tokens, tokens], 1).gather(1, order), real.gather(1, order))
 
 
-class BothWays(nn.Module):
+class BidirectionalModel(nn.Module):
     """ELMo as a decoder that reads all again each time: the sum of both directions' logits, one of them in a mirror."""
 
     def __init__(self, elmo: Any) -> None:
@@ -174,7 +174,7 @@ def case_of(kind: str) -> Case:
     """A model as its role is given sentences, in its tiny size."""
     config = config_class(kind).tiny()
     read = READS.get(config.role, aligned if config.fixed_context else prompted)
-    decoder: dict[str, Any] = {"decoder": BothWays} if config.role == "bidirectional" else {}
+    decoder: dict[str, Any] = {"decoder": BidirectionalModel} if config.role == "bidirectional" else {}
     return Case(
         config, read, encodes=config.role == "seq2seq", limited=config.fixed_context, **decoder, **MORE.get(kind, {})
     )

@@ -76,7 +76,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         ("train.compile=true", "too many lengths"),
         ("train.batching=packed", "from one text into the next"),
         ("embedding_init={file: x}", "characters have no word vectors"),
-        ("model.freeze=true", "randomly initialized vectors must be learned"),
+        ("model.freeze=true", "randomly initialized vectors must be trained"),
         ("model.labels=[a, a]", "more than once"),
     ):
         with pytest.raises(UserError, match=message):

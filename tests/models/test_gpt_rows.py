@@ -109,12 +109,12 @@ def test_a_text_that_is_done_leaves_the_others_alone_when_it_passes_the_edge() -
 
 @pytest.mark.parametrize("vocab", [65, 1000, 50_257])
 def test_the_likeliest_token_and_its_log_probability(vocab: int) -> None:
-    from heedful.blocks.kernels.choices import likeliest
+    from heedful.blocks.kernels.argmax import argmax_with_log_prob
 
     logits = 5 * torch.randn(5, vocab, device="cuda")
     logits[1] = 0.0
     logits[2, vocab // 3 :] = -torch.inf
     logits[3, 7] = logits[3, 9] = logits[3].max() + 1
-    tokens, logs = likeliest(logits)
+    tokens, logs = argmax_with_log_prob(logits)
     assert tokens[:, 0].tolist() == logits.cpu().argmax(-1).tolist()
     close(logs, logits.double().log_softmax(-1).gather(1, tokens).float())

@@ -167,7 +167,7 @@ SEQ2SEQ = "model={kind: seq2seq}"
         ("language-model", ["model.kind=transformer"], "override model.kind", "one of elmo, gpt, rnn_lm"),
         ("language-model", ["data.kind=parallel"], "override data.kind", "one of documents, library_prose"),
         ("language-model", ["tokenizer=null"], None, "text needs a tokenizer"),
-        ("language-model", ["data={kind: tokens, folder: x}"], None, "bring their tokenizer with them"),
+        ("language-model", ["data={kind: tokens, folder: x}"], None, "have their own tokenizer"),
         ("language-model", ["task.stride=3"], "override task.stride", "only a gpt"),
         ("gpt-prose", ["task.stride=129"], "override task.stride", "128 tokens"),
         ("gpt-prose", ["model={kind: elmo}"], None, "an elmo reads lines"),
@@ -288,7 +288,11 @@ def test_the_parts_of_a_recipe_say_how_to_be_chosen() -> None:
             "digits.yaml:10:",
             "model.decoder: the decoder ends with a vector of 63, but the input is a vector",
         ),
-        (["train.batch_examples=null"], "override train.batch_examples", "say how many images a batch has; 128, say"),
+        (
+            ["train.batch_examples=null"],
+            "override train.batch_examples",
+            "the number of images per batch is needed; write 128, for example",
+        ),
         (
             ["model.input=[2, 2]"],
             "override model.input",

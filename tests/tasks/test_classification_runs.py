@@ -114,9 +114,9 @@ def test_a_missing_pooler_is_drawn_by_chance_and_told(texts: list[str], tmp_path
 
 
 def test_dropout_may_be_other_than_in_the_folder(start: Path, texts: list[str]) -> None:
-    filled = recipe(start, texts, "start.dropout=0.3").filled()
+    filled = recipe(start, texts, "start.dropout=0.3").fill_in()
     assert (filled.model.encoder.dropout, filled.model.encoder.attention_dropout) == (0.3, 0.3)
-    assert recipe(start, texts).filled().model.encoder.dropout == ENCODER.dropout
+    assert recipe(start, texts).fill_in().model.encoder.dropout == ENCODER.dropout
 
 
 def test_an_encoder_of_another_size_than_written_is_refused(start: Path, texts: list[str], tmp_path: Path) -> None:

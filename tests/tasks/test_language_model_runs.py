@@ -223,7 +223,7 @@ def test_only_a_run_that_takes_a_state_along_saves_one_and_none_begins_to_later(
 
 
 def test_only_a_recurrent_net_takes_its_state_along(data: str) -> None:
-    with pytest.raises(UserError, match="a gpt has no state to take along"):
+    with pytest.raises(UserError, match="a gpt has no state to carry"):
         load_recipe("gpt-prose", [data, *TINY, "task.carry=true"])
 
 

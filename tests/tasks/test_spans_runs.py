@@ -161,7 +161,7 @@ def test_long_passages_questions_and_words_are_told_of(data: Path, tmp_path: Pat
     started = [event for event in train(load_recipe("squad", [*SMALL, *more]), tmp_path / "run")
                if isinstance(event, Started)]  # fmt: skip
     told = "\n".join(started[0].notes)
-    assert "3 of 3 passages are longer than the context, and are read in windows" in told
+    assert "3 of 3 passages are longer than the context, and are split into windows" in told
     assert "3 of 3 questions are too long, and are truncated" in told
 
 

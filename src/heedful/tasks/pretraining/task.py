@@ -36,12 +36,12 @@ from heedful.tasks.pretraining.loss import OBJECTIVES, evaluate_pretraining, pre
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
 
-MUCH_UNKNOWN = 0.01  # of the tokens of a text, above which a note says so
-MOST_SHOWN = 48  # tokens of a sample
+MAX_UNKNOWN = 0.01  # fraction of unknown tokens above which a note warns
+SAMPLE_TOKENS = 48  # maximum length of a sample
 
 
 class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocuments, TextEncoder]):
-    """Masked tokens from those around them, and whether two texts follow each other (Devlin et al., 2019)."""
+    """Masked language modelling and next-sentence prediction (Devlin et al., 2019)."""
 
     words: ClassVar = Names(
         examples="tokens of text",
@@ -49,8 +49,8 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         too_long="tokens are too long",
         blank="lines are blank",
         learning="training the tokenizer",
-        encoding="turning text into tokens",
-        testing="reading the {} set",
+        encoding="tokenizing the text",
+        testing="evaluating the {} set",
         sample=("text", "masked", "predicted"),
     )
     decoding: ClassVar = None
@@ -71,20 +71,20 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
     collect = staticmethod(documents)
 
     def learn(self, read: Prose | TokenizedDocuments) -> MaskTokenizer:
-        """The tokenizer of the text."""
+        """A tokenizer trained on the text, or that of the token files."""
         if isinstance(read, TokenizedDocuments):
             return read.tokenizer
         assert self.recipe.tokenizer is not None, "only token files bring their own"
         return encoder_tokenizer(self.recipe.tokenizer, read.texts)
 
     def encode(self, read: Prose | TokenizedDocuments, vocabulary: MaskTokenizer) -> EncodedDocuments:
-        """The documents as ids, of which pairs as long as the model's context are made."""
+        """The token ids of the documents, from which pairs as long as the model's context are formed."""
         context = self.recipe.model.context
         if isinstance(read, Prose):
             return encode_documents(read.documents, vocabulary, context, self.rules)
         if read.tokenizer.sha256 != vocabulary.sha256:
             raise UserError(
-                "these token files were made with another tokenizer",
+                "these token files were written with another tokenizer",
                 where="data.folder",
                 found=f"{read.tokenizer.vocab:,} pieces of SHA-256 {read.tokenizer.sha256[:16]}...",
                 expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
@@ -95,17 +95,17 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         )
 
     def notes(self, encoded: EncodedDocuments) -> list[str]:
-        """How much of the text the tokenizer does not know, where that is much."""
+        """A warning about many unknown tokens."""
         share = encoded.unknown / len(encoded)
-        note = f"{share:.1%} of the tokens of the training text are unknown: a larger tokenizer.vocab may know them"
-        return [note] if share > MUCH_UNKNOWN else []
+        note = f"{share:.1%} of the tokens of the training text are unknown: try a larger tokenizer.vocab"
+        return [note] if share > MAX_UNKNOWN else []
 
     def batches(self, encoded: EncodedDocuments, packed: bool, even: bool) -> PretrainingBatches:
-        """Pairs from all over the documents, masked again in every epoch."""
+        """Batches of random pairs, masked differently in every epoch."""
         return PretrainingBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The loss of masked words and of pairs."""
+        """The loss of masked tokens and of pairs."""
         read = torch.compile(model, dynamic=not packed) if self.recipe.train.compile else model
         return partial(OBJECTIVES[self.recipe.task.objective], model, read=read)
 
@@ -122,7 +122,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         return TextEncoder(model, vocabulary, device, notes, **dict(decode or ()))
 
     def loss(self, predictor: TextEncoder, encoded: EncodedDocuments) -> float:
-        """The sum of the two mean losses on held-out text, where the same tokens are masked each time."""
+        """The sum of the two mean losses on held-out text, where the masked tokens are always the same."""
         return evaluate_pretraining(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens).loss
 
     def evaluate(
@@ -134,7 +134,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         return held_out.result(found.scores(self.rules.hidden), self._samples(predictor, encoded, held_out.step))
 
     def _samples(self, encoder: TextEncoder, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
-        """Beginnings of pairs with masks, the masked tokens, and the predicted ones."""
+        """The beginnings of masked pairs, the masked tokens, and the predicted ones."""
         count = min(self.recipe.train.samples, encoded.cells)
         cells = np.array(sorted(random.Random(step).sample(range(encoded.cells), count)), dtype=np.int64)
         if not count:
@@ -145,10 +145,10 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         rows, columns = np.nonzero(built.hidden)
         found: list[tuple[str, str, str]] = []
         for row in range(count):
-            some = [place for place, at in enumerate(rows) if at == row and columns[place] < MOST_SHOWN]
-            right = [int(built.ids[row, columns[place]]) for place in some]
-            shown = built.shown[row, : min(int(built.lengths[row]), MOST_SHOWN)].tolist()
-            hidden, predictions = map(encoder.tokenizer.pieces, (right, [predicted[at] for at in some]))
+            masked = [index for index, of_row in enumerate(rows) if of_row == row and columns[index] < SAMPLE_TOKENS]
+            expected = [int(built.ids[row, columns[index]]) for index in masked]
+            shown = built.shown[row, : min(int(built.lengths[row]), SAMPLE_TOKENS)].tolist()
+            hidden, predictions = map(encoder.tokenizer.pieces, (expected, [predicted[index] for index in masked]))
             found.append((encoder.tokenizer.decode_with_special(shown), " ".join(hidden), " ".join(predictions)))
         return tuple(found)
 
@@ -165,7 +165,7 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
         return (Example(document[0], None, "") for document in read.documents)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To fill masks, and to evaluate."""
+        """Commands that fill masks, and that evaluate."""
         run = shlex.quote(str(folder))
         return [
             f"heedful fill-mask {run} {shlex.quote('This module provides a [MASK] interface.')}",
