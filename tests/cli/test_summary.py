@@ -27,7 +27,12 @@ def test_a_kind_is_shown_in_a_tiny_size_and_settings_change_a_recipe(heedful: Ru
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(("nombers",), "numbers"), (("sst2",), "no such folder"), (("numbers", "model.x=1"), "model.x")],
+    [
+        (("nombers",), "did you mean numbers?"),
+        (("brt",), "did you mean bert?"),
+        (("sst2",), "no such folder"),
+        (("numbers", "model.x=1"), "model.x"),
+    ],
 )
 def test_mistakes_are_named(words: tuple[str, ...], message: str, heedful: Run) -> None:
     code, _, err = heedful("summary", *words)
