@@ -73,8 +73,8 @@ def test_every_number_is_counted_and_learns_unless_frozen() -> None:
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     for change, message in (
-        ("train.compile=true", "too many lengths"),
-        ("train.batching=packed", "from one text into the next"),
+        ("train.compile=true", "too many different lengths"),
+        ("train.batching=packed", "would mix packed texts"),
         ("embedding_init={file: x}", "characters have no word vectors"),
         ("model.freeze=true", "randomly initialized vectors must be trained"),
         ("model.labels=[a, a]", "more than once"),

@@ -190,7 +190,7 @@ def test_a_mistake_in_a_file_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     text = render(load_recipe("numbers", [SEQ2SEQ]))
     path.write_text(text.replace("batching: auto", "batching: packed"))
-    with pytest.raises(UserError, match="cannot read texts that lie end to end") as caught:
+    with pytest.raises(UserError, match="cannot read packed batches") as caught:
         load_recipe(str(path))
     line = next(number for number, line in enumerate(path.read_text().splitlines(), 1) if "batching" in line)
     assert str(caught.value.where).startswith(f"{path}:{line}:")

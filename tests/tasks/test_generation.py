@@ -351,7 +351,7 @@ def test_a_penalty_leaves_the_probability_of_the_model_alone() -> None:
             log = writer._log_prob([PAIRS.end, *PAIRS.ids(["a rose"])[0]], found.ids)
             assert found.log_probability == near(log, 1024)
     assert math.isfinite(log)
-    assert PartialText([1, 2], written=[3]).ids == [1, 2, 3]
+    assert PartialText([1, 2], generated=[3]).ids == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -370,7 +370,7 @@ def test_the_steps_of_a_search_lead_to_the_texts_that_beams_find(name: str) -> N
     for prompt in ("", "a rose"):
         paths = drain(writer.steps(prompt, 3, 2, 0.7, 7))
         found = writer.generate([prompt], samples=2, beams=3, length=7, length_penalty=0.7)
-        assert language_model._ids_of(paths)[0] == [one.ids for one in found]
+        assert language_model._path_ids(paths)[0] == [one.ids for one in found]
         assert paths.logs[0].tolist() == [one.log_probability for one in found]
 
 
@@ -382,7 +382,7 @@ def test_steps_after_a_prompt_beyond_the_context_see_what_is_not_forgotten() -> 
     assert len(seen) < len(ids) and writer.room(prompt) == 20 + 1 - len(seen)
     begins = [5, 40]
     paths = drain(writer.steps(prompt, 3, prefix=begins))
-    (found,) = language_model._ids_of(paths)[0]
+    (found,) = language_model._path_ids(paths)[0]
     assert found[:2] == begins and len(found) <= writer.room(prompt)
     with torch.inference_mode():
         assert float(paths.logs[0, 0]) == near(writer._log_prob(seen, found), 1024)
