@@ -194,8 +194,8 @@ def work(name: str, folder: Path, inputs: Path) -> None:
     """Prepare, print the vectors, then time a round for each line of the input: the batch, and the repetitions."""
     make, kind = CONTENDERS[name]
     embed, rows = make(folder, kind), json.loads(inputs.read_text())
-    told = {batch: [list(map(float, vector)) for vector in embed(rows[:batch])] for batch in BATCHES}
-    print("RESULT " + json.dumps(told), flush=True)
+    computed = {batch: [list(map(float, vector)) for vector in embed(rows[:batch])] for batch in BATCHES}
+    print("RESULT " + json.dumps(computed), flush=True)
     for line in sys.stdin:
         batch, times = map(int, line.split())
         clock = time.process_time if THREADS == 1 else time.perf_counter

@@ -180,9 +180,9 @@ def train_ours() -> dict[str, Any]:
     data = batches()
     with torch.no_grad():
         first = float(translation_loss(model, data[0].to(device)).total) / (BATCH * LENGTH)
-    spread = Team().spread(model, partial(translation_loss, model), "ddp")
+    spread = Team().parallelize(model, partial(translation_loss, model), "ddp")
     optimizer = make_optimizer(config.optimizer, model, device)
-    step = GraphedStep(PlainStep(model, spread, optimizer, config, device, torch.bfloat16), data[0], alike=False)
+    step = GraphedStep(PlainStep(model, spread, optimizer, config, device, torch.bfloat16), data[0], same_shape=False)
     turn = iter(range(10**9))
 
     def work() -> None:

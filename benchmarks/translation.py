@@ -182,7 +182,7 @@ def train_ours() -> dict[str, Any]:
     sides = [
         Ragged.of([len(p[i]) for p in pairs], [np.concatenate([p[i] for p in pairs]).astype(np.int32)]) for i in (0, 1)
     ]
-    encoded = EncodedPairs(*sides, kept=np.arange(len(pairs)), longest=256, dropped=0, replaced=0)
+    encoded = EncodedPairs(sides[0], sides[1], indices=np.arange(len(pairs)), longest=256, dropped=0, replaced=0)
     stream = PairBatches(encoded, 0, BUDGET, packed=True)
     batches = [stream.at(i) for i in range(8)]
     tokens = sum(int(b.source_lengths.sum()) for b in batches)
@@ -192,7 +192,7 @@ def train_ours() -> dict[str, Any]:
     optimizer = make_optimizer(config.optimizer, model, device)
     loss_of = partial(translation_loss, compile_model(model, dynamic=False), label_smoothing=0.1)
     plain = PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, device, torch.bfloat16)
-    step = GraphedStep(plain, batches[0], alike=True)
+    step = GraphedStep(plain, batches[0], same_shape=True)
 
     def cycle() -> None:
         for batch in batches:

@@ -15,12 +15,12 @@ each_precision = pytest.mark.parametrize("dtype", ERROR, ids=str)
 
 
 @each_precision
-@pytest.mark.parametrize("part", ["mask", "cross", "attend_cached"])
+@pytest.mark.parametrize("part", ["mask", "cross", "target_mask"])
 def test_packed_attention(part: str, dtype: torch.dtype) -> None:
     source, target = torch.tensor([5, 70, 1, 33]), torch.tensor([9, 64, 2, 20])
     layout = PackedPairs.of(source.cuda(), target.cuda(), 128, 112, longest=70)
     visible = getattr(layout, part)
-    queries, keys = (128 if part == "mask" else 112), (112 if part == "attend_cached" else 128)
+    queries, keys = (128 if part == "mask" else 112), (112 if part == "target_mask" else 128)
     inputs = [torch.randn(1, 4, n, 32, dtype=dtype, device="cuda", requires_grad=True) for n in (queries, keys, keys)]
     exact = [x.detach().double().cpu().requires_grad_() for x in inputs]
     o = attend(inputs[0], inputs[1], inputs[2], visible)
@@ -37,7 +37,7 @@ def test_packed_attention(part: str, dtype: torch.dtype) -> None:
 
 @each_precision
 @pytest.mark.parametrize("length", [1, 31, 32, 50])
-def test_look_back(length: int, dtype: torch.dtype) -> None:
+def test_decoding_attention(length: int, dtype: torch.dtype) -> None:
     block = MultiHead(64, 4).cuda().to(dtype).eval()
     k, v = torch.randn(6, 4, 64, 16, dtype=dtype, device="cuda"), torch.randn(6, 4, 64, 16, dtype=dtype, device="cuda")
     rows = torch.randint(0, 6, (6, 64), device="cuda")
@@ -51,7 +51,7 @@ def test_look_back(length: int, dtype: torch.dtype) -> None:
 
 @each_precision
 @pytest.mark.parametrize("length", [33, 50])
-def test_look_back_past_keys_that_hold_nothing(length: int, dtype: torch.dtype) -> None:
+def test_decoding_attention_skips_padded_keys(length: int, dtype: torch.dtype) -> None:
     block = MultiHead(64, 4).cuda().to(dtype).eval()
     k, v = (torch.randn(6, 4, 64, 16, dtype=dtype, device="cuda") for _ in range(2))
     rows, skip = torch.randint(0, 6, (6, 64), device="cuda"), torch.tensor([0, 1, 31, 32, 5, 0], device="cuda")
@@ -112,7 +112,7 @@ def test_attention_within_sequences(dtype: torch.dtype, lengths: list[int]) -> N
     y = x.detach().double().cpu().requires_grad_()
     mine, truth = block(x, mask), exact(y, mask.dense().cpu())
     probe = torch.randn_like(truth)
-    probe[:, count:] = 0  # what belongs to no sequence is nobody's business
+    probe[:, count:] = 0  # positions outside all sequences are not compared
     grads = torch.autograd.grad((mine * probe.to(mine)).sum(), (x, block.qkv.weight))
     truths = torch.autograd.grad((truth * probe).sum(), (y, exact.qkv.weight))
     for found, right in zip((mine[:, :count], *grads), (truth[:, :count], *truths), strict=True):
@@ -120,7 +120,7 @@ def test_attention_within_sequences(dtype: torch.dtype, lengths: list[int]) -> N
         assert float((found.double().cpu() - right).detach().abs().max()) <= ERROR[dtype] * float(right.abs().max())
 
 
-def test_dropout_of_attention_keeps_the_mean_and_repeats_with_the_seed() -> None:
+def test_attention_dropout_keeps_the_mean_and_repeats_with_the_seed() -> None:
     from heedful.blocks.kernels import sequences
 
     mask = PackedTexts.of(torch.tensor([128] * 4, device="cuda"), 512, 128).mask
@@ -138,7 +138,7 @@ def test_dropout_of_attention_keeps_the_mean_and_repeats_with_the_seed() -> None
     assert float(spread.min()) > 0  # every query of every head loses some
 
 
-def test_gradients_of_dropped_weights_are_those_of_the_weights_that_were_dropped() -> None:
+def test_attention_dropout_gradients_match_the_kept_weights() -> None:
     from heedful.blocks.kernels import sequences
 
     mask = PackedTexts.of(torch.tensor([40, 24], device="cuda"), 64, 40).mask
@@ -158,7 +158,7 @@ def test_gradients_of_dropped_weights_are_those_of_the_weights_that_were_dropped
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tanh", [False, True])
-def test_gelu_with_its_bias(dtype: torch.dtype, tanh: bool) -> None:
+def test_gelu_with_bias(dtype: torch.dtype, tanh: bool) -> None:
     from heedful.blocks.kernels.gelu import gelu
 
     x = (3 * torch.randn(300, 1100, device="cuda")).to(dtype).requires_grad_()
@@ -176,7 +176,7 @@ def test_gelu_with_its_bias(dtype: torch.dtype, tanh: bool) -> None:
 
 @each_precision
 @pytest.mark.parametrize("vocab", [1003, 40_003])
-def test_projected_cross_entropy_with_a_bias(dtype: torch.dtype, vocab: int) -> None:
+def test_projected_cross_entropy_with_bias(dtype: torch.dtype, vocab: int) -> None:
     x, weight = (torch.randn(n, 32, dtype=dtype, device="cuda", requires_grad=True) for n in (40, vocab))
     bias = torch.randn(vocab, device="cuda", requires_grad=True)
     targets = torch.randint(0, vocab, (40,), device="cuda")
@@ -191,7 +191,7 @@ def test_projected_cross_entropy_with_a_bias(dtype: torch.dtype, vocab: int) -> 
 
 
 @pytest.mark.parametrize("longest", [47, 104])
-def test_one_tile_and_several_lose_the_same_weights(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_does_not_depend_on_the_tiling(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from heedful.blocks.kernels import sequences
 
     mask = PackedTexts.of(torch.tensor([longest, 9, 0, 31], device="cuda"), 256, longest).mask
@@ -206,7 +206,7 @@ def test_one_tile_and_several_lose_the_same_weights(longest: int, monkeypatch: p
     assert float((found[0] - found[1]).abs().max()) <= ERROR[torch.bfloat16] * float(found[1].abs().max())
 
 
-def test_add_and_norm_with_dropout_has_the_gradient_of_what_it_did() -> None:
+def test_add_and_norm_gradient_with_dropout() -> None:
     block = PostNorm(96, 0.3).cuda()
     x, y = (torch.randn(50, 96, device="cuda", requires_grad=True) for _ in range(2))
     probe, step = torch.randn(50, 96, device="cuda"), torch.randn(50, 96, device="cuda")

@@ -80,7 +80,7 @@ def test_generation_options_equal_the_library_settings(gpt: Path, heedful: Run) 
     assert "".join(library.load(gpt).stream("a", seed=7, **rules)) == one["added"]
 
 
-def test_a_text_beyond_the_context_is_noted_once(gpt: Path, heedful: Run) -> None:
+def test_text_beyond_the_context_is_noted_once(gpt: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", gpt, "a", "b", "--length", 60)
     assert (code, err.count("note: the model's context is 24 tokens")) == (0, 1)
     _, _, err = heedful("generate", gpt, "rose " * 40, "--length", 2)

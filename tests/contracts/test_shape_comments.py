@@ -20,6 +20,7 @@ from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.masks import causal
 from heedful.blocks.noise import gaussian
 from heedful.blocks.recurrent import BidirectionalLayer, unroll
+from heedful.blocks.relative import distance_sinusoids, distances, relative_bias
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve
 from heedful.blocks.taps import watch
@@ -58,6 +59,8 @@ from heedful.models.seq2seq.config import Seq2SeqConfig
 from heedful.models.seq2seq.model import Seq2Seq
 from heedful.models.transformer.config import TransformerConfig
 from heedful.models.transformer.model import Transformer
+from heedful.models.transformer_xl.config import TransformerXLConfig
+from heedful.models.transformer_xl.model import TransformerXL
 from heedful.models.tree_lstm.config import TreeLSTMConfig
 from heedful.models.tree_lstm.model import TreeLSTM, one_by_one
 from heedful.shapes import check, statements
@@ -104,6 +107,25 @@ def models() -> None:
             model(target[:, :1], make_room(state, 1))
         layout = PackedPairs.of(torch.tensor([4, 2]), torch.tensor([1, 3]), S, T, longest=4)
         model(target[:1], model.start(source[:1], layout))
+
+
+def relative() -> None:
+    table = distance_sinusoids(distances(T, S, S - T), D).float()
+    relative_bias(torch.randn(B, H, T, K), table.unflatten(1, (H, K)).transpose(0, 1))
+
+
+def with_memory() -> None:
+    """Transformer-XL over segments, padded ones and ones with documents, with clusters of tokens in each way."""
+    tokens, documents = torch.randint(0, V, (B, T)), torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
+    for clusters in ({}, {"cutoffs": (3, 8), "divisor": 2}, {"cutoffs": (3, 8), "embed": F}):
+        config = TransformerXLConfig(vocab=V, width=D, heads=H, layers=2, hidden=19, memory=S, **clusters)
+        model = TransformerXL(config).eval()
+        _, state = model(tokens, model.start(B, tokens.device))
+        model(tokens, state, torch.arange(T) < torch.tensor([[T], [4]]))
+        model(tokens, reserve(state, 0))
+        model.read(tokens, documents)
+        model.lens(torch.randn(B, T, D))
+        model.tokens.loss(torch.randn(B * T, D), tokens.flatten())
 
 
 def ahead_alone() -> None:
@@ -182,7 +204,7 @@ def structures() -> None:
 
 
 def marking() -> None:
-    """Tagger and answerer: sequences of 7 and 4 tokens, of which some begin a word or are in a passage."""
+    """Tagger and answerer: sequences of 7 and 4 tokens, some of which start a word or are in a passage."""
     encoder = {"vocab": V, "width": D, "heads": H, "layers": 4, "hidden": F, "context": 40}
     tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
     layout = Padded(torch.arange(S) < torch.tensor([[S], [4]]))
@@ -209,7 +231,7 @@ def sliding() -> None:
 
 
 def reading() -> None:
-    """BERT with its heads, segments told and not, and its blocks in eight bits."""
+    """BERT with its heads, with and without segments, and its blocks in int8."""
     model = Bert(BertConfig(vocab=V, width=D, heads=H, layers=1, hidden=F, context=40)).eval()
     tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
     padded, packed = Padded(torch.arange(S) < torch.tensor([[S], [4]])), PackedTexts.of(torch.tensor([4, 2]), S, 4)
@@ -262,7 +284,7 @@ def searches() -> None:
 
 
 def tiny(kind: str) -> None:
-    """A model in its tiny size, as its role is used; what more there is to a model is reached by a function above."""
+    """A model in its tiny size, used by its role; the functions above cover what is special to a model."""
     config = config_class(kind).tiny()
     model: Any = build(config).eval()
     tokens, real = torch.randint(0, V, (B, S)), torch.arange(S) < torch.tensor([[S], [4]])
@@ -271,6 +293,8 @@ def tiny(kind: str) -> None:
         model(tokens)
         model.words(x[0, :4])
         model.lens(x)
+        if config.pairs:
+            model.follows(x[:, 0])
         pooling: Any = build(config.under_head(pools=True))
         pooling.pool(x[:, 0])
     elif config.role == "seq2seq":
@@ -315,8 +339,11 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "recurrent": [recurrent],
     "rnn_lm": [recurrent],
     "gpt": [ahead_alone],
-    "state": [models, ahead_alone],
+    "state": [models, ahead_alone, with_memory],
     "layouts": [models, reading, ahead_alone, sliding],
+    "relative": [relative],
+    "adaptive": [with_memory],
+    "transformer_xl": [with_memory],
     "mix": [recurrent],
     "elmo": [recurrent],
     "gates": [structures],
@@ -357,17 +384,29 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "conv_classifier": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},
     "tagger": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
     "answerer": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
+    "relative": {"B": (B,), "H": (H,), "T": (T,), "P": (S + T - 1,), "D": (D,)},
+    "adaptive": {"B": (B,), "T": (T,), "N": (B * T,), "D": (D,), "V": (V,)},
+    "transformer_xl": {
+        "B": (B, 1),
+        "T": (T, 2 * T, S + T, 2 * T - 1, 3 * T - 1, S + 2 * T - 1),
+        "S": (T, 2 * T, S + T),
+        "D": (D,),
+        "H": (H,),
+        "K": (K,),
+        "V": (V,),
+        "P": (2 * T - 1, 3 * T - 1, S + 2 * T - 1),
+    },
     "rules": {"R": (3, 6), "V": (11,), "L": (7,)},
 }
 
 
 def name(path: Path) -> str:
-    """What a file is of: a model's is named by its folder."""
+    """The name of a file; a model's is named by its folder."""
     return path.parent.name if path.stem == "model" else path.stem
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_comments_are_true_and_reached(path: Path) -> None:
+def test_shape_comments_are_true_and_reached(path: Path) -> None:
     def run() -> None:
         for part in RUNS.get(name(path), [partial(tiny, name(path))] if name(path) in MODELS else [models]):
             part()

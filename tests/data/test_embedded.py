@@ -194,6 +194,6 @@ def test_requesting_too_many_modules_is_an_error() -> None:
 
 
 @pytest.mark.slow
-def test_the_standard_library_has_enough_prose() -> None:
+def test_standard_library_has_enough_prose() -> None:
     text = LibraryProse().read("train")
     assert text.characters > 500_000

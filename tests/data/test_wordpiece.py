@@ -63,7 +63,7 @@ def test_ids_equal_transformers_on_odd_texts(lower: bool, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no vocabulary in {PUBLISHED}; set HEEDFUL_WEIGHTS")
-def test_the_published_vocabulary_equals_transformers() -> None:
+def test_published_vocabulary_equals_transformers() -> None:
     from transformers import BertTokenizer as HuggingFaceTokenizer
 
     ours = BertTokenizer.from_vocab(read_vocab(PUBLISHED), True, str(PUBLISHED))
@@ -129,7 +129,7 @@ def test_pairs_are_truncated_as_tokenizers_does(room: int, tmp_path: Path) -> No
         assert TRAINED[True].pair(*truncate_pair(dog * a, dog * b, room))[0] == kept, (a, b)
 
 
-def test_the_odd_token_goes_to_the_longer_text() -> None:
+def test_odd_token_goes_to_the_longer_text() -> None:
     found = [tuple(map(len, truncate_pair(range(a), range(b), 45))) for a, b in ((40, 30), (30, 40), (30, 30))]
     assert found == [(23, 22), (22, 23), (22, 23)]
 
@@ -194,7 +194,7 @@ def test_invalid_tokenizer_files_are_refused(text: str, found: str) -> None:
     assert str(error.value).startswith("tokenizer.json")
 
 
-def test_an_invalid_vocabulary_is_reported_by_its_line(tmp_path: Path) -> None:
+def test_invalid_vocabulary_is_reported_by_its_line(tmp_path: Path) -> None:
     file = tmp_path / "vocab.txt"
     file.write_text("\n".join([*NAMES, "dog", "cat", "dog"]))
     with pytest.raises(UserError, match=r"vocab.txt:8") as error:

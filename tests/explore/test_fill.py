@@ -59,7 +59,7 @@ def test_several_tokens_can_be_masked_but_not_special_ones(explorer: Explorer, s
     assert none["places"].shape == (0,) and not none["moved"].any()
 
 
-def test_a_mask_in_the_text_has_no_original_token(explorer: Explorer) -> None:
+def test_mask_in_the_text_has_no_original_token(explorer: Explorer) -> None:
     _, arrays = ask(explorer, "guess", text=GAPPED)
     assert (arrays["places"].tolist(), arrays["rank"].tolist(), arrays["share"].tolist()) == ([3], [0], [0.0])
     assert ask(explorer, "tokens", text=GAPPED)[0]["first"] == []
@@ -91,7 +91,7 @@ def test_attention_with_and_without_mask_is_that_of_each_text(explorer: Explorer
     close(torch.tensor(moved[5]), gone, of=1.0)
 
 
-def test_the_view_fits_masked_language_models_only(run: Callable[[str], Path], minilm: Path, subject: Subject) -> None:
+def test_view_fits_masked_language_models_only(run: Callable[[str], Path], minilm: Path, subject: Subject) -> None:
     others = Explorer([run("translation"), run("gpt"), run("images"), minilm]).subjects.values()
     assert [fill.fits(one) for one in (subject, *others)] == [True, False, False, False, False]
 
@@ -112,7 +112,7 @@ def percent(share: float) -> str:
     return "<0.01 %" if 0 < share < 5e-5 else f"{100 * share:.{2 if 0 < share < 0.0005 else 1}f} %"
 
 
-def test_the_page_masks_a_token_and_restores_it(browse: Callable[..., Any], chemist: Path, subject: Subject) -> None:
+def test_page_masks_a_token_and_restores_it(browse: Callable[..., Any], chemist: Path, subject: Subject) -> None:
     browsing = browse(chemist)
     page = browsing.go("fill", text=TEXT, other=OTHER, hidden="")
     page.get_by_test_id("token-3").click()
@@ -137,7 +137,7 @@ def test_the_page_masks_a_token_and_restores_it(browse: Callable[..., Any], chem
     assert page.get_by_test_id("moved-grid").count() == page.get_by_test_id("before").count() == 0  # nothing changed
 
 
-def test_a_saved_file_has_all_layers_and_other_masks(explorer: Explorer) -> None:
+def test_saved_file_has_all_layers_and_other_masks(explorer: Explorer) -> None:
     state = {"model": next(iter(explorer.subjects)), "text": TEXT, "hidden": "3"}
     asked = [
         (one.call, one.settings.get("hidden"), one.settings.get("layer"))

@@ -52,7 +52,7 @@ def test_logits_are_those_of_the_model(run: Callable[[str], Path], name: str) ->
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
-def test_a_translator_continues_the_translation_so_far(run: Callable[[str], Path], name: str) -> None:
+def test_translator_continues_the_translation_so_far(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
     predictor = explorer.subjects[name].predictor
     words, arrays = logits(explorer, text=SOURCE, other="neun", then=[20])
@@ -116,7 +116,7 @@ def test_unusual_texts_have_a_next_token(run: Callable[[str], Path], name: str, 
     assert math.isfinite(unpack(packet)[1]["logits"].max())
 
 
-def test_a_saved_file_answers_likely_requests(run: Callable[[str], Path]) -> None:
+def test_saved_file_answers_likely_requests(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt")])
     state = {"model": "gpt", "text": TEXT, "then": "9,12", "seed": "4", "top_k": "10"}
     asked = view.calls(explorer.subject(state["model"]), state)

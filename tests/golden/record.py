@@ -301,6 +301,28 @@ model: {kind: roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
         + "  batch_tokens: 128\n",
         documents,
     ),
+    "pretraining-albert": (
+        "task: {kind: pretraining, whole_words: true}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: albert_unigram, vocab: 60}
+model: {kind: albert, embedding: 6, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
+    "pretraining-distilbert": (
+        "task: {kind: pretraining, unrelated: 0}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: wordpiece, vocab: 60, lowercase: true}
+model: {kind: distilbert, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
     "classification-classifier": (
         "task: {kind: classification, label_smoothing: 0.05}\n"
         + files("tsv", "tsv", ", text: text, label: label")

@@ -94,7 +94,7 @@ def test_perplexity_next_words_and_views_use_the_same_start_token(published: Pat
     assert read_causal(writer, TextInput(text=text)).sides["text"][0].part is None
 
 
-def test_an_empty_prompt_without_start_token_is_noted(
+def test_empty_prompt_without_start_token_is_noted(
     published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = []
@@ -114,9 +114,7 @@ def test_an_empty_prompt_without_start_token_is_noted(
     assert "causal" in capsys.readouterr().out
 
 
-def test_the_start_token_of_a_run_survives_conversion(
-    ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_token_of_a_run_survives_conversion(ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads((ours / "model" / "config.json").read_text())["decode"]["start_token"] is True
     writer = heedful.load(ours, "cpu")
     text = writer.generate(["The child"], temperature=0.0, length=6)[0].ids

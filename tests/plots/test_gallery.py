@@ -188,7 +188,7 @@ def test_beam_tree_matches_exhaustive_search() -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_diagram_has_every_parameter_of_any_model(kind: str) -> None:
+def test_diagram_has_every_parameter_of_any_model(kind: str) -> None:
     from heedful.plots.gallery.diagram import boxes
 
     rows = heedful.summary(config_class(kind).tiny())
@@ -290,7 +290,7 @@ def test_commands_name_every_figure_once_and_each_has_settings() -> None:
         draw("masks", overrides=["lenght=3"])
 
 
-def test_the_page_of_figures_lists_every_one() -> None:
+def test_page_of_figures_lists_every_one() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "figures.md").read_text(encoding="utf-8")
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     assert listed == list(EVERY)

@@ -270,7 +270,9 @@ def bidirectional_reading(predictor: Any, row: list[int], segments: list[int]) -
     encoder = encoder_of(predictor)
 
     def run() -> Tensor:
-        vectors: Tensor = encoder(*(torch.tensor([each], device=predictor.device) for each in (row, segments)))
+        ids, parts = (torch.tensor([each], device=predictor.device) for each in (row, segments))
+        masks = (ids[0] == predictor.tokenizer.mask).nonzero()[:, 0]
+        vectors: Tensor = encoder.masked_vectors(ids, parts, None, masks)
         return vectors
 
     special = predictor.tokenizer.special - {predictor.tokenizer.mask, predictor.tokenizer.unk}

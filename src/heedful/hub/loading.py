@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heedful.config import parse
 from heedful.data.tokenizers.base import MAX_FILE, Tokenizer
-from heedful.data.tokenizers.encoders import open_encoder_tokenizer, tokenizer_class
+from heedful.data.tokenizers.encoders import folder_tokenizer, open_encoder_tokenizer, tokenizer_class
 from heedful.data.tokenizers.gpt1_bpe import Gpt1Tokenizer
 from heedful.data.tokenizers.lm_tokenization import open_tokenizer
 from heedful.errors import AGAIN, UserError
@@ -168,7 +168,7 @@ def _with_head(
         if isinstance(pairs, Gpt1Tokenizer):
             return model._replace(word_ends=pairs)
         return model._replace(tokenizer=pairs, starts=starts)
-    tokenizer, longest, notes = tokenizer_class(config.usual_tokenizer).from_folder(folder, config.vocab or 0)
+    tokenizer, longest, notes = folder_tokenizer(folder, config.usual_tokenizer, config.vocab or 0)
     longest = None if longest is None or longest >= config.context else longest
     return model._replace(tokenizer=tokenizer, longest=longest, notes=model.notes + notes)
 

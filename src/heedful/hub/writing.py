@@ -45,7 +45,7 @@ def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
     if all(name.startswith(exchange.PREFIX) for name in written):
         written = {name.removeprefix(exchange.PREFIX): tensor for name, tensor in written.items()}
         ledger = tuple(replace(line, source=line.source.removeprefix(exchange.PREFIX)) for line in ledger)
-    texts = {"config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
+    texts: dict[str, str | bytes] = {"config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
     if is_encoder:
         texts |= tokenizer.files(model.longest or config.context)
     elif isinstance(tokenizer, Gpt2Tokenizer):  # Heedful's line-based tokenizers have no Hugging Face equivalent
@@ -56,7 +56,7 @@ def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
         texts |= sentence_files(config.width, model.sentences, config.context)
     header, *pieces = pack(written)
     weights: dict[str, Pieces] = {"model.safetensors": [_with_format(header), *pieces]}
-    return {name: [text.encode()] for name, text in texts.items()} | weights, ledger
+    return {name: [text.encode() if isinstance(text, str) else text] for name, text in texts.items()} | weights, ledger
 
 
 def _with_format(header: bytes | memoryview) -> bytes:

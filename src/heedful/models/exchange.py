@@ -41,6 +41,7 @@ ENCODER_HARMLESS: dict[str, tuple[Any, ...]] = {
     "auto_map": (None,),
 }
 DROPOUTS = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
+ACTIVATION_KEY = "hidden_act"
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -58,14 +59,16 @@ LAYER = {  # of a block, without .weight and .bias
     "add2.norm": "output.LayerNorm",
 }
 QKV = ("query", "key", "value")
+SELF = tuple(f"attention.self.{name}" for name in QKV)  # of a block
 
 
 class Rule(NamedTuple):
-    """How one of our tensors is stored in published files: as one tensor or several to stack, maybe transposed."""
+    """How one of our tensors is stored in published files: one tensor or several to stack, maybe transposed."""
 
     ours: str
     theirs: tuple[str, ...]
     transposed: bool = False
+    heads: int = 0  # of theirs, whose last dimension is split into this many; 0: it is not
 
     @property
     def operation(self) -> str:
@@ -78,7 +81,8 @@ class Rule(NamedTuple):
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of each of theirs, given the shape of ours."""
         one = (shape[0] // len(self.theirs), *shape[1:]) if len(self.theirs) > 1 else tuple(shape)
-        return one[::-1] if self.transposed else one
+        one = one[::-1] if self.transposed else one
+        return (*one[:-1], self.heads, one[-1] // self.heads) if self.heads else one
 
 
 def weight_and_bias(ours: str, theirs: str) -> list[Rule]:
@@ -88,19 +92,29 @@ def weight_and_bias(ours: str, theirs: str) -> list[Rule]:
 
 def encoder_rules(prefix: str, layers: int) -> list[Rule]:
     """The embeddings and blocks of a BERT-like encoder, whose names in the files start with the prefix."""
-    rules = [
+    rules = embedding_rules(prefix)
+    for index in range(layers):
+        rules += block_rules(f"blocks.{index}", f"{prefix}encoder.layer.{index}")
+    return rules
+
+
+def embedding_rules(prefix: str) -> list[Rule]:
+    """The embeddings of tokens, positions and segments, and their norm."""
+    return [
         Rule("tokens.weight", (f"{prefix}embeddings.word_embeddings.weight",)),
         Rule("positions.table", (f"{prefix}embeddings.position_embeddings.weight",)),
         Rule("segments", (f"{prefix}embeddings.token_type_embeddings.weight",)),
         *weight_and_bias("norm", f"{prefix}embeddings.LayerNorm"),
     ]
-    for index in range(layers):
-        ours, theirs = f"blocks.{index}", f"{prefix}encoder.layer.{index}"
-        for part in ("weight", "bias"):
-            stack = tuple(f"{theirs}.attention.self.{name}.{part}" for name in QKV)
-            rules.append(Rule(f"{ours}.attention.qkv.{part}", stack))
-        for own, other in LAYER.items():
-            rules += weight_and_bias(f"{ours}.{own}", f"{theirs}.{other}")
+
+
+def block_rules(ours: str, theirs: str, qkv: tuple[str, ...] = SELF, layer: Mapping[str, str] = LAYER) -> list[Rule]:
+    """One block, with the names of its queries, keys and values, and of its other parts."""
+    rules = []
+    for part in ("weight", "bias"):
+        rules.append(Rule(f"{ours}.attention.qkv.{part}", tuple(f"{theirs}.{name}.{part}" for name in qkv)))
+    for own, other in layer.items():
+        rules += weight_and_bias(f"{ours}.{own}", f"{theirs}.{other}")
     return rules
 
 
@@ -262,37 +276,48 @@ def labels_in(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
 
 
 def encoder_settings(
-    settings: Mapping[str, Any], sizes: Mapping[str, tuple[str, int, int]], where: Path
+    settings: Mapping[str, Any],
+    sizes: Mapping[str, tuple[str, int, int]],
+    where: Path,
+    dropouts: Mapping[str, str] = DROPOUTS,
+    activation: str = ACTIVATION_KEY,
 ) -> dict[str, Any]:
     """The settings of a BERT-like encoder, with our names."""
     found: dict[str, Any] = {
         ours: int_setting(settings, key, least, most, where) for key, (ours, least, most) in sizes.items()
     }
-    found |= {ours: float_setting(settings, key, 0.1, where) for key, ours in DROPOUTS.items()}
-    act = settings.get("hidden_act", "gelu")
+    found |= {ours: float_setting(settings, key, 0.1, where) for key, ours in dropouts.items()}
+    act = settings.get(activation, "gelu")
     if not isinstance(act, str) or act not in ACTIVATIONS:
-        raise unsupported(where, "hidden_act", act, ACTIVATIONS)
+        raise unsupported(where, activation, act, ACTIVATIONS)
     found["activation"] = ACTIVATIONS[act]
     found["norm_eps"] = float_setting(settings, "layer_norm_eps", 1e-12, where)
     if found["width"] % found["heads"]:
-        raise wrong(where, "num_attention_heads", found["heads"], f"a divisor of hidden_size, {found['width']:,}")
+        keys = encoder_keys(sizes)
+        raise wrong(where, keys["heads"], found["heads"], f"a divisor of {keys['width']}, {found['width']:,}")
     return found
 
 
-def encoder_keys(sizes: Mapping[str, tuple[str, int, int]]) -> dict[str, str]:
+def encoder_keys(sizes: Mapping[str, tuple[str, int, int]], dropouts: Mapping[str, str] = DROPOUTS) -> dict[str, str]:
     """Their key for each of our settings."""
-    return {ours: key for key, (ours, _, _) in sizes.items()} | {ours: key for key, ours in DROPOUTS.items()}
+    return {ours: key for key, (ours, _, _) in sizes.items()} | {ours: key for key, ours in dropouts.items()}
 
 
 def encoder_json(
-    config: Any, title: str, model_type: str, architecture: str, sizes: Mapping[str, tuple[str, int, int]]
+    config: Any,
+    title: str,
+    model_type: str,
+    architecture: str,
+    sizes: Mapping[str, tuple[str, int, int]],
+    dropouts: Mapping[str, str] = DROPOUTS,
+    activation: str = ACTIVATION_KEY,
 ) -> dict[str, Any]:
     """The config.json of a BERT-like encoder."""
     refuse_attention(config, title)
     settings: dict[str, Any] = {"architectures": [architecture], "model_type": model_type}
-    settings |= {theirs: getattr(config, ours) for ours, theirs in encoder_keys(sizes).items()}
+    settings |= {theirs: getattr(config, ours) for ours, theirs in encoder_keys(sizes, dropouts).items()}
     return settings | {
-        "hidden_act": ACTIVATION_NAMES[config.activation],
+        activation: ACTIVATION_NAMES[config.activation],
         "layer_norm_eps": config.norm_eps,
         "initializer_range": 0.02,
         "dtype": "float32",

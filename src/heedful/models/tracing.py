@@ -137,10 +137,10 @@ def _causal(model: Any, config: Any) -> None:
 def _encoder(model: Any, config: Any) -> None:
     x = model(_ids(model))
     if config.pooler:
-        model.pool(x[:, 0])
+        model.summarize(x, Unpadded(_ids(model)))
     if config.masked_words:
         model.words(x[:, 0])
-    if config.next_sentence:
+    if config.pairs:
         model.follows(x[:, 0])
 
 

@@ -154,8 +154,8 @@ def moved(subject: Subject, request: MaskRequest) -> Tensor:
 
 
 def follows(subject: Subject, request: InputRequest, row: Sequence[int], segments: Sequence[int]) -> float | None:
-    """The probability that the second text follows the first, for a model with a next-sentence head."""
-    if request.other is None or subject.model.next_sentence is None:
+    """The probability that the second text follows the first, for a model with a head for pairs."""
+    if request.other is None or subject.model.config.pairs is None:
         return None
     with subject.lock:
         return float(subject.predictor.next_sentence_probability(row, segments))

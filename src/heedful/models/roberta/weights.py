@@ -28,20 +28,17 @@ from heedful.models.exchange import (
     validate_config,
     weight_and_bias,
 )
-from heedful.models.roberta.config import FIRST, RobertaConfig
+from heedful.models.roberta.config import FIRST, RobertaConfig, RobertaEncoderConfig
 
 TITLE = "RoBERTa"
 MODEL_TYPES = ("roberta",)
 RELEASE = None
 PREFIX = "roberta."  # of an encoder without a head of its own
 POSITIONS = "max_position_embeddings"
-SIZES = {
-    **ENCODER_SIZES,
-    POSITIONS: ("context", 4 + FIRST, 1_048_576 + FIRST),
-    "type_vocab_size": ("segments", 1, 1),
-}
+SIZES = {**ENCODER_SIZES, POSITIONS: ("context", 4 + FIRST, 1_048_576 + FIRST), "type_vocab_size": ("segments", 1, 1)}
 # The parts of each architecture besides the encoder: pooler, masked-token head, and the task's head.
-ARCHITECTURES: dict[str, tuple[bool, bool, str | None]] = {
+Architectures = Mapping[str, tuple[bool, bool, str | None]]
+ARCHITECTURES: Architectures = {
     "RobertaModel": (True, False, None),
     "RobertaForMaskedLM": (False, True, None),
     "RobertaForSequenceClassification": (True, False, "classifier"),
@@ -62,29 +59,52 @@ HEADS = {
 
 def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings of a config.json, checked; an error names the invalid one."""
-    refuse(settings, HARMLESS, where, "choose the folder of a RoBERTa as it was published")
-    named = architecture_in(settings, ARCHITECTURES, where)
-    pooler, words, head = ARCHITECTURES[named or "RobertaModel"]
-    found = encoder_settings(settings, SIZES, where) | {"pooler": pooler, "masked_words": words}
-    found["context"] -= FIRST
-    config = validate_config(RobertaConfig, found, encoder_keys(SIZES), where)
-    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+    return read_settings(settings, where, TITLE, ARCHITECTURES, RobertaConfig)
 
 
 def config_json(
     config: RobertaConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
 ) -> dict[str, Any]:
     """The config.json of a model with this config and head; special tokens have their published ids."""
+    return write_settings(config, head, labels, TITLE, MODEL_TYPES[0], ARCHITECTURES)
+
+
+def read_settings(
+    settings: Mapping[str, Any],
+    where: Path,
+    title: str,
+    architectures: Architectures,
+    config_class: type[RobertaEncoderConfig],
+) -> PublishedConfig:
+    """The settings of a RoBERTa-like model with these architectures."""
+    refuse(settings, HARMLESS, where, f"choose the folder of a {title} as it was published")
+    named = architecture_in(settings, architectures, where)
+    pooler, words, head = architectures[named or next(iter(architectures))]
+    found = encoder_settings(settings, SIZES, where) | {"pooler": pooler, "masked_words": words}
+    found["context"] -= FIRST
+    config = validate_config(config_class, found, encoder_keys(SIZES), where)
+    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+
+
+def write_settings(
+    config: RobertaEncoderConfig,
+    head: str | None,
+    labels: Sequence[str],
+    title: str,
+    model_type: str,
+    architectures: Architectures,
+) -> dict[str, Any]:
+    """The inverse of `read_settings`."""
     kind = "classifier" if head == "regressor" else head
     words = config.masked_words and head is None
-    name = next(name for name, parts in ARCHITECTURES.items() if parts[1:] == (words, kind))
-    settings = encoder_json(config, TITLE, MODEL_TYPES[0], name, SIZES)
-    settings[POSITIONS] += FIRST
-    settings |= {"bos_token_id": 0, "pad_token_id": FIRST - 1, "eos_token_id": 2}
-    return settings | label_settings(head, labels)
+    name = next(name for name, parts in architectures.items() if parts[1:] == (words, kind))
+    written = encoder_json(config, title, model_type, name, SIZES)
+    written[POSITIONS] += FIRST
+    written |= {"bos_token_id": 0, "pad_token_id": FIRST - 1, "eos_token_id": 2}
+    return written | label_settings(head, labels)
 
 
-def table(config: RobertaConfig, head: str | None = None) -> Table:
+def table(config: RobertaEncoderConfig, head: str | None = None) -> Table:
     """Hugging Face's tensor names; those of the encoder start with `roberta.`."""
     pooler, top = HEADS[head or "tagger"]
     rules = encoder_rules(PREFIX, config.layers)

@@ -36,7 +36,7 @@ TextOrPair = str | tuple[str, str]
 
 def outputs(model: Any, batch: LabelledBatch) -> Tensor:
     """The model's outputs for the texts of a batch: logits (N, C), or a number each (N,)."""
-    found: Tensor = model(batch.ids, batch.segments, layout_of(batch.sequences), batch.sequences.begins)
+    found: Tensor = model(batch.ids, batch.segments, layout_of(batch.sequences))
     return found
 
 

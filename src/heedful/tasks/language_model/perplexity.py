@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from heedful.blocks.losses import Loss, projected_cross_entropy
+from heedful.blocks.losses import Loss
 from heedful.blocks.state import reset_rows
 from heedful.data.text.lanes import LaneBatch, Lanes
 from heedful.data.text.windows import EncodedText, TextBatch
@@ -56,7 +56,7 @@ def causal_loss(model: CausalModel, batch: TextBatch) -> Loss:
 
 def stateful_loss(model: Any, batch: LaneBatch, carry: Any) -> tuple[Loss, Any]:
     """Cross-entropy of each token given all earlier tokens of its lane, and the new states of the lanes."""
-    x, carry = model.features(batch.ids[:, :-1], reset_rows(carry, batch.fresh))  # (B, T, D)
+    x, carry = _features(model, batch.ids[:, :-1], reset_rows(carry, batch.fresh), batch.documents)  # (B, T, D)
     return _loss(model, x, batch.ids[:, 1:], batch.real[:, 1:]), carry
 
 
@@ -78,10 +78,19 @@ def bidirectional_loss(model: BidirectionalModel, batch: TextBatch) -> Loss:
     return Loss(a.total + b.total, (a.plain + b.plain) / 2, a.count)
 
 
-def _loss(model: Any, x: Tensor, targets: Tensor, mask: Tensor) -> Loss:
-    """Cross-entropy of the targets (B, T) where the mask is true."""
-    targets = targets.masked_fill(~mask, IGNORE_INDEX).flatten()
-    return projected_cross_entropy(x.flatten(0, 1), model.tokens.weight, targets, ignore=IGNORE_INDEX)
+def _loss(model: Any, x: Tensor, labels: Tensor, mask: Tensor) -> Loss:
+    """Cross-entropy of the labels (B, T) where the mask is true."""
+    targets = labels.masked_fill(~mask, IGNORE_INDEX).flatten()
+    loss: Loss = model.tokens.loss(x.flatten(0, 1), targets, ignore=IGNORE_INDEX)
+    return loss
+
+
+def _features(model: Any, tokens: Tensor, state: Any, documents: Tensor | None) -> tuple[Tensor, Any]:
+    """The last layer (B, T, D) and the next state; of documents (B, T), if any, 0 is that of the state."""
+    found: tuple[Tensor, Any] = (
+        model.features(tokens, state) if documents is None else model.features(tokens, state, documents=documents)
+    )
+    return found
 
 
 def windows_loss(loss_of: LossOf, model: Any, text: EncodedText, device: torch.device, batch_tokens: int) -> float:
@@ -120,15 +129,24 @@ def sliding_loss(
     return _mean(losses(), text)
 
 
-def text_loss(model: Any, text: EncodedText, device: torch.device, stride: int = STRIDE) -> float:
-    """The mean loss per token over a text, given all earlier tokens; it does not depend on the stride."""
+def text_loss(
+    model: Any, text: EncodedText, device: torch.device, stride: int = STRIDE, memory: int | None = None
+) -> float:
+    """The mean loss per token over a text, given all earlier tokens of its document, `stride` tokens at a time.
+
+    It does not depend on the stride, except for a model with `same_length: false`, whose segments these are. The
+    memory of a model may be of another length than in training.
+    """
 
     def losses() -> Iterable[Loss]:
-        state = model.start(1, device)
+        state = model.start(1, device) if memory is None else model.start(1, device, memory)
         for start in range(0, len(text), stride):
             ids = torch.from_numpy(text.ids[start : start + stride + 1].astype("int64")).to(device)  # (T + 1,)
-            x, state = model.features(ids[None, :-1], state)  # (1, T, D)
-            yield projected_cross_entropy(x[0], model.tokens.weight, ids[1:])
+            documents = text.documents(start, len(ids) - 1)  # (T,)
+            documents = None if documents is None else documents[None].to(device)  # (1, T)
+            x, state = _features(model, ids[None, :-1], state, documents)  # (1, T, D)
+            loss: Loss = model.tokens.loss(x[0], ids[1:])
+            yield loss
 
     return _mean(losses(), text)
 

@@ -44,8 +44,9 @@ class LanguageModelTaskConfig(Config):
     carry: bool = Field(
         False,
         exclude_if=lambda carry: not carry,  # recipes and runs without it stay as they are
-        description="carry the state of a recurrent model from step to step: each row of a batch reads its own part "
-        "of the text in order, and gradients stay within a step (truncated backpropagation through time)",
+        description="carry the state of a recurrent model, or of one with a memory, from step to step: each row of a "
+        "batch reads its own part of the text in order, and gradients stay within a step (truncated backpropagation "
+        "through time)",
     )
 
 
@@ -111,8 +112,10 @@ class LanguageModelRecipe(Recipe):
         if self.task.carry and (self.model.role != "causal" or self.model.fixed_context):
             problem = f"{with_article(self.model.kind)} has no state to carry; leave this out"
             raise FieldError(problem, "task", "carry")
-        if self.task.carry and self.train.compile:
-            raise FieldError("steps that carry state cannot be compiled; leave this out", "train", "compile")
+        if self.task.carry and self.train.compile and not self.model.attends:
+            raise FieldError(
+                "steps that carry a recurrent state cannot be compiled; leave this out", "train", "compile"
+            )
         return self
 
     @model_validator(mode="after")

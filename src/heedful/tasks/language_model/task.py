@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from heedful.blocks.state import reserve
 from heedful.data.formats.sources import Split
 from heedful.data.own import OwnData, text
 from heedful.data.text.files import Text, collect
@@ -33,8 +34,9 @@ from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
 from heedful.hub.loading import no_tokenizer_error, pretrained
 from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Sample, Source, Task
-from heedful.tasks.compiled import compile_model
+from heedful.tasks.compiled import compile_model, compile_steps
 from heedful.tasks.language_model.perplexity import (
+    STRIDE,
     LossOf,
     bidirectional_loss,
     bits_per_byte,
@@ -56,7 +58,7 @@ from heedful.training.metrics import Score
 MAX_UNKNOWN = 0.01  # fraction of unknown tokens above which a note warns
 EXAMPLES = 8  # prompts from a text that are shown as examples
 SAMPLE_TOKENS = 100  # maximum length of a generated sample
-THREADED_WEIGHTS = 100_000  # parameters of a gpt from which several threads pay
+THREADED_WEIGHTS = 100_000  # parameters of a model with attention from which several threads pay
 PROMPT_TOKENS = 32  # length of a sample's prompt in text without lines
 RECORDED_CONTEXT, RECORDED_WEIGHTS = 256, 20_000_000  # larger models gain nothing from recorded steps
 
@@ -82,7 +84,7 @@ class LanguageModelTask(
 
     def __init__(self, recipe: LanguageModelRecipe) -> None:
         super().__init__(recipe)
-        causal: LossOf = document_loss if recipe.model.fixed_context else causal_loss
+        causal: LossOf = document_loss if recipe.model.attends else causal_loss
         self.task_loss = bidirectional_loss if recipe.model.role == "bidirectional" else causal
 
     @property
@@ -125,7 +127,7 @@ class LanguageModelTask(
     def encode(self, read: Text | TextTokens, vocabulary: LanguageTokenizer) -> EncodedText:
         """The token ids of the text, in windows as long as the model's context.
 
-        Only a gpt distinguishes documents; for other models the text is one document.
+        Only a model with attention distinguishes documents; for other models the text is one document.
         """
         context = self.recipe.model.context
         if isinstance(read, Text):
@@ -140,7 +142,7 @@ class LanguageModelTask(
                 expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
             )
         one = replace(found, starts=np.zeros(1, np.int64))
-        return found if self.recipe.model.fixed_context else one
+        return found if self.recipe.model.attends else one
 
     def notes(self, encoded: EncodedText) -> list[str]:
         """Warnings about many unknown tokens, and about a text shorter than a window."""
@@ -161,14 +163,15 @@ class LanguageModelTask(
 
     def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
         """The cross-entropy of the tokens of each window, with `carry` given the state of its lane."""
+        compiles = self.recipe.train.compile
         if self.recipe.task.carry:
-            return partial(stateful_loss, model)
-        trained: Any = compile_model(model, dynamic=False) if self.recipe.train.compile else model
+            return partial(stateful_loss, compile_steps(model) if compiles else model)
+        trained: Any = compile_model(model, dynamic=False) if compiles else model
         return partial(self.task_loss, trained)
 
     def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
         """The initial state of each lane."""
-        return model.start(batches.lanes, device) if self.recipe.task.carry else None
+        return reserve(model.start(batches.lanes, device), 0) if self.recipe.task.carry else None
 
     @property
     def records(self) -> bool:
@@ -177,9 +180,9 @@ class LanguageModelTask(
         return model.fixed_context and model.context <= RECORDED_CONTEXT and model.parameters(0) <= RECORDED_WEIGHTS
 
     def threads(self, model: Any, cores: int) -> int:
-        """The number of CPU threads for training: a gpt has large matrix products even if it is small."""
+        """The number of CPU threads for training: attention has large matrix products even if it is small."""
         size = sum(weight.numel() for weight in model.parameters())
-        return cores if self.recipe.model.fixed_context and size >= THREADED_WEIGHTS else super().threads(model, cores)
+        return cores if self.recipe.model.attends and size >= THREADED_WEIGHTS else super().threads(model, cores)
 
     @staticmethod
     def predictor(
@@ -202,7 +205,9 @@ class LanguageModelTask(
             model: Any = predictor.model
             return sliding_loss(model, encoded, predictor.device, self.stride, self.recipe.train.batch_tokens)
         if isinstance(predictor, TextGenerator):
-            return text_loss(predictor.model, encoded, predictor.device)
+            return text_loss(
+                predictor.model, encoded, predictor.device, encoded.context if self.recipe.model.attends else STRIDE
+            )
         return self.quick_loss(predictor, encoded)
 
     @property

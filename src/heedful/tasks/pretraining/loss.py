@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy, projected_cross_entropy
 from heedful.data.text.pretraining import EncodedDocuments, PretrainingBatch
-from heedful.tasks.reading import vectors
+from heedful.tasks.reading import layout_of
 from heedful.training.metrics import Score
 
 
@@ -23,8 +23,8 @@ def pretraining_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Te
     """The mean loss of the masked tokens plus the mean loss of the pairs, as published, times the number of tokens.
 
     Both means are over the whole batch, of which this one may be a part, so that the losses of parts add up exactly;
-    several batches in a step are weighted by their tokens. A model without a next-sentence head has only the first
-    loss. `read` is called instead of the model, such as a compiled copy of it.
+    several batches in a step are weighted by their tokens. A model without a head for pairs has only the first loss.
+    `read` is called instead of `model.masked_vectors`, such as a compiled copy of it.
     """
     return _weighted(model, batch, read, batch.whole)
 
@@ -38,16 +38,21 @@ def summed_loss(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor]
     return _weighted(model, batch, read, torch.stack([tokens, pairs, pairs]))
 
 
+def masked_vectors(read: Callable[..., Tensor], batch: PretrainingBatch) -> Tensor:
+    """The vectors (B * T, D) from which masked tokens are predicted, by token index."""
+    return read(batch.ids, batch.segments, layout_of(batch.sequences), batch.places).flatten(0, 1)
+
+
 def _weighted(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] | None, counts: Tensor) -> Loss:
     """(masked-token losses / counts[1] + pair losses / counts[2]) * counts[0]."""
-    x = vectors(model if read is None else read, batch.sequences)  # (B * T, D)
+    x = masked_vectors(model.masked_vectors if read is None else read, batch)  # (B * T, D)
     head = model.masked_words
     words = projected_cross_entropy(
         head(x[batch.places]), model.tokens.weight, batch.targets, bias=head.bias, ignore=-100
     )
     tokens, hidden, pairs = counts.clamp(min=1).to(words.total.dtype)
     total, plain = words.total / hidden, words.plain / hidden
-    if model.next_sentence is not None:
+    if model.config.pairs is not None:
         related = cross_entropy(model.follows(x[batch.sequences.begins]), batch.follows)
         total, plain = total + related.total / pairs, plain + related.plain / pairs
     return Loss(total * tokens, plain * tokens, (batch.lengths * (batch.indices >= 0)).sum())
@@ -77,12 +82,12 @@ class PretrainingSums:
         """exp(mean loss per masked token)."""
         return math.exp(min(700.0, self.words / max(1, self.hidden)))
 
-    def scores(self, share: float) -> tuple[Score, ...]:
+    def scores(self, share: float, objective: str | None) -> tuple[Score, ...]:
         """Accuracy of masked tokens and of pairs, and perplexity; `share` is the fraction of masked tokens."""
         words = f"words:{self.hidden}|share:{share:g}"
         accuracy = Score("masked_accuracy", 100 * self.correct / max(1, self.hidden), words)
         pairs = 100 * self.correct_pairs / max(1, self.pairs)
-        follows = [Score("next_sentence_accuracy", pairs, f"pairs:{self.pairs}")] if self.pairs else []
+        follows = [Score(f"{objective}_accuracy", pairs, f"pairs:{self.pairs}")] if self.pairs else []
         return accuracy, *follows, Score("masked_perplexity", self.perplexity, words)
 
 
@@ -94,12 +99,12 @@ def evaluate_pretraining(
     found = PretrainingSums()
     for batch in encoded.in_order(batch_tokens):
         batch = batch.to(device)
-        x = vectors(model, batch.sequences)  # (B * T, D)
+        x = masked_vectors(model.masked_vectors, batch)  # (B * T, D)
         logits = model.words(x[batch.places]).float()  # (M, V)
         loss = cross_entropy(logits, batch.targets)
         found.words, found.hidden = found.words + loss.plain.item(), found.hidden + int(loss.count)
         found.correct += int((logits.argmax(-1) == batch.targets).sum())
-        if model.next_sentence is not None:
+        if model.config.pairs is not None:
             logits = model.follows(x[batch.sequences.begins]).float()  # (N, 2)
             loss = cross_entropy(logits, batch.follows)
             found.related, found.pairs = found.related + loss.plain.item(), found.pairs + int(loss.count)
@@ -109,9 +114,9 @@ def evaluate_pretraining(
 
 @torch.inference_mode()
 def predict_masked(model: Any, batch: PretrainingBatch) -> tuple[list[int], list[int] | None]:
-    """The predictions of the masked tokens, in order, and of the pairs, if the model has a next-sentence head."""
-    x = vectors(model, batch.sequences)  # (B * T, D)
+    """The predictions of the masked tokens, in order, and of the pairs, if the model has a head for them."""
+    x = masked_vectors(model.masked_vectors, batch)  # (B * T, D)
     words = model.words(x[batch.places]).argmax(-1).tolist()
-    if model.next_sentence is None:
+    if model.config.pairs is None:
         return words, None
     return words, model.follows(x[batch.sequences.begins]).argmax(-1).tolist()

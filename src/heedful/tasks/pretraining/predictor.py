@@ -22,7 +22,14 @@ from heedful.blocks.layouts import Padded
 from heedful.data.labelled.sequences import pad_sequences
 from heedful.data.text.documents import TextDocuments
 from heedful.data.text.pretraining import PairRules, encode_documents
-from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens, require_list, truncate_pair
+from heedful.data.tokenizers.base import (
+    MaskTokenizer,
+    count_around,
+    count_special_tokens,
+    last_segment,
+    require_list,
+    truncate_pair,
+)
 from heedful.errors import UserError, shown
 from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.tasks.predictor import Evaluation, Predictor, Result
@@ -150,11 +157,15 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         self._check_masked_lm()
         if isinstance(data, Path):
             documents = TextDocuments(files=[str(data)], between="blank_lines").documents(".", MAX_LINE)
-            follows = self._net.next_sentence is not None
-            rules = PairRules(unrelated=0.5 if follows else 0.0, pairs=self._net.config.segments > 1)
+            config = self._net.config
+            rules = PairRules(
+                unrelated=0.0 if config.pairs is None else 0.5,
+                pairs=config.segments > 1,
+                swapped=config.pairs == "sentence_order",
+            )
             encoded = encode_documents(documents, self.tokenizer, self.room, rules)
             found = evaluate_pretraining(self.model, encoded, self.device, BATCH_TOKENS)
-            return Evaluation.of(found.scores(rules.hidden), found.loss, found.hidden)
+            return Evaluation.of(found.scores(rules.hidden, config.pairs), found.loss, found.hidden)
         right, total = 0, 0.0
         for text, word in data:
             row, ids = self._masked_ids(text), self.tokenizer.ids([word])[0]
@@ -246,12 +257,12 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         )
         self._warn(sum(len(one.ids) > room for one in encodings))
         rows = [self.tokenizer.pair(one.ids[:room])[0] for one in encodings]
-        found: dict[int, TokenEmbeddings] = {}
+        found, (before, after) = dict[int, TokenEmbeddings](), count_around(self.tokenizer)
         for places, each, real in self._read(rows):
             lengths = [each[0].shape[1]] * len(places) if real is None else real.sum(1).tolist()
             for row, (place, length) in enumerate(zip(places, lengths, strict=True)):
                 values = torch.stack([x[row, :length] for x in each]).float().cpu()  # (L + 1, T, D)
-                offsets = [SPECIAL, *encodings[place].offsets[:room], SPECIAL]
+                offsets = [*[SPECIAL] * before, *encodings[place].offsets[:room], *[SPECIAL] * after]
                 found[place] = TokenEmbeddings(self.tokenizer.pieces(rows[place]), offsets, values)
         return [found[place] for place in range(len(rows))]
 
@@ -260,12 +271,18 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         """Batches of texts of similar lengths: indices, all layers (B, T, D), and which tokens are real (None: all)."""
         equal = any(isinstance(part, Int8Linear) for part in self.model.modules())
         for places in length_batches([len(row) for row in rows], BATCH_SIZES[self.device.type], equal):
-            some = pad_sequences([(rows[place], [0] * len(rows[place])) for place in places], self.tokenizer.pad)
-            some = some.to(self.device)
+            given = [(rows[place], self._segments(rows[place])) for place in places]
+            some = pad_sequences(given, self.tokenizer.pad).to(self.device)
+            segments = None if last_segment(self.tokenizer) is None else some.segments
             if len({len(rows[place]) for place in places}) == 1:
-                yield places, self._net.layers(some.ids), None
+                yield places, self._net.layers(some.ids, segments), None
             else:
-                yield places, self._net.layers(some.ids, None, Padded(some.real)), some.real
+                yield places, self._net.layers(some.ids, segments, Padded(some.real)), some.real
+
+    def _segments(self, row: Sequence[int]) -> list[int]:
+        """The segments of one text, special tokens included."""
+        last = last_segment(self.tokenizer)
+        return [0] * len(row) if last is None else [*[0] * (len(row) - 1), last]
 
     def _normalizes(self, asked: bool | None) -> bool:
         return self.normalize if asked is None else asked
@@ -318,7 +335,15 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
 
     def _mask_log_probs(self, rows: Sequence[Sequence[int]], masks: Sequence[int]) -> Tensor:
         """The log-probabilities (N, G, V) of all tokens at the masks of texts of equal length."""
-        return self._token_log_probs(self.model(torch.tensor(rows, device=self.device))[:, list(masks)])
+        some = pad_sequences([(row, self._segments(row)) for row in rows], self.tokenizer.pad).to(self.device)
+        segments = None if last_segment(self.tokenizer) is None else some.segments
+        return self._token_log_probs(self._vectors(some.ids, segments)[:, list(masks)])
+
+    def _vectors(self, ids: Tensor, segments: Tensor | None) -> Tensor:
+        """The last layer (N, T, D) of texts, from which masks are predicted."""
+        masks = (ids == self.tokenizer.mask).flatten().nonzero()[:, 0]
+        found: Tensor = self._net.masked_vectors(ids, segments, None, masks)
+        return found
 
     @torch.inference_mode()
     def masked_log_probabilities(self, row: Sequence[int], segments: Sequence[int], masks: Sequence[int]) -> Tensor:
@@ -327,9 +352,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
 
     def _pair(self, row: Sequence[int], segments: Sequence[int]) -> Tensor:
         """The last layer (1, T, D) of a text or a pair, special tokens included."""
-        ids, sides = (torch.tensor([each], device=self.device) for each in (row, segments))
-        found: Tensor = self.model(ids, sides)
-        return found
+        return self._vectors(*(torch.tensor([each], device=self.device) for each in (row, segments)))
 
     def _token_log_probs(self, x: Tensor) -> Tensor:
         """The log-probabilities (N, G, V) of all tokens, from the last layer (N, G, D)."""
@@ -375,10 +398,10 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
     # -------------------------------------------------------------- sentences
     @torch.inference_mode()
     def follows(self, a: str, b: str) -> float:
-        """The probability that the second text follows the first."""
-        if self._net.next_sentence is None:
+        """The probability that the second text follows the first (with sentence-order prediction: not precedes it)."""
+        if self._net.config.pairs is None:
             raise UserError(
-                "this model has no head for next-sentence prediction",
+                "this model has no head for next-sentence or sentence-order prediction",
                 todo="use the folder of a model with its pre-training heads",
             )
         first, second = self.tokenizer.ids([a, b])
