@@ -172,7 +172,7 @@ def test_two_streams_equal_transformers(memory: bool, tmp_path: Path) -> None:
             perm_mask=hidden,
             target_mapping=target,
             token_type_ids=segments,
-            mems=inputs,
+            mems=mems,
             output_hidden_states=True,
         )
         content, query = ours.two_streams(ids, ranks, places, segments, None, remembered)
