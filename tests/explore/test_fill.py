@@ -82,7 +82,7 @@ def test_next_sentence_prediction_is_that_of_the_encoder(explorer: Explorer, sub
     assert words["follows"] == pytest.approx(right, rel=1e-5)
     covered = inspect.pair_ids(subject.predictor.tokenizer, TextInput(text=GAPPED, other=OTHER), 512)
     after = ask(explorer, "guess", other=OTHER, hidden=[3])[0]["follows"]
-    assert after == subject.predictor.following(*covered) != words["follows"]
+    assert after == subject.predictor.next_sentence_probability(*covered) != words["follows"]
 
 
 def test_attention_with_and_without_mask_is_that_of_each_text(explorer: Explorer, subject: Subject) -> None:
@@ -126,9 +126,11 @@ def test_page_masks_a_token_and_restores_it(browse: Callable[..., Any], chemist:
     browsing.ready()
     shares = [page.get_by_test_id(f"share-3-{number}").inner_text() for number in range(fill.TOP)]
     row, segments = inspect.pair_ids(subject.predictor.tokenizer, TextInput(text=GAPPED, other=OTHER), 512)
-    right = subject.predictor.hidden(row, segments, [3])[0].exp().topk(fill.TOP).values.tolist()
+    right = subject.predictor.masked_log_probabilities(row, segments, [3])[0].exp().topk(fill.TOP).values.tolist()
     assert shares == [percent(share) for share in right]
-    assert page.get_by_test_id("follows-after").inner_text() == percent(subject.predictor.following(row, segments))
+    assert page.get_by_test_id("follows-after").inner_text() == percent(
+        subject.predictor.next_sentence_probability(row, segments)
+    )
     assert "hidden=3" in page.url
     page.get_by_test_id("moved-0-0").click()
     browsing.ready()

@@ -250,7 +250,7 @@ def test_examples_are_one_text_between_special_tokens() -> None:
             assert (ids[0], ids[length - 1]) == (TOKENIZER.cls, TOKENIZER.sep)
             assert not TOKENIZER.special & set(ids[1 : length - 1].tolist()) and set(ids[length:].tolist()) <= {1}
         assert not built.segments.any() and not built.unrelated.any() and built.lengths.max() == 24
-    with pytest.raises(UserError, match="reads no pairs"):
+    with pytest.raises(UserError, match="cannot be trained on pairs"):
         heedful.load_recipe("roberta-prose", ["task.unrelated=0.5"])
 
 

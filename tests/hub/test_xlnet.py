@@ -168,7 +168,12 @@ def test_two_streams_equal_transformers(memory: bool, tmp_path: Path) -> None:
         mems = theirs.transformer(earlier, token_type_ids=first).mems if memory else None
         remembered = ours.start(3, 6, ids.device).append(ours.layers(earlier, first)) if memory else None
         expected = theirs(
-            ids, perm_mask=hidden, target_mapping=target, token_type_ids=segments, mems=mems, output_hidden_states=True
+            ids,
+            perm_mask=hidden,
+            target_mapping=target,
+            token_type_ids=segments,
+            mems=mems,
+            output_hidden_states=True,
         )
         content, query = ours.two_streams(ids, ranks, places, segments, None, remembered)
     assert near(ours.lens(query), expected.logits)

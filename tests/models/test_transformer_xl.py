@@ -23,7 +23,7 @@ from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.transformer_xl.config import SIZES, TransformerXLConfig
 from heedful.models.transformer_xl.model import TransformerXL
-from heedful.tasks.language_model.perplexity import document_loss, lanes_loss, onward_loss, text_loss
+from heedful.tasks.language_model.perplexity import document_loss, lanes_loss, stateful_loss, text_loss
 from tolerance import close
 
 VOCAB, CPU = 23, torch.device("cpu")
@@ -206,7 +206,7 @@ def test_the_loss_in_lanes_is_that_of_each_lane_read_at_once() -> None:
     lanes, total = Lanes(whole, 0, 15), 0.0
     carry = reserve(model.start(lanes.lanes, CPU), 0)
     for position in range(lanes.count):
-        loss, carry = onward_loss(model, lanes.at(position), carry)
+        loss, carry = stateful_loss(model, lanes.at(position), carry)
         total += float(loss.plain)
     alone = 0.0
     for begin, end in pairwise(lanes.edges):

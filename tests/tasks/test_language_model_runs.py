@@ -229,7 +229,7 @@ def test_carry_is_saved_only_when_configured_and_cannot_be_added_later(tmp_path:
 
 
 def test_only_recurrent_models_have_a_carry(data: str) -> None:
-    with pytest.raises(UserError, match="a gpt has no state to take along"):
+    with pytest.raises(UserError, match="a gpt has no state to carry"):
         load_recipe("gpt-prose", [data, *TINY, "task.carry=true"])
 
 
