@@ -211,7 +211,8 @@ def _attend(
         _forward, rows * heads, queries, q, k, v, terms, same, base, segment, segments, limit, ranks, seed, o, lse,
         heads, rows, queries, k.shape[2], terms.shape[3],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3],
-        width**-0.5 * LOG2E, *_dropout_constants(dropout), width=width, classes=len(terms), dtype=q.dtype, drop=dropout > 0,
+        width**-0.5 * LOG2E, *_dropout_constants(dropout), width=width, classes=len(terms), dtype=q.dtype,
+        drop=dropout > 0,
     )  # fmt: skip
     return o, lse
 
