@@ -1,11 +1,13 @@
 """Transformer-XL in Hugging Face's files: names, settings, safetensors and pickles, and what is refused.
 
-`transformers` 5 has no Transformer-XL any more: the names and shapes here are those of its version 4.
+`transformers` 5 has no Transformer-XL any more: the names and shapes here are those of its version 4. The folders in
+`transfo_xl` have random weights, and what the code of version 4.30.2 computes with them in segments of four tokens.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from heedful.hub.loading import Pretrained
 from heedful.hub.unpickling import read_any_weights
 from heedful.models import build
 from heedful.models.transformer_xl.config import TransformerXLConfig
+from tolerance import close
 
 TINY = TransformerXLConfig.tiny().model_dump()
 KINDS: dict[str, dict[str, Any]] = {
@@ -42,6 +45,22 @@ def written(folder: Path, **changes: Any) -> Any:
 def change(folder: Path, **settings: Any) -> None:
     there = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(there | settings))
+
+
+@pytest.mark.parametrize("kind", ["same_length", "growing"])
+def test_log_probabilities_are_those_of_transformers_4(kind: str) -> None:
+    folder = Path(__file__).parent / "transfo_xl" / kind
+    found, expected = pretrained(folder), load_file(folder / "expected.safetensors")
+    model: Any = build(found.config).eval()
+    model.load_state_dict(found.tensors)
+    state = model.start(2, torch.device("cpu")).fill()
+    state = replace(state, seen=torch.ones_like(state.seen))  # there, a first memory of zeros is attended to
+    logs = []
+    with torch.no_grad():
+        for tokens in expected["tokens"].split(4, 1):
+            logits, state = model(tokens, state)
+            logs.append(logits.log_softmax(-1))
+    close(torch.cat(logs, 1), expected["log_probabilities"])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -91,8 +91,8 @@ def assert_equal_outputs(model: Any, found: Pretrained, side: str) -> None:
     real = given["attention_mask"].bool()
     choices = type(model).__name__.endswith("MultipleChoice")
     with torch.no_grad():
-        batch_inputs = {name: value[:, None] for name, value in given.items()} if choices else given
-        theirs = dict(model(**batch_inputs, use_mems=False, output_hidden_states=found.head is None))
+        inputs = {name: value[:, None] for name, value in given.items()} if choices else given
+        theirs = dict(model(**inputs, use_mems=False, output_hidden_states=found.head is None))
     for number, value in enumerate(theirs.pop("hidden_states", ())):
         theirs[f"hidden_states.{number}"] = value
     ours = outputs(found, given)
@@ -168,7 +168,12 @@ def test_two_streams_equal_transformers(memory: bool, tmp_path: Path) -> None:
         mems = theirs.transformer(earlier, token_type_ids=first).mems if memory else None
         remembered = ours.start(3, 6, ids.device).append(ours.layers(earlier, first)) if memory else None
         expected = theirs(
-            ids, perm_mask=hidden, target_mapping=target, token_type_ids=segments, mems=mems, output_hidden_states=True
+            ids,
+            perm_mask=hidden,
+            target_mapping=target,
+            token_type_ids=segments,
+            mems=mems,
+            output_hidden_states=True,
         )
         content, query = ours.two_streams(ids, ranks, places, segments, None, remembered)
     assert near(ours.lens(query), expected.logits)

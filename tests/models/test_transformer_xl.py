@@ -19,10 +19,11 @@ from heedful.blocks.taps import watch
 from heedful.data.text.lanes import Lanes
 from heedful.data.text.text_stream import TextCounts
 from heedful.data.text.windows import EncodedText
+from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.transformer_xl.config import SIZES, TransformerXLConfig
 from heedful.models.transformer_xl.model import TransformerXL
-from heedful.tasks.language_model.perplexity import document_loss, lanes_loss, onward_loss, text_loss
+from heedful.tasks.language_model.perplexity import document_loss, lanes_loss, stateful_loss, text_loss
 from tolerance import close
 
 VOCAB, CPU = 23, torch.device("cpu")
@@ -194,9 +195,9 @@ def test_documents_do_not_see_each_other(stride: int) -> None:
             ids = torch.from_numpy(whole.ids[begin : end + 1])
             logits, _ = model(ids[None, :-1], model.start(1, CPU))
             alone += float(F.cross_entropy(logits[0], ids[1:], reduction="sum"))
-    assert text_loss(model, whole, CPU, stride) == pytest.approx(alone / len(whole), rel=1e-12)
+    assert text_loss(model, whole, CPU, model.start(1, CPU), stride) == pytest.approx(alone / len(whole), rel=1e-12)
     blind = EncodedText(whole.ids, np.zeros(1, np.int64), 5, TextCounts())
-    assert text_loss(model, blind, CPU, stride) != pytest.approx(alone / len(whole), rel=1e-6)
+    assert text_loss(model, blind, CPU, model.start(1, CPU), stride) != pytest.approx(alone / len(whole), rel=1e-6)
     assert lanes_loss(model, whole, CPU, 5) == pytest.approx(alone / len(whole), rel=1e-12)  # one lane
 
 
@@ -205,7 +206,7 @@ def test_loss_in_lanes_equals_each_lane_read_at_once() -> None:
     lanes, total = Lanes(whole, 0, 15), 0.0
     carry = reserve(model.start(lanes.lanes, CPU), 0)
     for position in range(lanes.count):
-        loss, carry = onward_loss(model, lanes.at(position), carry)
+        loss, carry = stateful_loss(model, lanes.at(position), carry)
         total += float(loss.plain)
     alone = 0.0
     for begin, end in pairwise(lanes.edges):
@@ -271,10 +272,11 @@ def test_published_sizes(name: str, exact: int) -> None:
 
 
 def test_memory_beyond_the_known_distances_needs_a_clamp() -> None:
-    with pytest.raises(ValueError, match="a memory of 99 tokens has distances that the model does not know"):
-        made().start(1, CPU, 99)
-    assert made(clamp=20).start(1, CPU, 99).limit == 99
-    assert made().start(1, CPU, 20).limit == 20
+    with pytest.raises(UserError, match="longer distances than the model has learned") as error:
+        made().start(1, CPU, 8)
+    assert "at most 7" in str(error.value) and "model.clamp=7" in str(error.value)
+    assert made().start(1, CPU, 7).limit == made().start(1, CPU).limit == 7
+    assert made(clamp=6).start(1, CPU, 99).limit == 99
 
 
 @pytest.mark.parametrize(

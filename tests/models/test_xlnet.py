@@ -89,8 +89,8 @@ def test_both_streams_match_the_formulas(kept: int) -> None:
         memory = type(memory)(tuple(more), torch.ones(2, kept, dtype=torch.bool))
     content, query = model.two_streams(ids, ranks, places, segments, None, memory)
     for row in range(2):
-        inputs = (ids[row].tolist(), segments[row].tolist(), ranks[row].tolist(), places[row].tolist())
-        layers, last = reference(model, *inputs, [x[row] for x in memory.layers] if memory else [])
+        example = (ids[row].tolist(), segments[row].tolist(), ranks[row].tolist(), places[row].tolist())
+        layers, last = reference(model, *example, [x[row] for x in memory.layers] if memory else [])
         close([x[row] for x in content], layers)
         close(query[row], last)
 
