@@ -126,8 +126,10 @@ def one(args: argparse.Namespace) -> None:
     seed = rest[0]
     folder = str(Path(args.data, TASKS[task].folder))
     start = str(args.runs / kind)
-    told = finetune.Args(task, int(seed), start, folder, args.device, args.steps, 20, args.lr, max(1, args.steps // 10))
-    print(json.dumps(finetune.ours(told)))
+    settings = finetune.Args(
+        task, int(seed), start, folder, args.device, args.steps, 20, args.lr, max(1, args.steps // 10)
+    )
+    print(json.dumps(finetune.ours(settings)))
 
 
 def pretrained_scores(run: Path) -> dict[str, float]:

@@ -33,7 +33,8 @@ def test_kind_is_shown_in_its_tiny_size_and_overrides_change_a_recipe(heedful: R
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("nombers",), "numbers"),
+        (("nombers",), "did you mean numbers?"),
+        (("brt",), "did you mean bert?"),
         (("xlnett",), "did you mean xlnet?"),
         (("sst2",), "no such folder"),
         (("numbers", "model.x=1"), "model.x"),

@@ -26,8 +26,18 @@ from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve
 from heedful.blocks.taps import watch
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, parse_tree
-from heedful.decode.rules import Banned, Below, ForcedPrefix, MinLength, NoRepeat, Penalty, Temperature, TopK, TopP
-from heedful.decode.search import beam, drain, greedy, largest, sample
+from heedful.decode.rules import (
+    ForcedPrefix,
+    MinLength,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    SuppressTokens,
+    Temperature,
+    TopK,
+    TopP,
+    VocabLimit,
+)
+from heedful.decode.search import beam, drain, greedy, grouped_topk, sample
 from heedful.explore.capabilities import LogitLens
 from heedful.models import MODELS, build, config_class
 from heedful.models.bert.config import BertConfig
@@ -65,7 +75,7 @@ GPU = (
     "packed_attention",
     "packed_self_attention",
     "run_fused",
-    "likeliest_at_once",
+    "fused_argmax",
 )  # kernels that a test without a device cannot reach
 
 B, S, T, D, H, K, F, V = 2, 7, 5, 30, 3, 10, 13, 17
@@ -277,8 +287,8 @@ def searches() -> None:
     rows, width, room, vocab = 3, 2, 7, 11
     prefix, limit = torch.zeros(rows, 1, dtype=torch.long), torch.tensor([room, 5, room])
     rules = (
-        MinLength(2, 0), Banned((3,)), Below(10), NoRepeat(3), Penalty(1.2), Temperature(0.9), TopK(9), TopP(0.9),
-        ForcedPrefix((4,)),
+        MinLength(2, 0), SuppressTokens((3,)), VocabLimit(10), NoRepeatNgram(3), RepetitionPenalty(1.2),
+        Temperature(0.9), TopK(9), TopP(0.9), ForcedPrefix((4,)),
     )  # fmt: skip
 
     def decoder(tokens: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -288,7 +298,7 @@ def searches() -> None:
     drain(beam(decoder, state, prefix, limit, 0, beams=width, rules=rules))
     drain(greedy(decoder, state, prefix, limit, 0, rules=rules))
     drain(sample(decoder, state, prefix, limit, 0, seeds=range(rows), rules=rules))
-    largest(torch.randn(rows, 3001), 2)
+    grouped_topk(torch.randn(rows, 3001), 2)
 
 
 def tiny(kind: str) -> None:

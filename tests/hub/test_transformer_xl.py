@@ -1,11 +1,13 @@
 """Transformer-XL in Hugging Face's files: names, settings, safetensors and pickles, and what is refused.
 
-`transformers` 5 has no Transformer-XL any more: the names and shapes here are those of its version 4.
+`transformers` 5 has no Transformer-XL any more: the names and shapes here are those of its version 4. The folders in
+`transfo_xl` have random weights, and what the code of version 4.30.2 computes with them in segments of four tokens.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from heedful.hub.loading import Pretrained
 from heedful.hub.unpickling import read_any_weights
 from heedful.models import build
 from heedful.models.transformer_xl.config import TransformerXLConfig
+from tolerance import close
 
 TINY = TransformerXLConfig.tiny().model_dump()
 KINDS: dict[str, dict[str, Any]] = {
@@ -44,8 +47,24 @@ def change(folder: Path, **settings: Any) -> None:
     (folder / "config.json").write_text(json.dumps(there | settings))
 
 
+@pytest.mark.parametrize("kind", ["same_length", "growing"])
+def test_log_probabilities_are_those_of_transformers_4(kind: str) -> None:
+    folder = Path(__file__).parent / "transfo_xl" / kind
+    found, expected = pretrained(folder), load_file(folder / "expected.safetensors")
+    model: Any = build(found.config).eval()
+    model.load_state_dict(found.tensors)
+    state = model.start(2, torch.device("cpu")).fill()
+    state = replace(state, seen=torch.ones_like(state.seen))  # there, a first memory of zeros is attended to
+    logs = []
+    with torch.no_grad():
+        for tokens in expected["tokens"].split(4, 1):
+            logits, state = model(tokens, state)
+            logs.append(logits.log_softmax(-1))
+    close(torch.cat(logs, 1), expected["log_probabilities"])
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_back_and_forth_bit_for_bit(kind: str, tmp_path: Path) -> None:
+def test_weights_round_trip_bit_for_bit(kind: str, tmp_path: Path) -> None:
     model = written(tmp_path / "theirs", **KINDS[kind])
     again = pretrained(tmp_path / "theirs", role="causal")
     assert again.config == model.config
@@ -53,7 +72,7 @@ def test_back_and_forth_bit_for_bit(kind: str, tmp_path: Path) -> None:
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_the_published_names_and_shapes(tmp_path: Path) -> None:
+def test_published_names_and_shapes(tmp_path: Path) -> None:
     written(tmp_path / "theirs", **KINDS["clusters"])
     shapes = {name: tuple(x.shape) for name, x in load_file(tmp_path / "theirs" / "model.safetensors").items()}
     layer, expected = "transformer.layers.1", {}
@@ -73,7 +92,7 @@ def test_the_published_names_and_shapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pickle_with_all_tied_tensors_is_read(kind: str, tmp_path: Path) -> None:
+def test_pickle_with_all_tied_tensors_is_read(kind: str, tmp_path: Path) -> None:
     """As `save_pretrained` of version 4 wrote them: tied tensors under each of their names, and the buffer."""
     model = written(tmp_path / "theirs", **KINDS[kind])
     folder = tmp_path / "theirs"
@@ -94,7 +113,7 @@ def test_a_pickle_with_all_tied_tensors_is_read(kind: str, tmp_path: Path) -> No
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_an_output_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_untied_output_layer_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "theirs")
     tensors = load_file(tmp_path / "theirs" / "model.safetensors")
     tensors["crit.out_layers.0.weight"] = tensors["transformer.word_emb.emb_layers.0.weight"] + 1

@@ -91,7 +91,7 @@ def test_heatmap_shows_the_models_attention_weights() -> None:
     figure = heedful.figure("attention", text="the old cat", layer=2, head=3)
     model = attention._random("the old cat", 0)
     with watch(model.model, "*.weights") as seen:
-        tokens = torch.tensor(model.encoded(["the old cat"]).rows)
+        tokens = torch.tensor(model.tokenize(["the old cat"]).rows)
         model.model(tokens)
     weights = list(seen.values())
     close(torch.from_numpy(images(figure)[0].astype(np.float32)), weights[1][0, 2])

@@ -26,7 +26,7 @@ from heedful.runs.load import load, read_recipe
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Evaluated, Finished, Started, Step, train
 from heedful.tasks import task_of
-from heedful.tasks.language_model.perplexity import document_loss, sliding_loss, windows_loss
+from heedful.tasks.language_model.perplexity import document_loss, sliding_loss, text_loss, windows_loss
 from heedful.tasks.language_model.task import LanguageModelTask
 from tolerance import near
 
@@ -211,7 +211,7 @@ def test_run_with_a_carry_resumes_exactly_after_a_kill(tmp_path: Path, kind: str
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
 
 
-def test_carry_is_saved_only_when_configured_and_cannot_be_added_later(tmp_path: Path) -> None:
+def test_state_is_saved_only_when_configured_and_cannot_be_added_later(tmp_path: Path) -> None:
     alone, onward = (carried_recipe(tmp_path, f"task.carry={carry}") for carry in ("false", "true"))
     assert "carry" not in render(alone)
     assert "carry: true" in render(onward)
@@ -229,7 +229,7 @@ def test_carry_is_saved_only_when_configured_and_cannot_be_added_later(tmp_path:
 
 
 def test_only_recurrent_models_have_a_carry(data: str) -> None:
-    with pytest.raises(UserError, match="a gpt has no state to take along"):
+    with pytest.raises(UserError, match="a gpt has no state to carry"):
         load_recipe("gpt-prose", [data, *TINY, "task.carry=true"])
 
 
@@ -245,13 +245,13 @@ def test_evaluation_lanes_start_with_a_zero_state(tmp_path: Path) -> None:
     assert task.quick_loss(predictor, encoded) != near_whole
 
 
-def test_steps_with_a_memory_may_be_compiled_and_those_of_a_recurrent_net_may_not(tmp_path: Path) -> None:
+def test_steps_with_a_memory_compile_and_those_of_recurrent_nets_do_not(tmp_path: Path) -> None:
     assert carried_recipe(tmp_path, XL, "train.compile=true").train.compile is True
     with pytest.raises(UserError, match="recurrent state along are not compiled"):
         carried_recipe(tmp_path, "train.compile=true")
 
 
-def test_a_generator_goes_on_beyond_its_memory_alone_and_in_a_batch(tmp_path: Path) -> None:
+def test_generator_continues_beyond_its_memory_in_any_batch(tmp_path: Path) -> None:
     for _ in train(carried_recipe(tmp_path, XL), tmp_path / "run"):
         pass
     writer: Any = load(tmp_path / "run")
@@ -264,3 +264,58 @@ def test_a_generator_goes_on_beyond_its_memory_alone_and_in_a_batch(tmp_path: Pa
     best = writer.generate(prompts, length=12, beams=3)
     assert [one.ids for one in best] == [writer.generate([prompt], length=12, beams=3)[0].ids for prompt in prompts]
     assert all(len(one.ids) == 20 for one in together)
+
+
+def test_longer_memory_in_evaluation_and_generation(tmp_path: Path) -> None:
+    recipe = carried_recipe(tmp_path, XL.replace("memory: 8", "memory: 8, clamp: 8"))
+    for _ in train(recipe, tmp_path / "run"):
+        pass
+
+    def scores(*options: str) -> dict[str, Any]:
+        done = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--split", "valid", "--json", *options])
+        assert done.exit_code == 0, done.output
+        return dict(json.loads(done.stdout))
+
+    writer: Any = load(tmp_path / "run")
+    task: Any = task_of(recipe)
+    text = task.encode(task.read("valid"), writer.tokenizer)
+    for memory in (3, 8, 50):
+        found = scores("--memory", str(memory))
+        assert found["loss"] == near(
+            text_loss(writer.model, text, writer.device, writer.model.start(1, writer.device, memory))
+        )
+        assert found["scores"]["perplexity"]["signature"].endswith(f"|memory:{memory}")
+    assert scores()["loss"] == scores("--memory", "8")["loss"] != scores("--memory", "50")["loss"]
+    assert "memory" not in scores()["scores"]["perplexity"]["signature"]
+
+    whole = "12 mice ate 3 cheeses.\n13 mice ate 4"
+    ids = writer.read_ids(whole)
+    with torch.no_grad():
+        logits, _ = writer.model(torch.tensor([ids]), writer.model.start(1, writer.device, 50))
+    (long,) = writer.generate([whole], memory=50, length=1, temperature=0.0)
+    (usual,) = writer.generate([whole], length=1, temperature=0.0)
+    assert long.log_probability == near(float(logits[0, -1].log_softmax(-1)[long.ids[0]]))
+    assert long.log_probability != near(usual.log_probability)
+    done = CliRunner().invoke(
+        app, ["generate", str(tmp_path / "run"), whole, "--memory", "50", "--greedy", "--json", "--length", "1"]
+    )
+    assert json.loads(done.stdout)["log_probability"] == long.log_probability
+
+
+def test_memory_that_the_model_does_not_know_is_refused(tmp_path: Path) -> None:
+    for _ in train(carried_recipe(tmp_path, XL), tmp_path / "run"):
+        pass
+    for command in (["eval", str(tmp_path / "run"), "--split", "valid"], ["generate", str(tmp_path / "run"), "7"]):
+        done = CliRunner().invoke(app, [*command, "--memory", "9"])
+        assert isinstance(done.exception, UserError)
+        assert "longer distances than the model has learned" in str(done.exception)
+        assert "model.clamp=8" in str(done.exception)
+    with pytest.raises(UserError, match=r"learns distances up to 8; write at most this, or set model\.clamp: 8"):
+        carried_recipe(tmp_path, XL, "decode.memory=9")
+    with pytest.raises(UserError, match="an rnn_lm has no memory; leave this out"):
+        carried_recipe(tmp_path, "decode.memory=9")
+    recurrent = carried_recipe(tmp_path)
+    for _ in train(recurrent, tmp_path / "rnn"):
+        pass
+    done = CliRunner().invoke(app, ["eval", str(tmp_path / "rnn"), "--split", "valid", "--memory", "9"])
+    assert "this model has no memory of tokens" in str(done.exception)

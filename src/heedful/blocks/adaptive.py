@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss, projected_cross_entropy
 
+STD = 0.02  # of random tables; half as much for projections, as Transformer-XL was published
+
 
 class AdaptiveEmbedding(nn.Module):
     """x = sqrt(D) P_c E_c[token], where c is the token's cluster, and logits from the same tables E_c.
@@ -32,13 +34,13 @@ class AdaptiveEmbedding(nn.Module):
         self.one = divisor == 1  # table
         widths = [embed // divisor**number for number in range(len(sizes))]
         tables = [(vocab, embed)] if self.one else list(zip(sizes, widths, strict=True))
-        self.tables = nn.ParameterList(torch.randn(rows, narrow) * narrow**-0.5 for rows, narrow in tables)
+        self.tables = nn.ParameterList(torch.randn(rows, narrow) * STD for rows, narrow in tables)
         self.biases = nn.ParameterList(torch.zeros(rows) for rows, _ in tables)
         projected = tables if embed != width or not self.one else []
-        self.projections = nn.ParameterList(torch.randn(width, narrow) * width**-0.5 for _, narrow in projected)
-        self.out = nn.Parameter(torch.randn(width, embed) * width**-0.5) if projected else None
+        self.projections = nn.ParameterList(torch.randn(width, narrow) * STD / 2 for _, narrow in projected)
+        self.out = nn.Parameter(torch.randn(width, embed) * STD / 2) if projected else None
         tails = len(sizes) - 1
-        self.clusters = nn.Parameter(torch.randn(tails, embed) * embed**-0.5) if tails else None
+        self.clusters = nn.Parameter(torch.randn(tails, embed) * STD) if tails else None
         self.cluster_bias = nn.Parameter(torch.zeros(tails)) if tails else None
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -14,14 +14,21 @@ from heedful.runs.evaluate import plain, scored
 from heedful.runs.load import read_recipe
 from heedful.runs.recipe import check_recipe
 from heedful.tasks import task_of
+from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import split_checkpoint
 
 
-def eval_command(run: Path, split: Split, beams: int | None, as_json: bool, stride: int | None = None) -> None:
+def eval_command(
+    run: Path, split: Split, beams: int | None, as_json: bool, stride: int | None = None, memory: int | None = None
+) -> None:
     """Print the scores with their signatures, and some samples."""
     predictor = load_run(run)
+    if memory is not None and not isinstance(predictor, TextGenerator):
+        raise UserError("only a language model has a memory of tokens", where="--memory", todo="leave it out")
+    if isinstance(predictor, TextGenerator):
+        predictor.settings = predictor.settings.but(memory=memory)
     recipe = read_recipe(run) if stride is None else with_stride(read_recipe(run), stride)
     task = task_of(recipe)
     if beams is not None and not task.searches:

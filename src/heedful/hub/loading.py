@@ -35,6 +35,7 @@ from heedful.hub.rules import LedgerLine
 from heedful.hub.safetensors import read_safetensors
 from heedful.hub.sentence_transformers import SentenceConfig, read_sentence_config
 from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
+from heedful.hub.word_vocabularies import find_words
 from heedful.models import build, config_class
 from heedful.models.exchange import Exchange, PublishedConfig, Table, validate_config
 from heedful.models.roles import Role
@@ -121,6 +122,7 @@ def no_tokenizer_error(model: Pretrained, folder: Path) -> UserError:
             todo=f"heedful convert {shlex.quote(str(folder))} NEW_FOLDER --to hf converts it",
         )  # fmt: skip
     pairs, published = "tokenizer.json, or vocab.json and merges.txt", model.config.usual_tokenizer
+    pairs = f"vocab.bin, vocab.pkl or vocab.txt, or {pairs}" if published == "words" else pairs
     return UserError(
         "there is no tokenizer in this folder", where=str(folder),
         expected=pairs if model.writes else tokenizer_class(published).expected,
@@ -164,6 +166,8 @@ def _with_head(
     top = None if head is None else Head(head, labels, own, str(where))
     model = Pretrained(config, None, tensors, ledger, top, notes=published.notes)
     if model.writes:
+        if config.usual_tokenizer == "words" and (words := find_words(folder, config.vocab or 0)) is not None:
+            return model._replace(tokenizer=words, starts=True)  # a line begins after the end of another
         pairs, starts = find_tokenizer(folder, config.vocab or 0, config.usual_tokenizer)
         if isinstance(pairs, Gpt1Tokenizer):
             return model._replace(word_ends=pairs)

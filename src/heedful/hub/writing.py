@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
+from heedful.data.tokenizers.words import WordTokenizer
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.files.reading import is_file, is_folder
@@ -48,6 +49,8 @@ def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
     texts: dict[str, str | bytes] = {"config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
     if is_encoder:
         texts |= tokenizer.files(model.longest or config.context)
+    elif isinstance(tokenizer, WordTokenizer):
+        texts |= tokenizer.files()
     elif isinstance(tokenizer, Gpt2Tokenizer):  # Heedful's line-based tokenizers have no Hugging Face equivalent
         texts |= tokenizer.files(config.context, model.starts)
     if model.word_ends is not None:

@@ -66,6 +66,11 @@ class ModelConfig(Config):
         return None
 
     @property
+    def max_memory(self) -> int:
+        """The longest memory, in tokens, that it can be given after training; 0: it has none."""
+        return 0
+
+    @property
     def hard(self) -> bool:
         """Whether it has hard attention, which is trained by sampling."""
         return False

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from heedful.blocks.kernels.sequences import LOG2E, _chances, _lucky
+from heedful.blocks.kernels.sequences import LOG2E, _dropout_constants, _hash_pos
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def _scores(query, keys, terms, base, same, segment, segments, limit, ranks, pla
 @triton.jit
 def _forward(q, k, v, terms, same, base, segment, segments, limit, ranks, seed, o, lse,
              heads, batch, queries, keys, distances,
-             q0, q1, q2, k0, k1, k2, v0, v1, v2, o0, o1, o2, scale, share, level,
+             q0, q1, q2, k0, k1, k2, v0, v1, v2, o0, o1, o2, scale, keep_scale, threshold,
              K: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
              CLASSES: tl.constexpr, DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
     """A tile of M queries of one head: dropout(softmax(scores)) v; zeros where a query attends to no key."""
@@ -51,9 +51,9 @@ def _forward(q, k, v, terms, same, base, segment, segments, limit, ranks, seed, 
     base = tl.multiple_of(tl.load(base + b * queries + row, mask=there, other=0), CLASSES)
     limit = tl.load(limit + b * queries + row, mask=there, other=0)
     segment = tl.load(segment + b * queries + row, mask=there, other=0)
-    luck = _lucky(row, tl.load(seed) * 40503 + tl.program_id(1) * 7919)
-    top = tl.full([M], float("-inf"), tl.float32)
-    total, mixed = tl.zeros([M], tl.float32), tl.zeros([M, C], tl.float32)
+    row_hash = _hash_pos(row, tl.load(seed) * 40503 + tl.program_id(1) * 7919)
+    running_max = tl.full([M], float("-inf"), tl.float32)
+    running_sum, acc = tl.zeros([M], tl.float32), tl.zeros([M, C], tl.float32)
     for start in range(0, keys, N):
         place = start + tl.arange(0, N)
         real = place < keys
@@ -65,26 +65,28 @@ def _forward(q, k, v, terms, same, base, segment, segments, limit, ranks, seed, 
         lines = _lines(terms, b, h, row, heads, batch, queries, distances, CLASSES)
         score = _scores(query, key, lines, base, same, segment, other, limit, rank, place, inside,
                         scale, EXACT)  # fmt: skip
-        peak = tl.maximum(top, tl.max(score, 1))
+        peak = tl.maximum(running_max, tl.max(score, 1))
         safe = tl.where(peak == float("-inf"), 0.0, peak)  # no key so far
         weight = tl.exp2(score - safe[:, None])
-        fade = tl.exp2(top - safe)
-        total = total * fade + tl.sum(weight, 1)
+        decay = tl.exp2(running_max - safe)
+        running_sum = running_sum * decay + tl.sum(weight, 1)
         if DROP:
-            weight = tl.where(luck[:, None] * _lucky(place, 1)[None, :] >= level, weight, 0.0)
-        mixed = tl.dot(weight.to(value.dtype), value, mixed * fade[:, None], input_precision=EXACT)
-        top = peak
-    some = total > 0
-    mixed = mixed * tl.where(some, share / tl.where(some, total, 1.0), 0.0)[:, None]
+            weight = tl.where(row_hash[:, None] * _hash_pos(place, 1)[None, :] >= threshold, weight, 0.0)
+        acc = tl.dot(weight.to(value.dtype), value, acc * decay[:, None], input_precision=EXACT)
+        running_max = peak
+    some = running_sum > 0
+    acc = acc * tl.where(some, keep_scale / tl.where(some, running_sum, 1.0), 0.0)[:, None]
     spot = o + b * o0 + h * o1 + row[:, None] * o2 + column
-    tl.store(spot, mixed.to(o.dtype.element_ty), mask=there[:, None] & wide)
-    tl.store(lse + line, tl.where(some, top + tl.log2(tl.where(some, total, 1.0)), float("inf")), mask=there)
+    tl.store(spot, acc.to(o.dtype.element_ty), mask=there[:, None] & wide)
+    tl.store(
+        lse + line, tl.where(some, running_max + tl.log2(tl.where(some, running_sum, 1.0)), float("inf")), mask=there
+    )
 
 
 @triton.jit
 def _queries(q, k, v, terms, same, base, segment, segments, limit, ranks, seed, lse, go, o, delta, dq, dterms, dsame,
              heads, batch, queries, keys, distances,
-             q0, q1, q2, k0, k1, k2, v0, v1, v2, o0, o1, o2, g0, g1, g2, scale, plain, share, level,
+             q0, q1, q2, k0, k1, k2, v0, v1, v2, o0, o1, o2, g0, g1, g2, scale, plain, keep_scale, threshold,
              K: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
              CLASSES: tl.constexpr, DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
     """The gradients in a tile of queries, their distances and segments; leaves delta = sum(o * do) for the keys."""
@@ -103,7 +105,7 @@ def _queries(q, k, v, terms, same, base, segment, segments, limit, ranks, seed, 
     base = tl.multiple_of(tl.load(base + b * queries + row, mask=there, other=0), CLASSES)
     limit = tl.load(limit + b * queries + row, mask=there, other=0)
     segment = tl.load(segment + b * queries + row, mask=there, other=0)
-    luck = _lucky(row, tl.load(seed) * 40503 + tl.program_id(1) * 7919)
+    row_hash = _hash_pos(row, tl.load(seed) * 40503 + tl.program_id(1) * 7919)
     result, alike = tl.zeros([M, C], tl.float32), tl.zeros([M], tl.float32)
     for start in range(0, keys, N):
         place = start + tl.arange(0, N)
@@ -119,8 +121,8 @@ def _queries(q, k, v, terms, same, base, segment, segments, limit, ranks, seed, 
         weight = tl.exp2(score - norm[:, None])
         change = tl.dot(grad, tl.trans(value), input_precision=EXACT)
         if DROP:
-            change = tl.where(luck[:, None] * _lucky(place, 1)[None, :] >= level, change, 0.0)
-        change = weight * (change * share - offset[:, None])
+            change = tl.where(row_hash[:, None] * _hash_pos(place, 1)[None, :] >= threshold, change, 0.0)
+        change = weight * (change * keep_scale - offset[:, None])
         alike += tl.sum(tl.where(segment[:, None] == other[None, :], change, 0.0), 1)
         lines = _lines(dterms, b, h, row, heads, batch, queries, distances, CLASSES)
         spot = lines[:, None] + (base[:, None] + place[None, :])
@@ -134,7 +136,7 @@ def _queries(q, k, v, terms, same, base, segment, segments, limit, ranks, seed, 
 @triton.jit
 def _keys(q, k, v, terms, same, base, segment, segments, limit, ranks, seed, lse, go, delta, dk, dv,
           heads, batch, queries, keys, distances,
-          q0, q1, q2, k0, k1, k2, v0, v1, v2, g0, g1, g2, scale, plain, share, level,
+          q0, q1, q2, k0, k1, k2, v0, v1, v2, g0, g1, g2, scale, plain, keep_scale, threshold,
           K: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
           CLASSES: tl.constexpr, DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
     """The gradients in a tile of N keys and values."""
@@ -146,7 +148,7 @@ def _keys(q, k, v, terms, same, base, segment, segments, limit, ranks, seed, lse
     value = tl.load(v + b * v0 + h * v1 + place[:, None] * v2 + column, mask=here, other=0.0)
     rank = tl.load(ranks + b * keys + place, mask=real, other=1 << 30)
     other = tl.load(segments + b * keys + place, mask=real, other=0)
-    columns, luck = _lucky(place, 1), tl.load(seed) * 40503 + tl.program_id(1) * 7919
+    column_hash, salt = _hash_pos(place, 1), tl.load(seed) * 40503 + tl.program_id(1) * 7919
     grad_k, grad_v = tl.zeros([N, C], tl.float32), tl.zeros([N, C], tl.float32)
     for start in range(0, queries, M):
         row = start + tl.arange(0, M)
@@ -168,15 +170,15 @@ def _keys(q, k, v, terms, same, base, segment, segments, limit, ranks, seed, lse
         change = tl.dot(grad, tl.trans(value), input_precision=EXACT)
         used = weight
         if DROP:
-            kept = _lucky(row, luck)[:, None] * columns[None, :] >= level
+            kept = _hash_pos(row, salt)[:, None] * column_hash[None, :] >= threshold
             change = tl.where(kept, change, 0.0)
             used = tl.where(kept, weight, 0.0)
         grad_v = tl.dot(tl.trans(used.to(grad.dtype)), grad, grad_v, input_precision=EXACT)
-        change = weight * (change * share - offset[:, None])
+        change = weight * (change * keep_scale - offset[:, None])
         grad_k = tl.dot(tl.trans(change.to(query.dtype)), query, grad_k, input_precision=EXACT)
     spot = ((b * heads + h).to(tl.int64) * keys + place)[:, None] * K + column
     tl.store(dk + spot, (grad_k * plain).to(dk.dtype.element_ty), mask=here)
-    tl.store(dv + spot, (grad_v * share).to(dv.dtype.element_ty), mask=here)
+    tl.store(dv + spot, (grad_v * keep_scale).to(dv.dtype.element_ty), mask=here)
 
 
 TILES = {
@@ -209,7 +211,8 @@ def _attend(
         _forward, rows * heads, queries, q, k, v, terms, same, base, segment, segments, limit, ranks, seed, o, lse,
         heads, rows, queries, k.shape[2], terms.shape[3],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3],
-        width**-0.5 * LOG2E, *_chances(dropout), width=width, classes=len(terms), dtype=q.dtype, drop=dropout > 0,
+        width**-0.5 * LOG2E, *_dropout_constants(dropout), width=width, classes=len(terms), dtype=q.dtype,
+        drop=dropout > 0,
     )  # fmt: skip
     return o, lse
 
@@ -234,7 +237,7 @@ def _attend_backward(
     shared = (q, k, v, terms, same, base, segment, segments, limit, ranks, seed, lse, grad)
     sizes = (heads, rows, queries, k.shape[2], terms.shape[3])
     steps = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
-    numbers = (width**-0.5 * LOG2E, width**-0.5, *_chances(dropout))
+    numbers = (width**-0.5 * LOG2E, width**-0.5, *_dropout_constants(dropout))
     kind = {"width": width, "classes": len(terms), "dtype": q.dtype, "drop": dropout > 0}
     _launch(
         _queries, rows * heads, queries, *shared, o, delta, dq, dterms, dsame,

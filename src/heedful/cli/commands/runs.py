@@ -48,7 +48,7 @@ def evaluate(
     """Evaluate a trained model on its data: scores with signatures, and samples."""
     from heedful.cli.evaluate import eval_command
 
-    eval_command(checkpoint_path(run, checkpoint), split, settings["beams"], as_json, stride)
+    eval_command(checkpoint_path(run, checkpoint), split, settings["beams"], as_json, stride, settings["memory"])
 
 
 def runs(

@@ -93,6 +93,16 @@ class TransformerXLConfig(ModelConfig):
         return max(self.context, self.memory) if self.same_length else self.context
 
     @property
+    def usual_tokenizer(self) -> str:
+        """Whole words, sorted by frequency."""
+        return "words"
+
+    @property
+    def max_memory(self) -> int:
+        """As in training, or any length, where distances beyond `clamp` count as one."""
+        return self.memory if self.clamp is None else 1_048_576
+
+    @property
     def inner(self) -> int:
         """The width of all heads together."""
         return self.heads * (self.head_width or self.width // self.heads)

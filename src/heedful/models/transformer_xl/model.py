@@ -18,6 +18,7 @@ from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.relative import distance_sinusoids, distances, relative_bias
 from heedful.blocks.state import Memory
 from heedful.blocks.taps import Tap
+from heedful.errors import UserError
 from heedful.models.transformer_xl.config import TransformerXLConfig
 
 
@@ -99,13 +100,14 @@ class TransformerXL(nn.Module):
 
     def start(self, rows: int, device: torch.device, memory: int | None = None) -> Memory:
         """The state before the first token: an empty memory, of at most `memory` tokens, or as the settings say."""
-        c, limit = self.config, memory or self.config.memory
-        if limit > c.memory + c.context and c.clamp is None:
-            raise ValueError(
-                f"a memory of {limit} tokens has distances that the model does not know: it was made for {c.memory}, "
-                f"and for segments of {c.context}; set `clamp`, beyond which all distances count as one"
-            )
-        like = next(self.parameters())
+        c, like = self.config, next(self.parameters())
+        limit = c.memory if memory is None else memory
+        if limit > c.max_memory:
+            raise UserError(
+                "this memory has longer distances than the model has learned", where="memory",
+                found=f"{limit:,} tokens", expected=f"at most {c.max_memory:,}",
+                todo=f"train with model.clamp={c.max_memory}: longer distances then count as this one",
+            )  # fmt: skip
         return Memory.empty(c.layers, rows, c.width, limit, torch.empty(0, dtype=like.dtype, device=device))
 
     def features(
