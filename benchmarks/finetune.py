@@ -212,7 +212,7 @@ def ours(args: Args) -> dict[str, float]:
         words = [
             sys.executable, "-m", "heedful", "train", TASKS[args.task].recipe, "--run", f"{folder}/run",
             f"start.folder={args.start}", f"data.root={args.data}", f"train.seed={args.seed}",
-            f"train.device={args.device}", f"train.optimizer.lr={args.lr}",
+            f"train.device={args.device}", f"train.optimizer.lr={args.lr}", f"train.schedule.warmup={args.warmup}",
             f"train.batch_examples={WIDTH}", "train.evaluate_every=1000000", "train.save_every=1000000",
             "train.samples=0", *TASKS[args.task].more, f"train.budget.epochs={args.epochs}",
         ]  # fmt: skip

@@ -204,8 +204,8 @@ def train_ours() -> dict[str, Any]:
     import torch
 
     from heedful.data.text.windows import TextBatch
-    from heedful.tasks.compiled import compiled
-    from heedful.tasks.language_model.perplexity import ahead_loss
+    from heedful.tasks.compiled import compile_model
+    from heedful.tasks.language_model.perplexity import causal_loss
     from heedful.training.carry import stateless
     from heedful.training.configs import Budget, TrainConfig
     from heedful.training.distributed.team import ParallelLoss
@@ -218,10 +218,10 @@ def train_ours() -> dict[str, Any]:
     lengths, indices = torch.full((TEXTS,), CONTEXT + 1), torch.arange(TEXTS)
     data = [TextBatch(ids, lengths, indices) for ids in texts()]
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-        first = ahead_loss(model, data[0].to(device))
+        first = causal_loss(model, data[0].to(device))
     config = TrainConfig(budget=Budget(steps=1), compile=True)
     optimizer = make_optimizer(config.optimizer, model, device)
-    loss_of = partial(ahead_loss, compiled(model, dynamic=False))
+    loss_of = partial(causal_loss, compile_model(model, dynamic=False))
     step = GraphedStep(
         PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, device, torch.bfloat16), data[0], True
     )

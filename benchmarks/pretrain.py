@@ -84,7 +84,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     shapes = {name: value.shape for name, value in mine.state_dict().items()}
     mine.load_state_dict(read_tensors(state, canonical(state), names, shapes, Path("peer"))[0])
     found = evaluate_pretraining(mine.to(device).eval(), held_out, device, recipe.train.batch_tokens)
-    return result(found.loss, found.right / found.hidden, found.right_pairs / found.pairs, found.perplexity, seen)
+    return result(found.loss, found.correct / found.hidden, found.correct_pairs / found.pairs, found.perplexity, seen)
 
 
 def result(loss: float, words: float, pairs: float, perplexity: float, tokens: int) -> dict[str, Any]:

@@ -37,8 +37,8 @@ from heedful.data.text.windows import EncodedText, TextBatches  # noqa: E402
 from heedful.models import build  # noqa: E402
 from heedful.models.gpt.config import GptConfig  # noqa: E402
 from heedful.models.transformer_xl.config import TransformerXLConfig  # noqa: E402
-from heedful.tasks.compiled import compiled, compiled_steps  # noqa: E402
-from heedful.tasks.language_model.perplexity import document_loss, onward_loss, sliding_loss, text_loss  # noqa: E402
+from heedful.tasks.compiled import compile_model, compile_steps  # noqa: E402
+from heedful.tasks.language_model.perplexity import document_loss, sliding_loss, stateful_loss, text_loss  # noqa: E402
 
 VOCAB, HELD_OUT, GAIN = 256, 0.02, 0.001
 
@@ -223,7 +223,7 @@ def trained(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps))))
     )
-    learner: Any = (compiled_steps(model) if lanes else compiled(model, dynamic=False)) if compiles else model
+    learner: Any = (compile_steps(model) if lanes else compile_model(model, dynamic=False)) if compiles else model
     carry = model.start(batches.lanes, device).fill() if lanes else None
     curve, losses = [], []
     wait(device)
@@ -232,7 +232,7 @@ def trained(
         batch = batches.at(step).to(device)
         with torch.autocast(device.type, half, half is not torch.float32):
             if lanes:
-                loss, carry = onward_loss(learner, batch, carry)
+                loss, carry = stateful_loss(learner, batch, carry)
             else:
                 loss = document_loss(learner, batch)
         (loss.total / loss.count).backward()

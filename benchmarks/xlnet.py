@@ -188,7 +188,7 @@ def train_bert(quick: bool) -> dict[str, Any]:
     import bert
 
     assert not quick, "it needs a GPU"
-    return bert.train_ours("base", LENGTH)
+    return bert.train_ours("bert", "base", LENGTH)
 
 
 CONTENDERS = dict(zip(NAMES, (train_bert, train_ours, train_peer), strict=True))

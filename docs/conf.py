@@ -31,15 +31,15 @@ SIDEBAR = {
         tutorials/word-vectors tutorials/trees tutorials/autoencoders tutorials/images tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume how-to/decode
         how-to/distributed how-to/convert how-to/explorer how-to/explorer-views how-to/own-model how-to/own-loop
-        how-to/plots how-to/scikit-learn""",
+        how-to/plots how-to/figures how-to/scikit-learn""",
     "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
         python/language-models python/encoders python/autoencoders python/word-vectors""",
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",
     "Settings and commands": """reference/README reference/recipes reference/tasks reference/data-text
         reference/data-labelled reference/data-images reference/tokenizers reference/models reference/heads
         reference/training reference/decoding reference/commands""",
-    "Models": """models/transformer models/seq2seq models/bert models/roberta models/albert models/distilbert models/xlnet
-        models/gpt models/transformer_xl models/conv_classifier models/autoencoder""",
+    "Models": """models/transformer models/seq2seq models/bert models/roberta models/xlm_roberta models/albert
+        models/distilbert models/xlnet models/gpt models/transformer_xl models/conv_classifier models/autoencoder""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon
         lectures/pictures lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders

@@ -1,12 +1,16 @@
 """Kernels of our own against the readable path, where there is a GPU to run them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend
-from heedful.blocks.layouts import PackedPairs, PackedTexts
+from heedful.blocks.layouts import PackedPairs, PackedTexts, Padded
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.norms import PostNorm
+from heedful.blocks.relative import gathered_bias, relative_attention, relative_bias, segment_bias
+from heedful.models.xlnet.model import Keys, Memory
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels run on a GPU")
 
@@ -220,3 +224,36 @@ def test_add_and_norm_gradient_with_dropout() -> None:
         slope = (value(y + 1e-2 * step) - value(y - 1e-2 * step)) / 2e-2
     assert float((grad * step).sum()) == pytest.approx(float(slope), rel=2e-2)
     assert 0.25 < float((grad == 0).float().mean()) < 0.35
+
+
+@each_precision
+@pytest.mark.parametrize("memory", [0, 24])
+@pytest.mark.parametrize("length", [101, 104])
+def test_relative_attention_of_two_streams(dtype: torch.dtype, memory: int, length: int) -> None:
+    rows, heads, width = 3, 2, 32
+    tokens, places = torch.zeros(rows, length), torch.stack([torch.randperm(length)[:20] for _ in range(rows)])
+    real = torch.ones(rows, length, dtype=torch.bool)
+    real[0, :4], real[1, -5:] = False, False
+    before = Memory((), torch.arange(memory).expand(rows, -1) > 3) if memory else None
+    ranks = torch.stack([torch.randperm(length) for _ in range(rows)]).sub(80).clamp(min=0)
+    segments = (torch.arange(length) > 40).long().expand(rows, -1)
+    tokens_read = Keys.of(tokens, segments, Padded(real, gaps=False), False, ranks, before)
+    keys = memory + length
+    for stream in (tokens_read.content(), tokens_read.query(places)):
+        shapes = [(rows, heads, stream.size, width)] * 3 + [(rows, heads, keys, width)] * 2
+        shapes += [(heads, keys + length - 1, width), (2, heads, width)]
+        given = [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for shape in shapes]
+        exact = [x.detach().double().cpu().requires_grad_() for x in given]
+        assert stream.pairs is not None and stream.same is not None
+        tensors = {name: value.cuda() for name, value in vars(stream.pairs).items() if name != "classes"}
+        pairs = replace(stream.pairs, **tensors)
+        o = relative_attention((given[0], given[1], given[2]), given[3], given[4], given[5], given[6], pairs, 0.0)
+        content, distance, segment, k, v, r, sides = exact
+        bias = relative_bias(distance, r) if stream.index is None else gathered_bias(distance, r, stream.index)
+        truth = attend(content, k, v, stream.mask, segment_bias(bias, segment, sides, stream.same))
+        probe = torch.randn_like(truth)
+        grads = torch.autograd.grad((o * probe.to(o)).sum(), given)
+        truths = torch.autograd.grad((truth * probe).sum(), exact)
+        for mine, theirs in zip((o, *grads), (truth, *truths), strict=True):
+            error = float((mine.double().cpu() - theirs).detach().abs().max())
+            assert error <= ERROR[dtype] * float(theirs.detach().abs().max())

@@ -61,7 +61,7 @@ def test_model_that_predicts_only_one_class_is_noted() -> None:
             for found in (np.zeros(10, np.int64), RIGHT)
         ]
         assert [len(remarks) for remarks in said] == [1, 0]
-        assert "predicts the most frequent class for every text" in said[0][0]
+        assert "predict the most frequent class for every text" in said[0][0]
 
 
 def test_json_has_the_probability_of_every_label(run: Path, heedful: Run) -> None:

@@ -154,7 +154,7 @@ def test_odd_unicode_and_too_long_lines_are_skipped_and_counted(tmp_path: Path, 
     assert code == 0
     assert "note: 1 pairs are longer than the model's context" in out
     assert "note: 1 pairs are blank on a side" in out
-    assert "1 sources are longer than the model's context: they count as empty lines" in out
+    assert "1 sources exceed the model's context; their translations are empty" in out
 
 
 def test_full_disk_keeps_the_last_checkpoint_and_the_run_resumes(
@@ -522,9 +522,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_a_language_model_reports_tokens_of_text(written: Path) -> None:
     log = (written.parent.parent / "log").read_text()
     for expected in (
-        " tokens of text, 25 different ones, ",
+        " tokens of text, 25 different tokens, ",
         "step 20  valid: loss ",
-        "reading the test set",
+        "evaluating the test set",
         "  perplexity          ",
         "  bits_per_character  ",
         "|unknown:0|characters:31",
@@ -557,7 +557,7 @@ def test_generate_continues_lines_of_stdin(written: Path, heedful: Run, monkeypa
     prompts, words = ["Shall I", "", "Thou", "to a", "lovely"], ("--json", "--length", 8, "--seed", 3)
     given = [json.loads(line) for line in heedful("generate", written, *prompts, *words)[1].splitlines()]
     assert [printed["prompt"] for printed in given] == prompts
-    monkeypatch.setattr("heedful.cli.generate.TOGETHER", 2)
+    monkeypatch.setattr("heedful.cli.generate.BATCH_SIZE", 2)
     for dash in (["-"], []):
         code, out, err = heedful("generate", written, *dash, *words, stdin="\n".join(prompts).encode())
         assert (code, err) == (0, "")

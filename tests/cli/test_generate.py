@@ -97,7 +97,7 @@ def test_text_beyond_the_context_is_noted_once(gpt: Path, heedful: Run) -> None:
         (["--beams", "2", "--samples", "3"], "2 beams cannot give 3 texts"),
         (["--greedy", "--beams", "2"], "leave one of them out"),
         (["--length-penalty", "2"], "needs beam search"),
-        (["--beams", "2", "--length", "60"], "do not fit into the model's context"),
+        (["--beams", "2", "--length", "60"], "within the model's context"),
         (["--top-p", "2"], "--top-p"),
         (["--length", "0"], "--length"),
         (["--temperature", "-1"], "--temperature"),

@@ -109,7 +109,7 @@ class Text:
         return Text(torch.cat([self.tokens, tokens], 1).gather(1, order), real.gather(1, order))
 
 
-class BothWays(nn.Module):
+class BidirectionalModel(nn.Module):
     """ELMo as a decoder that reads everything again at each step: the sum of both directions' logits."""
 
     def __init__(self, elmo: Any) -> None:
@@ -183,7 +183,7 @@ def case_of(kind: str) -> Case:
     """A model in its tiny size, read according to its role."""
     config = config_class(kind).tiny()
     read = READS.get(config.role, aligned if config.fixed_context else prompted)
-    decoder: dict[str, Any] = {"decoder": BothWays} if config.role == "bidirectional" else {}
+    decoder: dict[str, Any] = {"decoder": BidirectionalModel} if config.role == "bidirectional" else {}
     return Case(
         config, read, encodes=config.role == "seq2seq", limited=config.fixed_context, **decoder, **MORE.get(kind, {})
     )

@@ -23,7 +23,7 @@ from heedful.data.tokenizers.tokenizer import Bpe, TrainedTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
-from heedful.tasks.translation.predictor import reinforced_translation_loss, translation_loss
+from heedful.tasks.translation.predictor import reinforce_loss, translation_loss
 
 PAIRS = list(dict.fromkeys(NumberWords(train=1500, valid=10, test=10).pairs("train")))
 TOKENIZER = TrainedTokenizer.train(Bpe(vocab=300), [text for pair in PAIRS for text in pair])
@@ -218,7 +218,7 @@ def test_filler_rows_do_not_change_loss_or_gradient(choice: Literal["soft", "har
     model: Any = build(config).double().eval()  # no dropout
 
     def loss_and_gradient(batch: PairBatch) -> tuple[Loss, torch.Tensor]:
-        loss = (reinforced_translation_loss if choice == "hard" else translation_loss)(model, batch, smoothing)
+        loss = (reinforce_loss if choice == "hard" else translation_loss)(model, batch, smoothing)
         grads = torch.autograd.grad(loss.total, list(model.parameters()))
         return loss, torch.cat([grad.flatten() for grad in grads])
 

@@ -212,3 +212,21 @@ def test_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "tokenizer.json").write_text(TRAINED[True].json)
     with pytest.raises(UserError, match="over 100 bytes"):
         BertTokenizer.load(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_persian_texts_have_the_ids_of_transformers(lower: bool, tmp_path: Path) -> None:
+    """Letters of Arabic and Persian, the zero-width non-joiner, digits, marks, and text in both directions."""
+    from transformers import BertTokenizer as HuggingFaceTokenizer
+
+    texts = ["او به خانه می‌رود", "آب و نان، ۱۲۳ تا", "كتاب علي", "مُدَرِّس", "کتـــاب", "ABC و آب ۴۵٪", "\u202bمن\u202c"]
+    ours = BertTokenizer.train(WordPiece(vocab=120, lowercase=lower), texts * 3)
+    (tmp_path / "vocab.txt").write_text("\n".join(ours.pieces(range(ours.vocab))) + "\n", encoding="utf-8")
+    theirs = HuggingFaceTokenizer(vocab=str(tmp_path / "vocab.txt"), do_lower_case=lower)
+    for text in texts:
+        found = ours.encode(text)
+        expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+        assert found.ids == expected["input_ids"] and ours.unk not in found.ids
+        assert found.offsets == [tuple(place) for place in expected["offset_mapping"]]
+    assert ours.decode(ours.ids(["می‌رود"])[0]) == "میرود"  # the non-joiner is a format character
+    assert ours.decode(ours.ids(["آب"])[0]) == ("اب" if lower else "آب")  # without accents, the madda is lost

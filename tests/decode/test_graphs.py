@@ -11,7 +11,7 @@ import torch
 from heedful.blocks.layouts import Padded
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import NoRepeat, TopK
+from heedful.decode.rules import NoRepeatNgram, TopK
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.decode.settings import TextSettings
 from heedful.models import build
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs ar
 
 SEARCHES: dict[str, Callable[..., Search]] = {
     "greedy": greedy,
-    "beam": partial(beam, beams=4, top=4, rules=[NoRepeat(3)]),
+    "beam": partial(beam, beams=4, top=4, rules=[NoRepeatNgram(3)]),
     "sample": partial(sample, seeds=range(6), rules=[TopK(5)]),
 }
 

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 
 from heedful.decode.rules import (
-    Banned,
-    Below,
     ForcedPrefix,
     Generated,
     MinLength,
-    NoRepeat,
-    Penalty,
+    NoRepeatNgram,
+    RepetitionPenalty,
     Rule,
+    SuppressTokens,
     Temperature,
     TopK,
     TopP,
+    VocabLimit,
 )
 
 R, V, L = 40, 5, 9
@@ -39,7 +39,7 @@ def allowed(rule: Rule, logits: Tensor, tokens: Tensor, chosen: int) -> list[lis
 @pytest.mark.parametrize("chosen", [0, 1, 2, 5, L])
 def test_no_repeat(size: int, chosen: int) -> None:
     logits, tokens = torch.randn(R, V), torch.randint(0, 3, (R, L))
-    got = allowed(NoRepeat(size), logits, tokens, chosen)
+    got = allowed(NoRepeatNgram(size), logits, tokens, chosen)
     for row in range(R):
         past = tokens[row, :chosen].tolist()
         runs = {tuple(past[i : i + size]) for i in range(len(past) - size + 1)}
@@ -51,7 +51,7 @@ def test_no_repeat(size: int, chosen: int) -> None:
 def test_no_repeat_counts_generated_tokens_only() -> None:
     tokens = torch.tensor([[1, 2, 9, 9, 1, 2]])
     logits = torch.zeros(1, 10)
-    assert NoRepeat(2)(logits, so_far(tokens, 1)).isfinite().all()
+    assert NoRepeatNgram(2)(logits, so_far(tokens, 1)).isfinite().all()
 
 
 @pytest.mark.parametrize("chosen", range(5))
@@ -61,7 +61,7 @@ def test_at_least(chosen: int) -> None:
 
 
 def test_never() -> None:
-    got = allowed(Banned((0, 3)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
+    got = allowed(SuppressTokens((0, 3)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
     assert got == [[token not in (0, 3) for token in range(V)]] * R
 
 
@@ -104,13 +104,13 @@ def test_temperature() -> None:
 
 
 def test_equal_rules_share_captured_steps() -> None:
-    assert NoRepeat(2) == NoRepeat(2)
+    assert NoRepeatNgram(2) == NoRepeatNgram(2)
     assert hash(MinLength(1, 2)) == hash(MinLength(1, 2))
     assert TopK(2) != TopK(3)
 
 
 def test_tokens_outside_the_vocabulary_are_never_chosen() -> None:
-    got = allowed(Below(3), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
+    got = allowed(VocabLimit(3), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
     assert got == [[token < 3 for token in range(V)]] * R
 
 
@@ -118,7 +118,7 @@ def test_tokens_outside_the_vocabulary_are_never_chosen() -> None:
 @pytest.mark.parametrize("end", [0, 3, L])
 def test_repetition_penalty_applies_once_per_token(penalty: float, end: int) -> None:
     logits, tokens, begin = 3 * torch.randn(R, V), torch.randint(0, V, (R, L)), torch.randint(0, 5, (R, 1))
-    got = Penalty(penalty)(logits, Generated(tokens, begin, torch.tensor(end), begin))
+    got = RepetitionPenalty(penalty)(logits, Generated(tokens, begin, torch.tensor(end), begin))
     for row in range(R):
         past = tokens[row, int(begin[row, 0]) : end].tolist()
         for token in range(V):
@@ -126,14 +126,14 @@ def test_repetition_penalty_applies_once_per_token(penalty: float, end: int) -> 
             wanted = value if token not in past else value / penalty if value > 0 else value * penalty
             assert float(got[row, token]) == pytest.approx(wanted, rel=1e-6)
     with pytest.raises(ValueError, match="above 0"):
-        Penalty(0.0)
+        RepetitionPenalty(0.0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("end", [0, 2, 6, L])
 def test_no_repeat_ngram_includes_the_prompt_but_not_padding(size: int, end: int) -> None:
     logits, tokens, begin = torch.randn(R, V), torch.randint(0, 3, (R, L)), torch.randint(0, 5, (R, 1))
-    got = NoRepeat(size)(logits, Generated(tokens, begin.clamp(max=end), torch.tensor(end), begin))
+    got = NoRepeatNgram(size)(logits, Generated(tokens, begin.clamp(max=end), torch.tensor(end), begin))
     for row in range(R):
         past = tokens[row, int(begin[row, 0]) : end].tolist()
         runs = {tuple(past[i : i + size]) for i in range(len(past) - size + 1)}

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from generators import drain_generator
 from heedful.blocks.state import Shared
-from heedful.decode.rules import Banned, Generated, MinLength, NoRepeat, Rule, Temperature, TopK, TopP
-from heedful.decode.search import Paths, Prompt, beam, drain, greedy, largest, sample
+from heedful.decode.rules import Generated, MinLength, NoRepeatNgram, Rule, SuppressTokens, Temperature, TopK, TopP
+from heedful.decode.search import Paths, Prompt, beam, drain, greedy, grouped_topk, sample
 from tolerance import close, near
 
 EOS, BOS, V = 0, 1, 4
@@ -99,7 +99,7 @@ def test_one_beam_equals_greedy(sentence: int) -> None:
     assert words(one) == expected
 
 
-@pytest.mark.parametrize("rules", [(), (Banned((2, 3)),), (MinLength(3, EOS),), (NoRepeat(1),)], ids=str)
+@pytest.mark.parametrize("rules", [(), (SuppressTokens((2, 3)),), (MinLength(3, EOS),), (NoRepeatNgram(1),)], ids=str)
 @pytest.mark.parametrize("vocab", [4, 9])
 def test_one_row_takes_the_same_steps_as_one_beam(rules: tuple[Rule, ...], vocab: int) -> None:
     toy, limits, rows = Toy(vocab=vocab), (7, 1, 4, 6, 2, 7), range(6)
@@ -123,7 +123,7 @@ def test_one_row_takes_the_same_steps_as_one_beam(rules: tuple[Rule, ...], vocab
 
 
 def test_rules_and_random_numbers_continue_after_a_prompt() -> None:
-    toy, rules = Toy(vocab=9), [NoRepeat(1), Banned((EOS,))]
+    toy, rules = Toy(vocab=9), [NoRepeatNgram(1), SuppressTokens((EOS,))]
     whole = drain(sample(toy, toy.start(0), **begin(8), seeds=[4], rules=rules))
     first = drain(sample(toy, toy.start(0), **begin(3), seeds=[4], rules=rules))
     assert words(first) == words(whole)[:3]
@@ -132,7 +132,7 @@ def test_rules_and_random_numbers_continue_after_a_prompt() -> None:
     rest = drain(sample(toy, toy.start(0), *start, seeds=[4], rules=rules, given=given))
     assert words(first) + words(rest) == words(whole)
     for search in (greedy, beam):
-        found = words(drain(search(toy, toy.start(0), *start, rules=[NoRepeat(1)], given=given)))  # type: ignore[operator]
+        found = words(drain(search(toy, toy.start(0), *start, rules=[NoRepeatNgram(1)], given=given)))  # type: ignore[operator]
         assert not set(found) & set(words(first))
         late = words(drain(search(toy, toy.start(0), *start, rules=[MinLength(5, EOS)], given=given)))  # type: ignore[operator]
         assert EOS not in late[:2]
@@ -141,7 +141,7 @@ def test_rules_and_random_numbers_continue_after_a_prompt() -> None:
 def test_nothing_is_found_when_rules_forbid_every_token() -> None:
     toy = Toy(vocab=3)
     for search in (greedy, beam):
-        paths = drain(search(toy, toy.start(0, 1), **begin(4, 4), rules=[Banned((0, 1, 2))]))  # type: ignore[operator]
+        paths = drain(search(toy, toy.start(0, 1), **begin(4, 4), rules=[SuppressTokens((0, 1, 2))]))  # type: ignore[operator]
         assert paths.scores.tolist() == [[-math.inf]] * 2
 
 
@@ -225,7 +225,7 @@ def test_scores_are_the_log_probability_of_the_path() -> None:
         greedy(toy, toy.start(0, 1, 2), **begin(6, 6, 6)),
         sample(toy, toy.start(0, 1, 2), **begin(6, 6, 6), seeds=[1, 2, 3]),
         beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, penalty=0.5),
-        beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, rules=[NoRepeat(1), MinLength(3, EOS)]),
+        beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, rules=[NoRepeatNgram(1), MinLength(3, EOS)]),
     ):
         paths = drain(search)
         for row in range(3):
@@ -261,7 +261,9 @@ def test_longer_prefix_is_read_and_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [[Banned((2, 3))], [MinLength(4, EOS)], [NoRepeat(1)], [NoRepeat(2), MinLength(2, EOS)]], ids=str
+    "rules",
+    [[SuppressTokens((2, 3))], [MinLength(4, EOS)], [NoRepeatNgram(1)], [NoRepeatNgram(2), MinLength(2, EOS)]],
+    ids=str,
 )
 def test_rules_hold_in_every_search(rules: list[Rule]) -> None:
     toy = Toy(vocab=7)
@@ -294,7 +296,7 @@ def frequencies(rules: Sequence[Rule], rows: int = 4000) -> tuple[list[int], Ten
 
 
 @pytest.mark.parametrize(
-    "rules", [(), (Temperature(0.5),), (Temperature(3.0),), (TopK(3),), (TopP(0.8),), (Banned((1,)),)], ids=str
+    "rules", [(), (Temperature(0.5),), (Temperature(3.0),), (TopK(3),), (TopP(0.8),), (SuppressTokens((1,)),)], ids=str
 )
 def test_sampled_frequencies_match_the_probabilities(rules: tuple[Rule, ...]) -> None:
     counts, logits = frequencies(rules)
@@ -322,7 +324,7 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch() -> None:
 def test_random_number_zero_never_picks_a_banned_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "rand", lambda room, generator: torch.zeros(room))
     toy = Toy(vocab=5)
-    paths = drain(sample(toy, toy.start(0), **begin(3), seeds=[1], rules=[Banned((0, 1))]))
+    paths = drain(sample(toy, toy.start(0), **begin(3), seeds=[1], rules=[SuppressTokens((0, 1))]))
     assert words(paths) == [2, 2, 2]
 
 
@@ -364,12 +366,12 @@ def test_steps_form_a_tree_with_every_returned_path(spread: float) -> None:
 def test_largest_by_groups_equals_topk() -> None:
     x = torch.randn(5, 3000)
     for count in (1, 4, 5):
-        values, places = largest(x, count)
+        values, places = grouped_topk(x, count)
         expected = x.topk(count, 1)
         assert values.equal(expected.values)
         assert x.gather(1, places).equal(values)
     short = torch.randn(2, 50)
-    assert largest(short, 3)[1].equal(short.topk(3, 1).indices)
+    assert grouped_topk(short, 3)[1].equal(short.topk(3, 1).indices)
     last = torch.zeros(1, 1030)
     last[0, 1029] = 1.0
-    assert largest(last, 1)[1].item() == 1029
+    assert grouped_topk(last, 1)[1].item() == 1029

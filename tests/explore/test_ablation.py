@@ -92,7 +92,7 @@ def test_loss_with_all_heads_is_that_of_the_text(run: Callable[[str], Path]) -> 
     words, losses = says(explorer, model=subject.name, text=text)
     ids = predictor.codec.encode(text)
     with torch.inference_mode():
-        assert sum(losses) == pytest.approx(-predictor._log([predictor.codec.start_id], ids), rel=1e-5)
+        assert sum(losses) == pytest.approx(-predictor._log_prob([predictor.codec.start_id], ids), rel=1e-5)
         logits = predictor.model(torch.tensor([[predictor.codec.start_id, *ids]]), predictor.model.start(1, CPU))[0][
             0, -1
         ]

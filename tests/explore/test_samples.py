@@ -20,7 +20,7 @@ from heedful.runs.evaluate import results
 from heedful.runs.recipe import load_recipe
 from heedful.tasks import task_of
 from heedful.tasks.base import Example
-from heedful.tasks.classification.task import joined
+from heedful.tasks.classification.task import sample_text
 from heedful.tasks.language_model.task import LanguageModelTask
 
 
@@ -100,7 +100,7 @@ def test_every_task_has_examples(tmp_path: Path) -> None:
     ]))  # fmt: skip
     (found,) = pairs.examples("valid")
     assert found == Example("a b", "c d", "yes")
-    assert pairs.example((joined("a b", "c d"), "yes", "no (51%)")) == found
+    assert pairs.example((sample_text("a b", "c d"), "yes", "no (51%)")) == found
     prose = first("bert-prose", [], "test")
     assert prose.other is None and "[MASK]" not in prose.text and len(prose.text) > 3
 

@@ -207,6 +207,7 @@ PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "language_model": _generate,
     "language_model-elmo": _bidirectional,
     "pretraining": _encode,
+    "permutation_lm": _encode,
     "classification": _classify,
     "text_classification": _classify,
     "regression": _regress,

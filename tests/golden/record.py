@@ -322,6 +322,28 @@ model: {kind: roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
         + "  batch_tokens: 128\n",
         documents,
     ),
+    "pretraining-xlnet": (
+        "task: {kind: pretraining}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: xlnet_unigram, vocab: 60}
+model: {kind: xlnet, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
+    "pretraining-xlm_roberta": (
+        "task: {kind: pretraining, unrelated: 0, full_sentences: true}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: xlm_unigram, vocab: 60}
+model: {kind: xlm_roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
     "pretraining-albert": (
         "task: {kind: pretraining, whole_words: true}\n"
         f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"

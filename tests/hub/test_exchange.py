@@ -314,7 +314,7 @@ def test_maximum_length_round_trips(tmp_path: Path) -> None:
         assert found.longest == pretrained(tmp_path / f"{kind}-back").longest == 9
         predictor = heedful.load(folder, "cpu")
         if kind == "BertModel":
-            assert [len(row) for row in predictor.encoded([text]).rows] == [9]
+            assert [len(row) for row in predictor.tokenize([text]).rows] == [9]
         else:
             assert predictor.context == 9 and predictor.classify([text])[0].cut == 7
 

@@ -25,6 +25,7 @@ from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.hub.loading import Pretrained, task_model
 from heedful.models import build
+from heedful.models.bert.config import SIZES as BERT_SIZES
 from heedful.models.roberta.config import SIZES
 from heedful.models.xlm_roberta.config import SIZES as XLM_SIZES
 
@@ -184,6 +185,14 @@ def test_published_sizes() -> None:
             assert built.positions.table.shape[0] == 514
 
 
+@pytest.mark.claim("G7")
+def test_parsbert_is_bert_with_100_000_pieces() -> None:
+    bare = {"masked_words": False, "next_sentence": False}
+    with torch.device("meta"):
+        built = build(BERT_SIZES["parsbert"].model_copy(update=bare))
+    assert sum(weight.numel() for weight in built.parameters()) == 162_841_344
+
+
 def test_positions_start_at_two_and_segments_are_ignored() -> None:
     model: Any = build(SIZES["roberta-base"].model_copy(update={"vocab": 50, "width": 12, "layers": 1})).eval()
     ids = torch.randint(4, 50, (2, 7))
@@ -241,7 +250,7 @@ def test_examples_are_one_text_between_special_tokens() -> None:
             assert (ids[0], ids[length - 1]) == (TOKENIZER.cls, TOKENIZER.sep)
             assert not TOKENIZER.special & set(ids[1 : length - 1].tolist()) and set(ids[length:].tolist()) <= {1}
         assert not built.segments.any() and not built.unrelated.any() and built.lengths.max() == 24
-    with pytest.raises(UserError, match="reads no pairs"):
+    with pytest.raises(UserError, match="cannot be trained on pairs"):
         heedful.load_recipe("roberta-prose", ["task.unrelated=0.5"])
 
 
@@ -280,7 +289,7 @@ def test_full_sentences_cross_documents_with_a_separator_between_them() -> None:
         heedful.load_recipe("bert-prose", ["task.full_sentences=true"])
 
 
-def test_a_sentence_longer_than_the_context_is_cut_at_random() -> None:
+def test_sentence_longer_than_the_context_is_cut_at_random() -> None:
     rules = PairRules(unrelated=0.0, pairs=False, full_sentences=True)
     encoded = encode_documents([["the cat sat on the mat " * 9], ["so"]], TOKENIZER, 16, rules)
     spans = [encoded.spans(0, epoch, np.arange(encoded.cells)) for epoch in range(5)]

@@ -49,7 +49,7 @@ def test_lowercase_and_default_prompt_round_trip(tmp_path: Path) -> None:
     vectors = []
     for place in (folder, tmp_path / "back"):
         reader = heedful.load(place, "cpu")
-        assert reader.encoded(["A Bad"]).rows == [reader.tokenizer.pair(reader.tokenizer.ids(["cab: a bad"])[0])[0]]
+        assert reader.tokenize(["A Bad"]).rows == [reader.tokenizer.pair(reader.tokenizer.ids(["cab: a bad"])[0])[0]]
         vectors.append(reader.embed(["A Bad"]))
     assert torch.equal(*vectors)
     assert not torch.equal(vectors[0], replace(reader, prompt="").embed(["A Bad"]))

@@ -91,8 +91,8 @@ def assert_equal_outputs(model: Any, found: Pretrained, side: str) -> None:
     real = given["attention_mask"].bool()
     choices = type(model).__name__.endswith("MultipleChoice")
     with torch.no_grad():
-        told = {name: value[:, None] for name, value in given.items()} if choices else given
-        theirs = dict(model(**told, use_mems=False, output_hidden_states=found.head is None))
+        inputs = {name: value[:, None] for name, value in given.items()} if choices else given
+        theirs = dict(model(**inputs, use_mems=False, output_hidden_states=found.head is None))
     for number, value in enumerate(theirs.pop("hidden_states", ())):
         theirs[f"hidden_states.{number}"] = value
     ours = outputs(found, given)
@@ -165,10 +165,15 @@ def test_two_streams_equal_transformers(memory: bool, tmp_path: Path) -> None:
     hidden = (ranks[:, :, None] <= ranks[:, None]).float()
     with torch.no_grad():
         first = torch.zeros_like(earlier)
-        told = theirs.transformer(earlier, token_type_ids=first).mems if memory else None
+        mems = theirs.transformer(earlier, token_type_ids=first).mems if memory else None
         remembered = ours.start(3, 6, ids.device).append(ours.layers(earlier, first)) if memory else None
         expected = theirs(
-            ids, perm_mask=hidden, target_mapping=target, token_type_ids=segments, mems=told, output_hidden_states=True
+            ids,
+            perm_mask=hidden,
+            target_mapping=target,
+            token_type_ids=segments,
+            mems=mems,
+            output_hidden_states=True,
         )
         content, query = ours.two_streams(ids, ranks, places, segments, None, remembered)
     assert near(ours.lens(query), expected.logits)
@@ -210,7 +215,7 @@ def test_unsupported_settings_are_one_clear_error(key: str, value: object, said:
         pretrained(folder)
 
 
-def test_an_output_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_untied_output_layer_is_refused(tmp_path: Path) -> None:
     model = random_xlnet("XLNetLMHeadModel", tie_word_embeddings=False)
     folder = saved(model, tmp_path / "theirs")
     with pytest.raises(UserError, match=r"not supported: lm_loss\.weight of its own"):

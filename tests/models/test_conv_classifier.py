@@ -73,10 +73,10 @@ def test_parameters_are_counted_and_learn_unless_frozen() -> None:
 
 def test_conflicting_settings_are_refused() -> None:
     for change, message in (
-        ("train.compile=true", "too many lengths"),
-        ("train.batching=packed", "from one text into the next"),
+        ("train.compile=true", "too many different lengths"),
+        ("train.batching=packed", "would mix packed texts"),
         ("embedding_init={file: x}", "characters have no word vectors"),
-        ("model.freeze=true", "randomly initialized vectors must be learned"),
+        ("model.freeze=true", "randomly initialized vectors must be trained"),
         ("model.labels=[a, a]", "more than once"),
     ):
         with pytest.raises(UserError, match=message):

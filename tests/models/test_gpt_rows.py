@@ -109,12 +109,12 @@ def test_finished_text_at_the_context_limit_does_not_affect_others() -> None:
 
 @pytest.mark.parametrize("vocab", [65, 1000, 50_257])
 def test_most_likely_token_and_its_log_probability(vocab: int) -> None:
-    from heedful.blocks.kernels.choices import likeliest
+    from heedful.blocks.kernels.argmax import argmax_with_log_prob
 
     logits = 5 * torch.randn(5, vocab, device="cuda")
     logits[1] = 0.0
     logits[2, vocab // 3 :] = -torch.inf
     logits[3, 7] = logits[3, 9] = logits[3].max() + 1
-    tokens, logs = likeliest(logits)
+    tokens, logs = argmax_with_log_prob(logits)
     assert tokens[:, 0].tolist() == logits.cpu().argmax(-1).tolist()
     close(logs, logits.double().log_softmax(-1).gather(1, tokens).float())

@@ -167,7 +167,7 @@ SEQ2SEQ = "model={kind: seq2seq}"
         ("language-model", ["model.kind=transformer"], "override model.kind", "one of elmo, gpt, rnn_lm"),
         ("language-model", ["data.kind=parallel"], "override data.kind", "one of documents, library_prose"),
         ("language-model", ["tokenizer=null"], None, "text needs a tokenizer"),
-        ("language-model", ["data={kind: tokens, folder: x}"], None, "bring their tokenizer with them"),
+        ("language-model", ["data={kind: tokens, folder: x}"], None, "have their own tokenizer"),
         ("language-model", ["task.stride=3"], "override task.stride", "only a gpt"),
         ("gpt-prose", ["task.stride=129"], "override task.stride", "128 tokens"),
         ("gpt-prose", ["model={kind: elmo}"], None, "an elmo reads lines"),
@@ -190,7 +190,7 @@ def test_mistake_in_file_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     text = render(load_recipe("numbers", [SEQ2SEQ]))
     path.write_text(text.replace("batching: auto", "batching: packed"))
-    with pytest.raises(UserError, match="cannot read texts that lie end to end") as caught:
+    with pytest.raises(UserError, match="cannot read packed batches") as caught:
         load_recipe(str(path))
     line = next(number for number, line in enumerate(path.read_text().splitlines(), 1) if "batching" in line)
     assert str(caught.value.where).startswith(f"{path}:{line}:")
@@ -288,7 +288,11 @@ def test_errors_for_recipe_parts_list_the_choices() -> None:
             "digits.yaml:10:",
             "model.decoder: the decoder ends with a vector of 63, but the input is a vector",
         ),
-        (["train.batch_examples=null"], "override train.batch_examples", "say how many images a batch has; 128, say"),
+        (
+            ["train.batch_examples=null"],
+            "override train.batch_examples",
+            "the number of images per batch is needed; write 128, for example",
+        ),
         (
             ["model.input=[2, 2]"],
             "override model.input",

@@ -208,7 +208,7 @@ def test_events_are_in_order(whole: tuple[Path, list[Event]]) -> None:
         if not isinstance(event, Step | Epoch)
     ]
     assert kinds == [
-        "Stage reading the data", "Stage training the tokenizer", "Stage turning text into tokens", "Started 0",
+        "Stage reading the data", "Stage training the tokenizer", "Stage tokenizing the text", "Started 0",
         "Evaluated 10", "Saved 10", "Evaluated 20", "Saved 20", "Evaluated 30", "Saved 30", "Evaluated 40", "Saved 40",
         "Stage translating the test set", "Evaluated 40", "Stage drawing pictures", "Finished 40",
     ]  # fmt: skip

@@ -13,8 +13,8 @@ from heedful.tasks.answering.predictor import (
     answer_loss,
     best_spans,
     mean_loss,
+    merge_windows,
     passage_scores,
-    together,
 )
 from tolerance import near
 
@@ -101,7 +101,7 @@ def test_tokens_are_scored_in_their_best_window() -> None:
 
 def test_windows_are_merged_token_by_token() -> None:
     scores = [np.full((4, 2), float(number)) for number in range(3)]
-    assert together(scores, np.array([0, 2, 4]))[:, 0].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert merge_windows(scores, np.array([0, 2, 4]))[:, 0].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
 
 
 # ------------------------------------------------------------------ the answerer

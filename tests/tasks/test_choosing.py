@@ -112,7 +112,7 @@ def test_trained_model_chooses_among_any_number_of_texts(run: Path) -> None:
     few = answerer.choose("There is a cow, near us.", ["It barks", "It sings"])
     assert (few.index, len(few.probabilities), few.cut) == (1, 2, 0)
     assert answerer.choose("There is a cow. " * 20, ["It barks", "It moos"]).cut > 0
-    with pytest.raises(ValueError, match="two choices or more"):
+    with pytest.raises(ValueError, match="at least two choices"):
         answerer.choose("There is a cow.", ["It moos"])
 
 

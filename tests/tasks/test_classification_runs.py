@@ -112,9 +112,9 @@ def test_missing_pooler_is_randomly_initialized_and_noted(texts: list[str], tmp_
 
 
 def test_dropout_may_differ_from_the_folder(start: Path, texts: list[str]) -> None:
-    filled = recipe(start, texts, "start.dropout=0.3").filled()
+    filled = recipe(start, texts, "start.dropout=0.3").fill_in()
     assert (filled.model.encoder.dropout, filled.model.encoder.attention_dropout) == (0.3, 0.3)
-    assert recipe(start, texts).filled().model.encoder.dropout == ENCODER.dropout
+    assert recipe(start, texts).fill_in().model.encoder.dropout == ENCODER.dropout
 
 
 def test_encoder_of_another_size_is_refused(start: Path, texts: list[str], tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_folders_without_an_encoder_are_named(texts: list[str], tmp_path: Path) 
 
 
 def test_only_classification_limits_the_number_of_examples() -> None:
-    with pytest.raises(UserError, match="as large as batch_tokens says"):
+    with pytest.raises(UserError, match="the batch size of this task is batch_tokens"):
         load_recipe("numbers", ["train.batch_examples=8"])
 
 
@@ -220,7 +220,7 @@ def test_trained_classifier_predicts_and_scores_are_stored(start: Path, texts: l
     alone = [predictor.classify([text])[0] for text in asked]
     assert [one.probability for one in alone] == near([one.probability for one in found], 16)
     assert predictor.classify([]) == []
-    with pytest.raises(TypeError, match="give a list"):
+    with pytest.raises(TypeError, match="pass a list"):
         predictor.classify("one text")
 
 

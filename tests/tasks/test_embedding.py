@@ -20,7 +20,7 @@ from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
-from heedful.tasks.pretraining.predictor import TOGETHER, TextEncoder, best_alone, together
+from heedful.tasks.pretraining.predictor import BATCH_SIZES, TextEncoder, best_independent, length_batches
 from tolerance import close, near
 
 LINE = "the a cat dog bird sat ran flew on under over mat log sky it was old new red blue"
@@ -73,7 +73,7 @@ def test_order_does_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> No
     one = reader()
     some = [" ".join(WORDS[: 1 + 7 * n % 19]) for n in range(40)]
     whole = one.embed(some)
-    monkeypatch.setitem(TOGETHER, "cpu", 30)
+    monkeypatch.setitem(BATCH_SIZES, "cpu", 30)
     close(one.embed(some), whole)
     close(torch.cat([one.embed([text]) for text in some]), whole)
     for text, found in zip(some, one.layers(some), strict=True):
@@ -82,14 +82,14 @@ def test_order_does_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_batches_have_similar_lengths_within_the_budget() -> None:
     lengths = [3, 50, 3, 7, 200, 8, 3, 7]
-    found = list(together(lengths, 60))
+    found = list(length_batches(lengths, 60))
     assert sorted(place for batch in found for place in batch) == list(range(8))
     for batch in found:
         longest = max(lengths[place] for place in batch)
         assert len(batch) == 1 or longest * len(batch) <= 60
     padding = sum(max(lengths[p] for p in batch) - lengths[p2] for batch in found for p2 in batch for p in batch[:1])
     assert padding < 20
-    assert list(together([], 60)) == []
+    assert list(length_batches([], 60)) == []
 
 
 def test_tokens_have_pieces_and_offsets() -> None:
@@ -107,12 +107,12 @@ def test_text_beyond_the_context_is_truncated_with_a_warning() -> None:
     for call in (one.embed, one.layers):
         with pytest.warns(UserWarning, match="1 text is longer than 24 tokens"):
             call(["bird", long])
-    assert one.encoded(["bird", long, long]).cut == 2
-    assert [len(row) for row in one.encoded(["bird", long]).rows] == [3, 24]
+    assert one.tokenize(["bird", long, long]).cut == 2
+    assert [len(row) for row in one.tokenize(["bird", long]).rows] == [3, 24]
     one.longest = 10
-    assert len(one.encoded([long]).rows[0]) == 10
+    assert len(one.tokenize([long]).rows[0]) == 10
     one.longest = 1000
-    assert len(one.encoded([long]).rows[0]) == 24
+    assert len(one.tokenize([long]).rows[0]) == 24
 
 
 def test_settings_of_the_folder_are_defaults() -> None:
@@ -135,7 +135,7 @@ def test_empty_list_gives_no_vectors_and_a_string_is_refused() -> None:
 def test_missing_layers_are_refused() -> None:
     with pytest.raises(UserError, match="there are no such layers"):
         reader().embed(["cat"], "third")
-    with pytest.raises(UserError, match="no four blocks"):
+    with pytest.raises(UserError, match="fewer than four blocks"):
         reader(layers=2).embed(["cat"], "sum_last_four")
 
 
@@ -196,7 +196,7 @@ def test_two_masks_are_scored_separately_and_in_both_orders() -> None:
 def test_best_words_have_the_best_products() -> None:
     logs = torch.randn(3, 6).log_softmax(-1)
     every = sorted(product(range(6), repeat=3), key=lambda w: -sum(float(logs[g, n]) for g, n in enumerate(w)))
-    assert best_alone(logs, 4) == every[:4]
+    assert best_independent(logs, 4) == every[:4]
 
 
 def test_three_masks_and_masks_inside_words() -> None:
@@ -219,7 +219,7 @@ def test_invalid_masks_are_reported() -> None:
 @torch.no_grad()
 def test_mask_token_in_other_models_is_text_and_pairs_have_segments() -> None:
     one = reader()
-    assert TOKENIZER.mask not in one.encoded(["the [MASK] sat"]).rows[0]
+    assert TOKENIZER.mask not in one.tokenize(["the [MASK] sat"]).rows[0]
     ids, segments = TOKENIZER.pair(*TOKENIZER.ids(["the cat", "it sat"]))
     right = one.model.follows(one.model(torch.tensor([ids]), torch.tensor([segments]))[:, 0]).softmax(-1)
     assert one.follows("the cat", "it sat") == pytest.approx(float(right[0, 0]), rel=1e-5)

@@ -18,7 +18,7 @@ from heedful.models import build
 from heedful.models.gpt.config import GptConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.tasks.language_model import predictor as language_model
-from heedful.tasks.language_model.predictor import Running, TextGenerator, seed_of
+from heedful.tasks.language_model.predictor import PartialText, TextGenerator, seed_of
 from tolerance import close, near
 
 CPU = torch.device("cpu")
@@ -90,7 +90,7 @@ def test_batch_equals_single_prompts(kind: str) -> None:
 def test_batch_does_not_change_logits(kind: str) -> None:
     writer = WRITERS[kind]()
     ids = [[PAIRS.end % writer.tokenizer.vocab, *torch.randint(4, 20, (n,)).tolist()] for n in (3, 11, 0, 7, 11, 1)]
-    decoder, state, prefix = writer._begun(ids, 5)
+    decoder, state, prefix = writer._prefill(ids, 5, writer.settings)
     tokens = torch.cat([prefix, torch.randint(4, 20, (len(ids), 3))], 1)
     together = []
     for token in tokens.split(1, 1):
@@ -108,7 +108,7 @@ def test_batch_size_and_number_of_samples_do_not_change_texts(monkeypatch: pytes
     assert [found.prompt for found in many] == [prompt for prompt in PROMPTS for _ in range(3)]
     assert [found.ids for found in many[::3]] == [found.ids for found in writer.generate(PROMPTS, seed=1, length=8)]
     assert len({tuple(found.ids) for found in many}) == len(many)
-    monkeypatch.setattr(language_model, "TOGETHER", 4)
+    monkeypatch.setattr(language_model, "BATCH_SIZE", 4)
     assert [found.ids for found in writer.generate(PROMPTS, samples=3, seed=1, length=8)] == [f.ids for f in many]
     assert len({seed_of(s, n, k) & 0xFFFFFFFF for s in range(4) for n in range(40) for k in range(20)}) == 3200
 
@@ -117,12 +117,12 @@ def test_batch_size_and_number_of_samples_do_not_change_texts(monkeypatch: pytes
 @pytest.mark.parametrize("context", [1, 2, 5, 8])
 def test_full_context_drops_its_older_half(context: int) -> None:
     writer = TextGenerator(gpt(context=context), PAIRS, CPU)
-    assert [writer.forgotten(count) for count in range(context + 1)] == [0] * (context + 1)
+    assert [writer.context_start(count) for count in range(context + 1)] == [0] * (context + 1)
     for count in range(context + 1, 40):
-        seen = count - writer.forgotten(count)
+        seen = count - writer.context_start(count)
         assert max(1, context // 2) <= seen <= context
-        assert writer.forgotten(count) >= writer.forgotten(count - 1)
-    assert context + 1 - writer.forgotten(context + 1) == max(1, context // 2)
+        assert writer.context_start(count) >= writer.context_start(count - 1)
+    assert context + 1 - writer.context_start(context + 1) == max(1, context // 2)
 
 
 @pytest.mark.parametrize("prompt", ["", "a rose is", "is a rose, is a rose is a rose, a rose is a rose, naïve"])
@@ -131,7 +131,7 @@ def test_tokens_beyond_the_context_are_predicted_from_what_is_kept(prompt: str) 
     (found,) = writer.generate([prompt], length=40, temperature=0)
     ids, log = [PAIRS.end, *PAIRS.ids([prompt])[0]], 0.0
     for token in found.ids:
-        seen = ids[writer.forgotten(len(ids)) :]
+        seen = ids[writer.context_start(len(ids)) :]
         logs = writer.model(torch.tensor([seen]), writer.model.start(1, CPU))[0][0, -1].detach().log_softmax(-1)
         assert int(logs.argmax()) == token
         log += float(logs[token])
@@ -153,7 +153,7 @@ def test_random_numbers_and_rules_continue_beyond_the_context() -> None:
 def test_beams_beyond_the_context_are_refused_with_advice() -> None:
     writer = TextGenerator(gpt(context=20), PAIRS, CPU)
     assert len(writer.generate(["a"], beams=2, length=19)[0].ids) <= 19
-    with pytest.raises(UserError, match="do not fit into the model's context"):
+    with pytest.raises(UserError, match="within the model's context"):
         writer.generate(["a"], beams=2, length=20)
     assert len(TextGenerator(rnn(), PAIRS, CPU).generate(["a"], beams=2, length=50)) == 1  # has no limit
 
@@ -181,7 +181,7 @@ def test_streamed_text_equals_generated_text(tokenizer: Any) -> None:
 def test_character_of_several_tokens_is_streamed_whole() -> None:
     writer = TextGenerator(rnn(), PAIRS, CPU)
     whole = "🙂日é"
-    spelling = language_model.Spelling(writer, [])
+    spelling = language_model.StreamDecoder(writer, [])
     pieces = [spelling.add(number) for number in bytes_of(whole)]
     assert "".join(pieces) == whole
     assert [piece for piece in pieces if piece] == list(whole)
@@ -221,7 +221,9 @@ def test_generation_stops_when_rules_forbid_every_token() -> None:
     for manner in ({}, {"temperature": 0}):
         (found,) = writer.generate(["a"], length=500, no_repeat_ngram=1, **manner)
         assert sorted(found.ids) == sorted({*range(3, LETTERS.vocab)} - set(LETTERS.ids(["a"])[0]))
-        assert found.log_probability == pytest.approx(writer._log([3, *LETTERS.ids(["a"])[0]], found.ids), abs=1e-3)
+        assert found.log_probability == pytest.approx(
+            writer._log_prob([3, *LETTERS.ids(["a"])[0]], found.ids), abs=1e-3
+        )
     assert writer.generate(["a"], length=500, no_repeat_ngram=1, beams=2, samples=2) == []
 
 
@@ -232,7 +234,7 @@ def test_special_tokens_are_text_unless_allowed() -> None:
     plain, special = (writer.generate([text], length=6, temperature=0, special=s)[0] for s in (False, True))
     assert plain.log_probability != special.log_probability
     assert special.text == text + special.completion
-    with pytest.raises(UserError, match="no text spells a special token"):
+    with pytest.raises(UserError, match="cannot encode special tokens"):
         WRITERS["lines"]().generate([text], special=True)
 
 
@@ -249,7 +251,7 @@ def test_ids_outside_the_vocabulary_are_never_generated() -> None:
 @torch.no_grad()
 def test_loss_is_the_mean_log_probability_of_tokens() -> None:
     writer = TextGenerator(gpt(context=200), PAIRS, CPU)
-    logs = writer._log([PAIRS.end], [*PAIRS.ids(["a rose"])[0], PAIRS.end])
+    logs = writer._log_prob([PAIRS.end], [*PAIRS.ids(["a rose"])[0], PAIRS.end])
     assert writer.loss("a rose") == near(-logs / (len(PAIRS.ids(["a rose"])[0]) + 1))
 
 
@@ -346,10 +348,10 @@ def test_log_probability_is_without_the_penalty() -> None:
     writer = WRITERS["learned"]()
     for manner in ({"beams": 3, "samples": 3}, {"temperature": 0}, {}):
         for found in writer.generate(["a rose"], length=6, repetition_penalty=1.8, **manner):
-            log = writer._log([PAIRS.end, *PAIRS.ids(["a rose"])[0]], found.ids)
+            log = writer._log_prob([PAIRS.end, *PAIRS.ids(["a rose"])[0]], found.ids)
             assert found.log_probability == near(log, 1024)
     assert math.isfinite(log)
-    assert Running([1, 2], written=[3]).ids == [1, 2, 3]
+    assert PartialText([1, 2], generated=[3]).ids == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -359,7 +361,7 @@ def test_half_precision_is_close(name: str) -> None:
     found = half.generate(["a rose"], temperature=0, length=12)[0]
     given = [whole.codec.start_id, *whole.codec.encode("a rose")]
     with torch.inference_mode():
-        assert found.log_probability == pytest.approx(whole._log(given, found.ids), rel=0.1)
+        assert found.log_probability == pytest.approx(whole._log_prob(given, found.ids), rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["learned", "rnn", "lines"])
@@ -368,7 +370,7 @@ def test_search_steps_end_in_the_texts_of_beam_search(name: str) -> None:
     for prompt in ("", "a rose"):
         paths = drain(writer.steps(prompt, 3, 2, 0.7, 7))
         found = writer.generate([prompt], samples=2, beams=3, length=7, length_penalty=0.7)
-        assert language_model._ids_of(paths)[0] == [one.ids for one in found]
+        assert language_model._path_ids(paths)[0] == [one.ids for one in found]
         assert paths.logs[0].tolist() == [one.log_probability for one in found]
 
 
@@ -376,11 +378,11 @@ def test_search_steps_beyond_the_context_see_what_is_kept() -> None:
     writer = WRITERS["learned"]()
     prompt = "is a rose, " * 12
     ids = [writer.codec.start_id, *writer.codec.encode(prompt)]
-    seen = ids[writer.forgotten(len(ids)) :]
+    seen = ids[writer.context_start(len(ids)) :]
     assert len(seen) < len(ids) and writer.room(prompt) == 20 + 1 - len(seen)
     begins = [5, 40]
-    paths = drain(writer.steps(prompt, 3, begins=begins))
-    (found,) = language_model._ids_of(paths)[0]
+    paths = drain(writer.steps(prompt, 3, prefix=begins))
+    (found,) = language_model._path_ids(paths)[0]
     assert found[:2] == begins and len(found) <= writer.room(prompt)
     with torch.inference_mode():
-        assert float(paths.logs[0, 0]) == near(writer._log(seen, found), 1024)
+        assert float(paths.logs[0, 0]) == near(writer._log_prob(seen, found), 1024)

@@ -19,9 +19,9 @@ from heedful.models.gpt.config import GptConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.tasks.language_model import predictor as language_model
 from heedful.tasks.language_model.perplexity import (
-    ahead_loss,
+    bidirectional_loss,
     bits_per_character,
-    both_ways_loss,
+    causal_loss,
     document_loss,
     text_loss,
     windows_loss,
@@ -51,7 +51,7 @@ def text_generator() -> TextGenerator:
     model, batches = ahead(), TextBatches(TEXT, 0, 64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for position in range(150):
-        loss = ahead_loss(model, batches.at(position))
+        loss = causal_loss(model, batches.at(position))
         (loss.total / loss.count).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -67,25 +67,25 @@ def test_loss_is_the_cross_entropy_of_each_next_token() -> None:
             logits, _ = model(row[None, :place], model.start(1, CPU))
             total -= float(logits[0, -1].detach().log_softmax(-1)[row[place]])
             count += 1
-    loss = ahead_loss(model, batch)
+    loss = causal_loss(model, batch)
     assert float(loss.plain) == pytest.approx(total, rel=1e-5)
     assert int(loss.count) == count == batch.tokens
 
 
-@pytest.mark.parametrize("loss_of", [ahead_loss, both_ways_loss, document_loss])
+@pytest.mark.parametrize("loss_of", [causal_loss, bidirectional_loss, document_loss])
 def test_gradients_match_the_cross_entropy_in_every_weight(loss_of: Any) -> None:
     sizes = {"vocab": LETTERS.vocab, "width": 12, "heads": 2, "layers": 2, "context": 8, "dropout": 0.0}
     gpt: Any = build(GptConfig.model_validate(sizes | {"attention_dropout": 0.0}))
-    model = {ahead_loss: ahead(), both_ways_loss: both(), document_loss: gpt}[loss_of].double().train()
+    model = {causal_loss: ahead(), bidirectional_loss: both(), document_loss: gpt}[loss_of].double().train()
     batch = TextBatches(TEXT, 0, 64).at(0)
     found = torch.autograd.grad(loss_of(model, batch).total, list(model.parameters()))
     right: Any = 0.0
     for row, length in zip(batch.ids, batch.lengths.tolist(), strict=True):
         text = row[None, :length]
-        read = model.read(text) if loss_of is both_ways_loss else (model.read(text[:, :-1]),)
+        read = model.read(text) if loss_of is bidirectional_loss else (model.read(text[:, :-1]),)
         wanted = (text[0, 1:], text[0, :-1])
         for x, side in zip(read, (slice(0, length - 1), slice(1, length)), strict=False):
-            logits = x[0, side if loss_of is both_ways_loss else slice(None)] @ model.tokens.weight.T
+            logits = x[0, side if loss_of is bidirectional_loss else slice(None)] @ model.tokens.weight.T
             right = right + F.cross_entropy(logits, wanted[side.start], reduction="sum")
     expected = torch.autograd.grad(right, list(model.parameters()))
     for name, one, other in zip(dict(model.named_parameters()), found, expected, strict=True):
@@ -102,7 +102,7 @@ def test_both_directions_are_trained_and_their_mean_is_reported() -> None:
         after, before = (logits[0].log_softmax(-1) for logits in model(ids))
         total -= sum(float(after[place, ids[0, place + 1]]) for place in range(length - 1))
         back -= sum(float(before[place, ids[0, place - 1]]) for place in range(1, length))
-    loss = both_ways_loss(model, short)
+    loss = bidirectional_loss(model, short)
     assert float(loss.total) == pytest.approx(total + back, rel=1e-5)
     assert float(loss.plain) == pytest.approx((total + back) / 2, rel=1e-5)
     assert int(loss.count) == short.tokens
@@ -110,9 +110,9 @@ def test_both_directions_are_trained_and_their_mean_is_reported() -> None:
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
 
 
-@pytest.mark.parametrize("loss_of", [ahead_loss, both_ways_loss])
+@pytest.mark.parametrize("loss_of", [causal_loss, bidirectional_loss])
 def test_padding_has_zero_loss(loss_of: Any) -> None:
-    model = ahead() if loss_of is ahead_loss else both()
+    model = ahead() if loss_of is causal_loss else both()
     empty = TextBatches(TEXT, 0, 8).at(0, 1, 2)
     loss = loss_of(model, empty)
     assert float(loss.total) == 0.0
@@ -132,12 +132,12 @@ def test_loss_of_a_text_does_not_depend_on_the_stride(cell: str) -> None:
 
 def test_windows_do_not_see_earlier_text() -> None:
     model = ahead()
-    apart = sum(float(ahead_loss(model, batch).plain) for batch in TEXT.in_order(8))
-    found = windows_loss(ahead_loss, model, TEXT, CPU, 64)
+    apart = sum(float(causal_loss(model, batch).plain) for batch in TEXT.in_order(8))
+    found = windows_loss(causal_loss, model, TEXT, CPU, 64)
     assert found == pytest.approx(apart / len(TEXT), rel=1e-5)
     assert found != pytest.approx(text_loss(model, TEXT, CPU, model.start(1, CPU)), rel=1e-5)
     wide = encode_text(Text(LINES), LETTERS, 10_000)  # one window is the whole text
-    assert windows_loss(ahead_loss, model, wide, CPU, 64) == pytest.approx(
+    assert windows_loss(causal_loss, model, wide, CPU, 64) == pytest.approx(
         text_loss(model, TEXT, CPU, model.start(1, CPU)), rel=1e-5
     )
 
@@ -194,7 +194,7 @@ def test_samples_depend_on_seed_and_number_not_on_the_batch(
     assert [
         text_generator.generate([prompt], seed=4, first=row)[0].completion for row, prompt in enumerate(prompts)
     ] == whole
-    monkeypatch.setattr(language_model, "TOGETHER", 4)
+    monkeypatch.setattr(language_model, "BATCH_SIZE", 4)
     assert [found.completion for found in text_generator.generate(prompts, seed=4)] == whole
     assert [found.completion for found in text_generator.generate(prompts, seed=5)] != whole
     assert len({found.completion for found in text_generator.generate(["a"] * 20)}) > 3
@@ -265,4 +265,4 @@ def test_layers_do_not_depend_on_the_batch() -> None:
 def test_perplexity_of_both_directions_is_by_windows() -> None:
     reader = BidirectionalLanguageModel(both(), LETTERS, CPU, 8)
     found = reader.perplexity("\n".join(LINES))
-    assert found == pytest.approx(math.exp(windows_loss(both_ways_loss, reader.model, TEXT, CPU, 64)), rel=1e-5)
+    assert found == pytest.approx(math.exp(windows_loss(bidirectional_loss, reader.model, TEXT, CPU, 64)), rel=1e-5)

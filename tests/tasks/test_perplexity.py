@@ -21,7 +21,7 @@ from heedful.tasks.language_model.perplexity import (
     bits_per_byte,
     bits_per_character,
     document_loss,
-    exp,
+    perplexity,
     sliding_loss,
     windows_loss,
     word_perplexity,
@@ -141,5 +141,5 @@ def test_loss_per_token_word_byte_and_character() -> None:
     assert word_perplexity(0.5, encoded) == pytest.approx(math.exp(nats / 11))
     assert bits_per_byte(0.5, encoded) == pytest.approx(nats / math.log(2) / 28)
     assert bits_per_character(0.5, encoded) == pytest.approx(nats / math.log(2) / 27)
-    assert exp(0.5) == math.exp(0.5)
-    assert exp(1e9) == math.exp(700)
+    assert perplexity(0.5) == math.exp(0.5)
+    assert perplexity(1e9) == math.exp(700)

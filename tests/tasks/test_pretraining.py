@@ -110,8 +110,8 @@ def test_accuracy_is_over_the_whole_set() -> None:
     model = build_model()
     found = evaluate_pretraining(model, ENCODED, CPU, 96)
     again = evaluate_pretraining(model, ENCODED, CPU, 24)  # batches of other sizes
-    assert (found.hidden, found.right, found.pairs, found.right_pairs) == (
-        again.hidden, again.right, again.pairs, again.right_pairs,
+    assert (found.hidden, found.correct, found.pairs, found.correct_pairs) == (
+        again.hidden, again.correct, again.pairs, again.correct_pairs,
     )  # fmt: skip
     assert found.loss == pytest.approx(again.loss, rel=1e-5)
     assert found.loss == pytest.approx(found.words / found.hidden + found.related / found.pairs)
@@ -124,7 +124,7 @@ def test_accuracy_is_over_the_whole_set() -> None:
         words += sum(one == other for one, other in zip(predicted, batch.targets.tolist(), strict=True))
         assert follows is not None
         right += sum(one == other for one, other in zip(follows, batch.follows.tolist(), strict=True))
-    assert (words, right) == (found.right, found.right_pairs)
+    assert (words, right) == (found.correct, found.correct_pairs)
 
 
 def test_logits_are_computed_at_masked_positions_only() -> None:

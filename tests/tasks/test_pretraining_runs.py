@@ -70,7 +70,7 @@ def test_evaluation_reports_accuracies_and_samples(documents: str, tmp_path: Pat
     task, reader = task_of(recipe), load(tmp_path / "run")
     held_out = task.encode(task.read(last.split), reader.tokenizer)
     found = evaluate_pretraining(reader.model, held_out, reader.device, recipe.train.batch_tokens)
-    shares = (found.right / found.hidden, found.right_pairs / found.pairs)
+    shares = (found.correct / found.hidden, found.correct_pairs / found.pairs)
     assert [score.value for score in last.scores[:2]] == pytest.approx([100 * share for share in shares])
     assert last.loss == pytest.approx(found.loss, rel=1e-5)
     assert len(last.samples) == 2
@@ -100,10 +100,10 @@ def test_small_bert_learns_masked_words(documents: str, tmp_path: Path) -> None:
     ("overrides", "message"),
     [
         (["tokenizer=null"], "text needs a tokenizer"),
-        (["data={kind: tokens, folder: x}"], "token files bring their tokenizer"),
+        (["data={kind: tokens, folder: x}"], "token files have their own tokenizer"),
         (["model.masked_words=false"], "write true"),
-        (["model.context=7"], "needs 8 tokens"),
-        (["model.segments=1"], "two segments"),
+        (["model.context=7"], "at least 8 tokens"),
+        (["model.segments=1"], "without segments"),
         (["model.vocab=100"], "leave model.vocab out"),
         (["task.hidden=0"], "task.hidden"),
         (["data={kind: documents, train: []}"], "data.train"),

@@ -80,7 +80,7 @@ def test_mean_loss_does_not_depend_on_the_batch_size(monkeypatch: pytest.MonkeyP
     model: Any = build(CONFIGS["conv"])
     encoded, noise = EncodedImages(torch.from_numpy(IMAGES)), Noise(0.5, (0.0, 1.0), 1)
     expected = mean_loss(model, encoded, noise, CPU)
-    monkeypatch.setattr(reconstruction, "AT_ONCE", 4)
+    monkeypatch.setattr(reconstruction, "BATCH_SIZE", 4)
     assert mean_loss(model, encoded, noise, CPU) == pytest.approx(expected, rel=1e-6)
     assert mean_loss(model, encoded, Noise(0.5, (0.0, 1.0), 2), CPU) != expected
 
@@ -93,7 +93,7 @@ def test_any_number_of_images_is_encoded_decoded_and_reconstructed(name: str, mo
     assert codes.shape == (23, int(np.prod(CONFIGS[name].code))) and made.shape == IMAGES.shape
     assert codes.dtype == made.dtype == np.float32
     close(predictor.decode(codes), made)
-    monkeypatch.setattr(reconstruction, "AT_ONCE", 4)
+    monkeypatch.setattr(reconstruction, "BATCH_SIZE", 4)
     close(predictor.encode(IMAGES), codes)
     assert predictor.encode(IMAGES[:0]).shape == (0, codes.shape[1])
     assert predictor.reconstruct(IMAGES[:0]).shape == (0, 2, 6, 4)
@@ -115,7 +115,7 @@ def test_mismatched_images_and_codes_are_refused() -> None:
     with pytest.raises(UserError, match="do not have the size"):
         predictor.reconstruct(IMAGES.reshape(23, 48))
     for codes in (np.zeros((3, 6)), np.zeros(5), np.zeros((2, 5, 1))):
-        with pytest.raises(UserError, match="no codes of this model") as raised:
+        with pytest.raises(UserError, match="not codes of this model") as raised:
             predictor.decode(codes)
         assert "(N, 5)" in str(raised.value.expected)
 

@@ -161,7 +161,7 @@ def test_truncated_passages_questions_and_words_are_noted(data: Path, tmp_path: 
     started = [event for event in train(load_recipe("squad", [*SMALL, *more]), tmp_path / "run")
                if isinstance(event, Started)]  # fmt: skip
     noted = "\n".join(started[0].notes)
-    assert "3 of 3 passages are longer than the context, and are read in windows" in noted
+    assert "3 of 3 passages are longer than the context, and are split into windows" in noted
     assert "3 of 3 questions are too long, and are truncated" in noted
 
 

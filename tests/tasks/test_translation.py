@@ -27,7 +27,7 @@ from heedful.tasks.translation.predictor import (
     Translation,
     Translator,
     advantage,
-    perplexity_loss,
+    mean_loss,
     translation_loss,
 )
 from tolerance import close, near
@@ -85,8 +85,8 @@ def test_loss_is_the_cross_entropy_of_each_next_token(translator: Translator) ->
     assert float(found.total.detach()) == pytest.approx(total, rel=1e-5)
     assert float(found.plain) == pytest.approx(plain, rel=1e-5)
     assert int(found.count) == batch.tokens
-    assert perplexity_loss(translator.model, encoded, CPU, 100_000) == pytest.approx(plain / batch.tokens, rel=1e-5)
-    assert perplexity_loss(translator.model, encoded, CPU, 64) == pytest.approx(plain / batch.tokens, rel=1e-5)
+    assert mean_loss(translator.model, encoded, CPU, 100_000) == pytest.approx(plain / batch.tokens, rel=1e-5)
+    assert mean_loss(translator.model, encoded, CPU, 64) == pytest.approx(plain / batch.tokens, rel=1e-5)
 
 
 @pytest.mark.claim("E5")
@@ -147,7 +147,7 @@ def test_scores_are_sorted_and_the_models_own(translator: Translator) -> None:
 
 @pytest.mark.claim("E5")
 def test_trained_model_translates_a_few_numbers(translator: Translator) -> None:
-    before = perplexity_loss(translator.model, encode_pairs(PAIRS, translator.tokenizer, CONTEXT), CPU, 4096)
+    before = mean_loss(translator.model, encode_pairs(PAIRS, translator.tokenizer, CONTEXT), CPU, 4096)
     assert before < 0.6 * math.log(translator.tokenizer.vocab)
 
 
@@ -316,14 +316,14 @@ def test_reward_baseline_is_the_mean_of_other_rows() -> None:
 def test_search_steps_end_in_the_same_translations(translator: Translator, beams: int, top: int) -> None:
     for text in (TEXTS[0], "", "🙂"):
         paths = drain(translator.steps(text, beams, top, translator.settings.length_penalty))
-        assert list(translator._read(paths)) == translator.search([text], beams=beams, top=top)
+        assert list(translator._translations(paths)) == translator.search([text], beams=beams, top=top)
 
 
 def test_search_continues_from_given_tokens(translator: Translator) -> None:
     (best,) = translator.search([TEXTS[0]], beams=3)[0]
     begins = [translator.tokenizer.vocab - 1, best.ids[0]]
     for limit in (2, 3, None):
-        (found,) = translator._read(drain(translator.steps(TEXTS[0], 3, 2, 0.5, limit, begins)))
+        (found,) = translator._translations(drain(translator.steps(TEXTS[0], 3, 2, 0.5, limit, begins)))
         for one in found[: 1 if limit == 2 else 2]:
             assert one.ids[:2] == begins and len(one.ids) <= (limit or translator.room(TEXTS[0]))
             given = torch.tensor([[TrainedTokenizer.bos, *one.ids[:-1]]])

@@ -11,7 +11,7 @@ from heedful.data.trees.treebank import IGNORE_INDEX, Tree, WordsConfig, parse_t
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.tree_lstm.config import TreeLSTMConfig
-from heedful.tasks.tree_classification.predictor import TreeClassifier, mean_loss, tree_loss, two_sided
+from heedful.tasks.tree_classification.predictor import TreeClassifier, binarize, mean_loss, tree_loss
 
 CPU = torch.device("cpu")
 LINES = ["(4 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))", "(2 (2 so) (2 what))"]
@@ -69,12 +69,12 @@ def test_accuracy_counts_roots_binary_roots_and_nodes() -> None:
 
 def test_binary_probabilities_are_sums_without_the_neutral_class() -> None:
     logs = torch.tensor([[0.05, 0.05, 0.4, 0.3, 0.2], [0.3, 0.3, 0.0, 0.4, 0.0]]).log()
-    said, sides = two_sided(logs, torch.tensor([2, 4]))
+    said, sides = binarize(logs, torch.tensor([2, 4]))
     assert said.tolist() == [1, 0]  # the second for its sum, though class 3 is the likeliest
     assert sides.tolist() == [IGNORE_INDEX, 1]
-    said, sides = two_sided(torch.randn(4, 4), torch.arange(4))
+    said, sides = binarize(torch.randn(4, 4), torch.arange(4))
     assert sides.tolist() == [0, 0, 1, 1]
-    assert two_sided(torch.randn(1, 5), torch.tensor([IGNORE_INDEX]))[1].tolist() == [IGNORE_INDEX]
+    assert binarize(torch.randn(1, 5), torch.tensor([IGNORE_INDEX]))[1].tolist() == [IGNORE_INDEX]
 
 
 def random_classifier() -> TreeClassifier:

@@ -273,7 +273,7 @@ def test_text_that_is_no_tree_is_named(trained: Path) -> None:
 
 
 def test_trees_with_too_many_children_are_named(trained: Path) -> None:
-    wrong = {"(1 (1 a) (1 b) (1 c))": "more children than the model can take", " ": "there is no tree"}
+    wrong = {"(1 (1 a) (1 b) (1 c))": "more children than the model supports", " ": "there is no tree"}
     for line, message in wrong.items():
         error = run_cli("classify-tree", str(trained), "(2 good)", line).exception
         assert isinstance(error, UserError) and error.where is not None

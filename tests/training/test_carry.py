@@ -21,7 +21,7 @@ from heedful.data.text.windows import EncodedText
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.rnn_lm.config import RnnLMConfig
-from heedful.tasks.language_model.perplexity import onward_loss
+from heedful.tasks.language_model.perplexity import stateful_loss
 from heedful.training import loop
 from heedful.training.carry import gather_lanes, local_lanes, restore
 from heedful.training.checkpoint.folder import RunFolder, newest
@@ -53,7 +53,7 @@ def build_model(cell: str = "lstm", dropout: float = 0.0) -> Any:
 
 def stepper(model: Any, carry: Any, config: TrainConfig | None = None) -> PlainStep:
     config = config or settings()
-    spread = ParallelLoss(partial(onward_loss, model))
+    spread = ParallelLoss(partial(stateful_loss, model))
     return PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None, carry)
 
 
@@ -94,12 +94,12 @@ def test_no_gradient_flows_into_the_previous_step() -> None:
     found = [weight.grad.clone() for weight in model.parameters()]
 
     def gradients(carry: Any) -> list[Tensor]:
-        loss, _ = onward_loss(model, BATCHES.at(1), carry)
+        loss, _ = stateful_loss(model, BATCHES.at(1), carry)
         return list(torch.autograd.grad(loss.total, list(model.parameters())))
 
     for one, other in zip(found, gradients(before), strict=True):
         close(one, other)
-    _, connected = onward_loss(model, BATCHES.at(0), model.start(LANES, CPU))
+    _, connected = stateful_loss(model, BATCHES.at(0), model.start(LANES, CPU))
     through = gradients(connected)
     assert any(not torch.allclose(one, other) for one, other in zip(found, through, strict=True))
 
@@ -121,7 +121,7 @@ class Trial:
             counters = Counters(**point.state) if point else Counters()
             saved = {stem: point.load(stem) for stem in ("model", "optimizer", "carry")} if point else None
             for event in fit(
-                model, partial(onward_loss, model), BATCHES, self.config, CPU, Saver(folder, self.config.save_behind),
+                model, partial(stateful_loss, model), BATCHES, self.config, CPU, Saver(folder, self.config.save_behind),
                 {}, counters, saved, lambda: counters.step >= until, records=records, carry=model.start(LANES, CPU),
             ):  # fmt: skip
                 losses += [event.loss] if isinstance(event, Step) else []

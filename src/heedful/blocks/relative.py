@@ -11,8 +11,10 @@ B batch, H heads, T queries, S keys, P = S + T - 1 distances, D width, K width o
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.blocks.masks import Bias
@@ -75,3 +77,48 @@ def segment_bias(distance: Bias, q: Tensor, segments: Tensor, same: Tensor) -> B
         return torch.addcmul(found, same.to(found.dtype), term.to(found.dtype))  # (B, H, T, S)
 
     return Bias(lambda b, h, q, k: distance(b, h, q, k) + torch.where(same[b, 0, q, k], term[b, h, q, 0], 0.0), whole)
+
+
+@dataclass(frozen=True)
+class RankedPairs:
+    """Distances, masks and segments of queries (B, T) and keys (B, S) as int32 numbers, which a kernel compares.
+
+    Key s has the distance key base + s of a query. A query attends to the keys whose ranks are below its limit.
+    `classes` is 8 where the base falls by one from query to query, to 0, and there are a multiple of 8; else 1.
+    """
+
+    base: Tensor  # (B, T)
+    limit: Tensor  # (B, T)
+    segment: Tensor  # (B, T)
+    ranks: Tensor  # (B, S)
+    segments: Tensor  # (B, S)
+    classes: int = 1
+
+
+def relative_attention(
+    q: tuple[Tensor, Tensor, Tensor],
+    k: Tensor,
+    v: Tensor,
+    r: Tensor,
+    segments: Tensor,
+    pairs: RankedPairs,
+    dropout: float,
+) -> Tensor:
+    """Attention with the terms of distance and segment in a Triton kernel; the same values as `attend` with biases.
+
+    q are the queries (B, H, T, K) for contents, distances and segments: each with its own vector added.
+    """
+    from heedful.blocks.kernels import relative  # needs Triton, which comes with torch's GPU builds only
+
+    content, distance, segment = q
+    classes, count = pairs.classes, r.shape[1] + pairs.classes
+    room = count + -count % 16  # products of even sizes are faster
+    r = F.pad(r, (0, 0, classes, room - r.shape[1]))  # (H, P, K)
+    starts = [classes - (query + 1) % classes for query in range(classes)]  # so that bases become multiples
+    shifted = torch.stack([r[:, start : start + room] for start in starts])  # (C, H, P, K)
+    rows = distance.unflatten(2, (-1, classes)).permute(3, 1, 0, 2, 4).flatten(2, 3)  # (C, H, B * T / C, K)
+    terms = rows @ shifted.mT  # (C, H, B * T / C, P)
+    same = (segment @ (segments[0] - segments[1])[:, :, None].to(segment.dtype))[..., 0]  # (B, H, T)
+    base = pairs.base + pairs.base.neg() % classes  # (B, T)
+    rules = (base, pairs.segment, pairs.segments, pairs.limit, pairs.ranks)
+    return relative.attend(content, k, v, terms, same, *rules, dropout)  # (B, H, T, K)

@@ -245,7 +245,7 @@ def source_ids(predictor: Any, text: str) -> list[int]:
 
 def read_causal(predictor: Any, given: TextInput) -> Reading:
     """A text as a language model reads it: each token attends to those before it."""
-    ids = predictor.read_ids(given.text)
+    ids = predictor.prompt_ids(given.text)
     if predictor.context is not None and len(ids) > predictor.context:
         raise too_long(len(ids), predictor.context)
 

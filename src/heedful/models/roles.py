@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Role = Literal[
     "encoder",
+    "two_streams",
     "causal",
     "bidirectional",
     "seq2seq",
@@ -108,11 +109,6 @@ class EncoderConfig(ModelConfig):
         """What its head for pairs of texts predicts, if it has one."""
         return "next_sentence" if self.next_sentence else None
 
-    @property
-    def two_streams(self) -> bool:
-        """Whether it has a stream of queries besides that of tokens, for permutation language modelling."""
-        return False
-
     @abstractmethod
     def under_head(self, pools: bool) -> Self:
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
@@ -136,6 +132,24 @@ class Encoder(Protocol):
 
     def words(self, x: Tensor) -> Tensor:
         """The logits (M, V) of masked tokens, from the vectors (M, D) at their positions."""
+
+
+class TwoStreams(Encoder, Protocol):
+    """An encoder with a second stream, of queries that do not know the tokens at their own positions."""
+
+    def two_streams(
+        self,
+        tokens: Tensor,
+        ranks: Tensor,
+        places: Tensor,
+        segments: Tensor | None = None,
+        layout: Any = None,
+        memory: Any = None,
+    ) -> tuple[list[Tensor], Tensor]:
+        """The layers (B, T, D) of tokens (B, T) that see each other by their ranks, and queries (B, G, D) at places."""
+
+    def start(self, rows: int, size: int, device: torch.device) -> Any:
+        """A memory of this many tokens, in which there is no text yet."""
 
 
 class Causal(Protocol):
@@ -226,6 +240,7 @@ class Answerer(Protocol):
 
 ROLES: dict[Role, type] = {
     "encoder": Encoder,
+    "two_streams": TwoStreams,
     "causal": Causal,
     "bidirectional": Bidirectional,
     "seq2seq": Seq2Seq,

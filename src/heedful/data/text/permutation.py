@@ -105,7 +105,7 @@ def random_lengths(random: NDArray[np.uint64], longest: int) -> Ints:
 class PermutationBatches(FixedEpochs):
     """The endless sequence of batches; which one comes at a position depends on the seed and the lanes alone.
 
-    Lanes start at equal distances in the text, which goes on with its first token after its last one. From the second
+    Lanes start at equal distances in the text, whose first token follows its last one. From the second
     epoch on, all are shifted by a random offset.
     """
 

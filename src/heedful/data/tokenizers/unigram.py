@@ -153,6 +153,7 @@ class UnigramTokenizer(EngineTokenizer):
     first_pieces: ClassVar[int]  # special tokens before the ordinary pieces; the rest follow them
     unknown: ClassVar[int]  # the id of the unknown token
     template: ClassVar[tuple[str, str]]  # of one text and of a pair
+    switches: ClassVar[dict[str, bool]]  # its settings of normalization in tokenizer_config.json, with their defaults
     class_name: ClassVar[str]  # in `transformers`
     model_file: ClassVar[str]  # the name of its SentencePiece model
     expected: ClassVar[str]
@@ -240,6 +241,8 @@ class UnigramTokenizer(EngineTokenizer):
     def _initialize(self, parts: UnigramParts, where: str) -> None:
         from tokenizers import processors
 
+        lower, accents = (key in self.switches for key in ("do_lower_case", "keep_accents"))
+        parts = parts._replace(lowercase=lower and parts.lowercase, keep_accents=accents and parts.keep_accents)
         vocab = number_pieces(parts.pieces, where)
         if missing := [name for name in self.names if name not in vocab]:
             raise self.invalid_file(where, f"{len(vocab):,} pieces, but none is {' or '.join(missing)}")
@@ -367,6 +370,7 @@ class AlbertTokenizer(ClsSepLayout, UnigramTokenizer):
     first_pieces: ClassVar = 5
     unknown: ClassVar = 1
     template: ClassVar = ("[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1")
+    switches: ClassVar = {"do_lower_case": True, "keep_accents": False}
     class_name: ClassVar = "AlbertTokenizer"
     model_file: ClassVar = "spiece.model"
     expected: ClassVar = "tokenizer.json or spiece.model"
@@ -393,6 +397,7 @@ class XlnetTokenizer(SepClsLayout, UnigramTokenizer):
     first_pieces: ClassVar = 9
     unknown: ClassVar = 0
     template: ClassVar = ("$A:0 <sep>:0 <cls>:2", "$A:0 <sep>:0 $B:1 <sep>:1 <cls>:2")
+    switches: ClassVar = {"do_lower_case": False}
     class_name: ClassVar = "XLNetTokenizer"
     model_file: ClassVar = "spiece.model"
     expected: ClassVar = "tokenizer.json or spiece.model"
@@ -421,6 +426,7 @@ class XlmRobertaTokenizer(DoubleSepLayout, UnigramTokenizer):
     first_pieces: ClassVar = 4
     unknown: ClassVar = 3
     template: ClassVar = ("<s> $A </s>", "<s> $A </s> </s> $B </s>")
+    switches: ClassVar = {}
     class_name: ClassVar = "XLMRobertaTokenizer"
     model_file: ClassVar = "sentencepiece.bpe.model"
     expected: ClassVar = "tokenizer.json or sentencepiece.bpe.model"

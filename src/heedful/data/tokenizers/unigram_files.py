@@ -15,7 +15,6 @@ from typing import Any
 from heedful.data.tokenizers.base import MAX_FILE, FolderTokenizer, require_fit
 from heedful.data.tokenizers.sentencepiece import USER_DEFINED, parse_model
 from heedful.data.tokenizers.unigram import (
-    AlbertTokenizer,
     UnigramTokenizer,
     parse_unigram_json,
     read_parts,
@@ -38,7 +37,8 @@ from heedful.files.folders import has_file, read_bytes, read_settings, read_text
 
 PUBLISHED = "use the folder of a model as it was published"
 ALLOWED = {
-    "remove_space": True, "add_prefix_space": True, "truncation_side": "right", "split_special_tokens": False,
+    "do_lower_case": False, "keep_accents": False, "remove_space": True,
+    "add_prefix_space": True, "truncation_side": "right", "split_special_tokens": False,
 }  # fmt: skip
 
 
@@ -51,11 +51,11 @@ def find_tokenizer(kind: type[UnigramTokenizer], folder: Path, vocab: int) -> Fo
     known = read_settings(folder, "config.json") if has_file(folder, "config.json") else {}
     given = settings.get("tokenizer_class") or known.get("tokenizer_class")
     reader = require_class(given, [kind.class_name], where, PUBLISHED)
-    albert = kind is AlbertTokenizer
-    switches = {"do_lower_case": albert, "keep_accents": False}
-    lower, accents = (_switch(settings, key, usual, where) for key, usual in switches.items())
-    allowed = ALLOWED if albert else ALLOWED | {"keep_accents": False}
-    require_settings(settings, where, kind.roles, allowed, PUBLISHED)
+    lower, accents = (
+        _switch(settings, key, kind.switches.get(key, False), where) for key in ("do_lower_case", "keep_accents")
+    )
+    fixed = {key: value for key, value in ALLOWED.items() if key not in kind.switches}
+    require_settings(settings, where, kind.roles, fixed, PUBLISHED)
     notes: tuple[str, ...] = ()
     if name == FILE:
         found = _from_json(kind, folder, settings, reader in BACKEND, lower, accents)
@@ -129,7 +129,8 @@ def tokenizer_files(tokenizer: UnigramTokenizer, longest: int) -> dict[str, str 
     """The equivalent Hugging Face tokenizer files, by name."""
     parts = tokenizer.parts
     settings: dict[str, Any] = {"tokenizer_class": tokenizer.class_name, "model_max_length": longest}
-    settings |= {"do_lower_case": parts.lowercase, "keep_accents": parts.keep_accents}
+    switches = {"do_lower_case": parts.lowercase, "keep_accents": parts.keep_accents}
+    settings |= {key: switches[key] for key in tokenizer.switches}
     settings |= {"padding_side": "left" if tokenizer.pads_left else "right", **tokenizer.roles}
     files: dict[str, str | bytes] = {
         "tokenizer.json": tokenizer.json, "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",

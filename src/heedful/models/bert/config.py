@@ -119,5 +119,6 @@ SIZES = {
     "bert-medium": _bert(8, 512),
     "bert-base": _bert(12, 768),
     "bert-large": _bert(24, 1024),
+    "parsbert": _bert(12, 768).model_copy(update={"vocab": 100_000}),  # Farahani et al., 2021, for Persian
     **{f"bert-{layers}-{width}": _bert(layers, width) for layers in range(2, 13, 2) for width in (128, 256, 512, 768)},
 }

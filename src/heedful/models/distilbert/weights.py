@@ -44,8 +44,8 @@ SIZES = {  # their key, ours, the least and the most
     "hidden_dim": ("hidden", 1, 1_048_576),
     "max_position_embeddings": ("context", 4, 1_048_576),
 }
-SHARES = {"dropout": "dropout", "attention_dropout": "attention_dropout"}
-ACTIVATION = "activation"
+DROPOUTS = {"dropout": "dropout", "attention_dropout": "attention_dropout"}
+ACTIVATION_KEY = "activation"
 NORM_EPS = 1e-12  # of all norms
 # What a model of each name has on top of its encoder: masked words, and a head of its own.
 ARCHITECTURES: dict[str, tuple[bool, str | None]] = {
@@ -72,9 +72,9 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     refuse(settings, ENCODER_HARMLESS, where, "choose the folder of a DistilBERT as it was published")
     named = architecture_in(settings, ARCHITECTURES, where)
     words, head = ARCHITECTURES[named or "DistilBertModel"]
-    found = encoder_settings({**settings, "layer_norm_eps": NORM_EPS}, SIZES, where, SHARES, ACTIVATION)
+    found = encoder_settings({**settings, "layer_norm_eps": NORM_EPS}, SIZES, where, DROPOUTS, ACTIVATION_KEY)
     found |= {"pooler": head in POOLED, "masked_words": words}
-    config = validate_config(DistilBertConfig, found, encoder_keys(SIZES, SHARES), where)
+    config = validate_config(DistilBertConfig, found, encoder_keys(SIZES, DROPOUTS), where)
     return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
 
 
@@ -89,7 +89,7 @@ def config_json(
     kind = "classifier" if head == "regressor" else head
     words = config.masked_words and head is None
     name = next(name for name, parts in ARCHITECTURES.items() if parts == (words, kind))
-    settings = encoder_json(config, TITLE, MODEL_TYPES[0], name, SIZES, SHARES, ACTIVATION)
+    settings = encoder_json(config, TITLE, MODEL_TYPES[0], name, SIZES, DROPOUTS, ACTIVATION_KEY)
     del settings["layer_norm_eps"]
     settings |= {"sinusoidal_pos_embds": False, "tie_weights_": True, "pad_token_id": pad}
     return settings | label_settings(head, labels)

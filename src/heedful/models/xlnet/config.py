@@ -59,11 +59,6 @@ class XLNetConfig(EncoderConfig):
         """What it was published with."""
         return "xlnet_unigram"
 
-    @property
-    def two_streams(self) -> bool:
-        """Whether it has a second stream of queries, for permutation language modelling."""
-        return True
-
     def parameters(self, vocab: int) -> int:
         """The number of parameters, the embedding counted once, since input and output share it."""
         attention = 5 * self.width * self.width + 5 * self.width  # q, k, v, r, out; three biases and two segments

@@ -9,8 +9,8 @@ positions: it knows where it is, but not what stands there.
 
 Differs: no dropout between the two feed-forward matrices.
 
-B batch, T positions, G predicted positions, M positions of memory, S = M + T keys, P distances, D width, H heads,
-K width of one head, V vocabulary, N sequences.
+B batch, T positions, G predicted positions, Q = T + G queries of both streams, M positions of memory, S = M + T keys,
+P distances, D width, H heads, K width of one head, V vocabulary, N sequences.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,22 @@ from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import EncoderLayout, Layout, Unpadded
 from heedful.blocks.linear import Linear
 from heedful.blocks.masks import Bias, Mask, dense, order, real, same
-from heedful.blocks.normalizers import NORMALIZERS
+from heedful.blocks.normalizers import NORMALIZERS, softmax
 from heedful.blocks.norms import PostNorm
-from heedful.blocks.relative import distance_sinusoids, distances, gathered_bias, relative_bias, segment_bias
-from heedful.blocks.taps import Tap
+from heedful.blocks.relative import (
+    RankedPairs,
+    distance_sinusoids,
+    distances,
+    gathered_bias,
+    relative_attention,
+    relative_bias,
+    segment_bias,
+)
+from heedful.blocks.taps import Tap, tapped
 from heedful.models.limits import check_length
 from heedful.models.xlnet.config import XLNetConfig
+
+NEVER = 2**30  # the rank of padding, which no query attends to
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class Stream:
     mask: Tensor | None  # (B, 1, T, S) the keys that each may attend to; None: all
     same: Tensor | None  # (B, 1, T, S) the keys of its own segment; None: all
     index: Tensor | None  # (B, 1, T, S) the distance key of each pair; None: positions are consecutive
+    pairs: RankedPairs | None  # the same for a kernel, where it can compute them
 
 
 @dataclass(frozen=True)
@@ -103,18 +114,33 @@ class Keys:
 
     def content(self) -> Stream:
         """The stream of all tokens, each of which attends to itself too."""
-        return self._stream(lambda x: x[:, self.memory :], 1, self.gaps)
+        columns = torch.arange(self.memory, self.at.shape[1], device=self.at.device).expand(len(self.at), -1)  # (B, T)
+        pairs = self._pairs(columns, 1, 1 if columns.shape[1] % 8 else 8)
+        return self._stream(lambda x: x[:, self.memory :], 1, self.gaps, pairs)
 
     def query(self, places: Tensor) -> Stream:
         """The stream at places (B, G), where none attends to the token there."""
-        return self._stream(lambda x: x.gather(1, self.memory + places), 0, True)
+        columns = self.memory + places  # (B, G)
+        return self._stream(lambda x: x.gather(1, columns), 0, True, self._pairs(columns, 0, 1))
 
-    def _stream(self, of: Callable[[Tensor], Tensor], more: int, apart: bool) -> Stream:
+    def _pairs(self, queries: Tensor, more: int, classes: int) -> RankedPairs | None:
+        """The stream of queries at these columns (B, T), for a kernel; None where it does not compute their masks."""
+        if self.gaps or self.left:
+            return None
+        segments = torch.zeros_like(self.at) if self.segments is None else self.segments  # (B, S)
+        ranks = torch.zeros_like(self.at) if self.ranks is None else self.ranks  # (B, S)
+        limit = ranks.gather(1, queries) + more  # (B, T)
+        ranks = ranks if self.real is None else ranks.masked_fill(~self.real, NEVER)
+        whole = (self.at.shape[1] - 1 - queries, limit, segments.gather(1, queries), ranks, segments)
+        base, limit, segment, ranks, segments = (x.int().contiguous() for x in whole)
+        return RankedPairs(base, limit, segment, ranks, segments, classes)
+
+    def _stream(self, of: Callable[[Tensor], Tensor], more: int, apart: bool, pairs: RankedPairs | None) -> Stream:
         """The stream of queries at some of the keys; they attend to all that rank below their own rank and `more`."""
         at = of(self.at)  # (B, T)
 
         def whole(rule: Mask) -> Tensor:
-            return dense(rule, at[:, None, :, None], self.at[:, None, :, None])  # (B, 1, T, S)
+            return dense(rule, at[:, None, :, None], self.at[:, None, :, None])
 
         rules = [] if self.real is None else [real(self.real)]
         rules += [] if self.ranks is None else [order(self.ranks, of(self.ranks) + more)]
@@ -122,7 +148,7 @@ class Keys:
         same_segment = None if self.segments is None else whole(same(self.segments, of(self.segments)))
         last = self.at.shape[1] - self.memory - 1
         index = (last - at)[:, None, :, None] + (self.memory + self.at)[:, None, None] if apart else None
-        return Stream(at.shape[1], whole(reduce(and_, rules)) if rules else None, same_segment, index)
+        return Stream(at.shape[1], whole(reduce(and_, rules)) if rules else None, same_segment, index, pairs)
 
 
 class RelativeAttention(nn.Module):
@@ -146,27 +172,41 @@ class RelativeAttention(nn.Module):
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
 
-    def bias(self, q: Tensor, r: Tensor, stream: Stream) -> Bias:
+    @property
+    def has_kernel(self) -> bool:
+        """Whether a fused kernel computes it: softmax, and no tap has a hook."""
+        taps = (self.queries, self.keys, self.values, self.scores, self.weights)
+        return self.normalize is softmax and not tapped(*taps)
+
+    def bias(self, v: Tensor, s: Tensor, r: Tensor, stream: Stream) -> Bias:
         """The terms of distance and segment."""
-        v, s = ((q + each[:, None].to(q.dtype)) for each in (self.v, self.s))  # (B, H, T, K)
         distance = relative_bias(v, r) if stream.index is None else gathered_bias(v, r, stream.index)
         return distance if stream.same is None else segment_bias(distance, s, self.segments, stream.same)
 
     def forward(self, x: Tensor, read: Tensor, r: Tensor, streams: list[Stream]) -> Tensor:
-        """Queries of all streams x (B, T, D), one after another, attend to what is read (B, S, D)."""
+        """Queries of all streams x (B, Q, D), one after another, attend to what is read (B, S, D)."""
         k, v = map(self.split, self.kv(read).chunk(2, -1))  # (B, H, S, K)
         k, v = self.keys(k), self.values(v)
         r = self.r(r).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # (H, P, K)
-        q = self.queries(self.split(self.q(x)))  # (B, H, T, K)
-        dropout = self.dropout if self.training else 0.0
+        q = self.queries(self.split(self.q(x)))  # (B, H, Q, K)
         found = [
-            attend(
-                some + self.u[:, None].to(q.dtype), k, v, stream.mask, self.bias(some, r, stream),
-                normalize=self.normalize, scores=self.scores, weights=self.weights, dropout=dropout,
-            )
+            self.attend(some, k, v, r, stream)
             for some, stream in zip(q.split([stream.size for stream in streams], 2), streams, strict=True)
-        ]  # fmt: skip
-        return self.out(torch.cat(found, 2).transpose(1, 2).flatten(2))  # (B, T, D)
+        ]
+        return self.out(torch.cat(found, 2).transpose(1, 2).flatten(2))  # (B, Q, D)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor, stream: Stream) -> Tensor:
+        """The queries of one stream (B, H, T, K): by the definition, or in a kernel that computes the same."""
+        content, distance, segment = (q + each[:, None].to(q.dtype) for each in (self.u, self.v, self.s))
+        dropout = self.dropout if self.training else 0.0
+        if q.is_cuda and stream.pairs is not None and self.has_kernel:
+            some = (content, distance, segment)
+            return relative_attention(some, k, v, r, self.segments, stream.pairs, dropout)  # (B, H, T, K)
+        bias = self.bias(distance, segment, r, stream)
+        return attend(
+            content, k, v, stream.mask, bias, normalize=self.normalize, scores=self.scores, weights=self.weights,
+            dropout=dropout,
+        )  # (B, H, T, K)  # fmt: skip
 
 
 class Block(nn.Module):
@@ -182,8 +222,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, memory: Tensor | None, r: Tensor, streams: list[Stream]) -> Tensor:
         content = x[:, : streams[0].size]  # (B, T, D)
         read = content if memory is None else torch.cat([memory.to(x.dtype), content], 1)  # (B, S, D)
-        x = self.add1(x, lambda x: self.attention(x, read, r, streams))  # (B, T, D)
-        return self.output(self.add2(x, self.mlp))  # (B, T, D)
+        x = self.add1(x, lambda x: self.attention(x, read, r, streams))  # (B, Q, D)
+        return self.output(self.add2(x, self.mlp))  # (B, Q, D)
 
 
 class TokenBias(nn.Module):
@@ -242,7 +282,7 @@ class XLNet(nn.Module):
         """
         keys = Keys.of(tokens, segments, layout or Unpadded(tokens), self.left, ranks, memory)
         query = self.dropout(self.query.expand(*places.shape, -1))  # (B, G, D)
-        x = torch.cat([self.embed(tokens), query.to(self.query.dtype)], 1)  # (B, T + G, D)
+        x = torch.cat([self.embed(tokens), query.to(self.query.dtype)], 1)  # (B, Q, D)
         outputs = self.read(x, keys, () if memory is None else memory.layers, places)
         return [x[:, : tokens.shape[1]] for x in outputs], outputs[-1][:, tokens.shape[1] :]
 
@@ -265,7 +305,7 @@ class XLNet(nn.Module):
         return self.embedded(self.dropout(self.tokens(tokens)))  # (B, T, D)
 
     def read(self, x: Tensor, keys: Keys, memory: tuple[Tensor, ...], places: Tensor | None = None) -> list[Tensor]:
-        """The vectors of all streams (B, T, D) before the first block, and after each block."""
+        """The vectors of all streams (B, Q, D) before the first block, and after each block."""
         streams = [keys.content()] if places is None else [keys.content(), keys.query(places)]
         r = self.dropout(keys.sinusoids(self.config.width, self.config.clamp).to(self.query.dtype))  # (P, D)
         outputs = [x]

@@ -12,8 +12,8 @@ from typing import Any
 
 from heedful.errors import UserError, wrong
 from heedful.models.exchange import (
+    ACTIVATION_NAMES,
     ACTIVATIONS,
-    THEIRS,
     PublishedConfig,
     Rule,
     Table,
@@ -128,7 +128,7 @@ def config_json(
         "attn_type": next(theirs for theirs, ours in DIRECTIONS.items() if ours == config.direction),
         "bi_data": False,
         "clamp_len": config.clamp or -1,
-        "ff_activation": THEIRS[config.activation],
+        "ff_activation": ACTIVATION_NAMES[config.activation],
         "layer_norm_eps": config.norm_eps,
         "initializer_range": 0.02,
         "summary_type": "last",

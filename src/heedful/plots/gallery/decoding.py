@@ -71,7 +71,7 @@ def beam_tree(
         for row, number in enumerate(line)
     }
     at[-1] = (0.0, 0.0)
-    title = f"Beam search, k = {beams}, t = {top}"
+    title = f"Beam search with {beams} beams; the best {top} are returned"
     with drawing(style, 1.75 * (len(rows) + 1), 1.6 + 0.95 * max(map(len, rows)), title) as (figure, palette):
         axes = figure.subplots()
         axes.set_axis_off()

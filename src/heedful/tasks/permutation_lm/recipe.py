@@ -16,7 +16,7 @@ from heedful.tasks.pretraining.recipe import (
     require_tokenizer,
     require_words,
 )
-from heedful.tasks.recipe_parts import Recipe, Start, packs, with_article
+from heedful.tasks.recipe_parts import Recipe, Start, check_batching
 from heedful.training.configs import TrainConfig
 
 USUAL = "xlnet"
@@ -24,11 +24,11 @@ SHORTEST = 16  # context that earlier text and a pair fit into
 if TYPE_CHECKING:
     AnyEncoder = EncoderConfig
 else:
-    AnyEncoder = any_of("encoder", usual=USUAL)
+    AnyEncoder = any_of("two_streams", usual=USUAL)
 
 
 class PermutationTaskConfig(Config):
-    """What is learned: each of some tokens from those that come before it in a random order (Yang et al., 2019)."""
+    """The task: predict some tokens from those before them in a random order (Yang et al., 2019)."""
 
     kind: Literal["permutation_lm"] = "permutation_lm"
     one_in: int = Field(6, ge=1, le=1000, description="K: one of this many tokens is predicted")
@@ -44,31 +44,27 @@ class PermutationTaskConfig(Config):
 
 
 class PermutationRecipe(Recipe):
-    """A whole experiment with an encoder that learns from documents, in random orders."""
+    """An experiment in permutation language modelling with an encoder."""
 
     task: PermutationTaskConfig = PermutationTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: PretrainingData = Field(description="documents")
-    tokenizer: AnyEncoderTokenizer | None = Field(
-        None, description="how texts are cut into tokens; null: as token files say"
-    )
-    model: AnyEncoder = Field(config_class(USUAL)(), description="what is trained")
-    train: TrainConfig = Field(description="how it is trained")
+    tokenizer: AnyEncoderTokenizer | None = Field(None, description="tokenizer; null: that of the token files")
+    model: AnyEncoder = Field(config_class(USUAL)(), description="the model")
+    train: TrainConfig = Field(description="training settings")
 
     @field_validator("model")
     @classmethod
-    def _has_two_streams(cls, model: EncoderConfig) -> EncoderConfig:
-        if not model.two_streams:
-            raise FieldError(f"{with_article(model.kind)} has one stream; write kind: {USUAL}", "kind")
+    def _learns_something(cls, model: EncoderConfig) -> EncoderConfig:
         return require_words(model)
 
     @field_validator("train")
     @classmethod
-    def _batches_can_be_read(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
-        return packs(train, info.data.get("model"))
+    def _check_batching(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+        return check_batching(train, info.data.get("model"))
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> Self:
+    def _check_tokenizer(self) -> Self:
         require_tokenizer(self)
         if self.task.memory and self.model.context < SHORTEST:
             raise FieldError(f"earlier text and a pair need {SHORTEST} tokens at least", "model", "context")
@@ -76,5 +72,5 @@ class PermutationRecipe(Recipe):
 
     @property
     def size(self) -> int:
-        """How many numbers are trained, as far as it can be known before the data are read."""
+        """The number of parameters, as far as it is known before the data are read."""
         return model_size(self)

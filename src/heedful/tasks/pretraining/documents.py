@@ -1,4 +1,4 @@
-"""What the tasks of pre-training share: an encoder that learns from documents without labels."""
+"""The base of pre-training tasks: an encoder that is trained on unlabelled documents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from heedful.models.roles import EncoderConfig
 from heedful.tasks.base import Codec, Evaluated, Example, Names, Task
 from heedful.tasks.pretraining.predictor import TextEncoder
 
-MUCH_UNKNOWN = 0.01  # of the tokens of a text, above which a note says so
+MAX_UNKNOWN = 0.01  # fraction of unknown tokens above which a note warns
 
 
 class DocumentsTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocuments, TextEncoder]):
@@ -40,8 +40,8 @@ class DocumentsTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocum
         too_long="tokens are too long",
         blank="lines are blank",
         learning="training the tokenizer",
-        encoding="turning text into tokens",
-        testing="reading the {} set",
+        encoding="tokenizing the text",
+        testing="evaluating the {} set",
         sample=("text", "masked", "predicted"),
     )
     decoding: ClassVar = None
@@ -71,7 +71,7 @@ class DocumentsTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocum
             return encode_documents(read.documents, vocabulary, context, self.rules)
         if read.tokenizer.sha256 != vocabulary.sha256:
             raise UserError(
-                "these token files were made with another tokenizer",
+                "these token files were written with another tokenizer",
                 where="data.folder",
                 found=f"{read.tokenizer.vocab:,} pieces of SHA-256 {read.tokenizer.sha256[:16]}...",
                 expected=f"the model's own {vocabulary.vocab:,}, of SHA-256 {vocabulary.sha256[:16]}...",
@@ -84,8 +84,8 @@ class DocumentsTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocum
     def notes(self, encoded: EncodedDocuments) -> list[str]:
         """How much of the text the tokenizer does not know, where that is much."""
         share = encoded.unknown / len(encoded)
-        note = f"{share:.1%} of the tokens of the training text are unknown: a larger tokenizer.vocab may know them"
-        return [note] if share > MUCH_UNKNOWN else []
+        note = f"{share:.1%} of the tokens of the training text are unknown: try a larger tokenizer.vocab"
+        return [note] if share > MAX_UNKNOWN else []
 
     @staticmethod
     def predictor(

@@ -1,4 +1,4 @@
-"""The recipe of pre-training: an encoder that learns from text without labels."""
+"""The recipe of pre-training an encoder on unlabelled text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
-from heedful.data.embedded import LibraryProse
+from heedful.data.embedded import Counting, LibraryProse
 from heedful.data.formats.sources import Name
 from heedful.data.own import OwnData
 from heedful.data.text.documents import Documents
@@ -17,12 +17,12 @@ from heedful.data.tokenizers.encoders import TRAINABLE, AnyEncoderTokenizer
 from heedful.errors import UserError
 from heedful.models import any_of, config_class
 from heedful.models.roles import EncoderConfig
-from heedful.tasks.recipe_parts import Recipe, Start, packs, require_room
+from heedful.tasks.recipe_parts import Recipe, Start, check_batching, check_vocab_size
 from heedful.training.configs import TrainConfig
 
-SHORTEST = 8  # context that a pair of texts fits into
+MIN_CONTEXT = 8  # for a pair of texts
 
-PretrainingData = Annotated[Documents | LibraryProse | TokenFiles | OwnData, Field(discriminator="kind")]
+PretrainingData = Annotated[Documents | LibraryProse | Counting | TokenFiles | OwnData, Field(discriminator="kind")]
 
 USUAL = "bert"
 if TYPE_CHECKING:
@@ -90,15 +90,15 @@ class Teacher(Config):
 def require_tokenizer(recipe: Any) -> None:
     """Refuse text without a tokenizer, token files with one, and a model without room for its tokens."""
     if isinstance(recipe.data, TokenFiles) and recipe.tokenizer is not None:
-        raise FieldError("token files bring their tokenizer with them; leave this out", "tokenizer")
+        raise FieldError("token files have their own tokenizer; leave this out", "tokenizer")
     if not isinstance(recipe.data, TokenFiles) and recipe.tokenizer is None:
         raise FieldError("text needs a tokenizer; write {kind: wordpiece, vocab: ...}", "tokenizer")
     if isinstance(recipe.tokenizer, TRAINABLE):
-        require_room(recipe.model.vocab, recipe.tokenizer.vocab)
+        check_vocab_size(recipe.model.vocab, recipe.tokenizer.vocab)
 
 
 def model_size(recipe: Any) -> int:
-    """How many numbers are trained, as far as it can be known before the data are read."""
+    """The number of parameters, as far as it is known before the data are read."""
     model, tokens = recipe.model, recipe.data if isinstance(recipe.data, TokenFiles) else recipe.tokenizer
     size: int = model.parameters(model.vocab if model.vocab is not None else tokens.vocab if tokens else 0)
     return size
@@ -107,14 +107,14 @@ def model_size(recipe: Any) -> int:
 def require_words(model: EncoderConfig) -> EncoderConfig:
     """Refuse a model that cannot predict tokens, or cannot read a pair of texts."""
     if not model.masked_words:
-        raise FieldError("pre-training needs the head for masked words; write true", "masked_words")
-    if model.context < SHORTEST:
-        raise FieldError(f"a pair of texts needs {SHORTEST} tokens at least", "context")
+        raise FieldError("pre-training needs the head for masked tokens; write true", "masked_words")
+    if model.context < MIN_CONTEXT:
+        raise FieldError(f"a pair of texts needs at least {MIN_CONTEXT} tokens", "context")
     return model
 
 
 class PretrainingTaskConfig(Config):
-    """What is learned: masked words from those around them, and whether two texts belong together."""
+    """The task: masked language modelling, and next-sentence prediction."""
 
     kind: Literal["pretraining"] = "pretraining"
     hidden: float = Field(0.15, gt=0, le=0.9, description="fraction of the tokens that are predicted")
@@ -146,48 +146,46 @@ class PretrainingTaskConfig(Config):
 
 
 class PretrainingRecipe(Recipe):
-    """A whole experiment with an encoder that learns from documents."""
+    """An experiment in pre-training an encoder on documents."""
 
     task: PretrainingTaskConfig = PretrainingTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: PretrainingData = Field(description="documents")
     tokenizer: AnyEncoderTokenizer | None = Field(
-        None, description="how texts are cut into tokens; null: as token files or the teacher say"
+        None, description="tokenizer; null: that of the token files or of the teacher"
     )
-    model: AnyEncoder = Field(config_class(USUAL)(), description="what is trained")
-    train: TrainConfig = Field(description="how it is trained")
+    model: AnyEncoder = Field(config_class(USUAL)(), description="the model")
+    train: TrainConfig = Field(description="training settings")
 
     @field_validator("model")
     @classmethod
-    def _learns_something(cls, model: EncoderConfig) -> EncoderConfig:
+    def _check_model(cls, model: EncoderConfig) -> EncoderConfig:
         return require_words(model)
 
     @field_validator("train")
     @classmethod
-    def _batches_can_be_read(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
-        return packs(train, info.data.get("model"))
+    def _check_batching(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+        return check_batching(train, info.data.get("model"))
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> Self:
+    def _check_tokenizer_and_pairs(self) -> Self:
         if self.task.teacher is None:
             require_tokenizer(self)
         elif self.tokenizer is not None:
-            raise FieldError("the student reads by the tokenizer of its teacher; leave this out", "tokenizer")
+            raise FieldError("the student has the tokenizer of its teacher; leave this out", "tokenizer")
         if self.model.segments < 2 and self.task.unrelated > 0:
-            raise FieldError(
-                "a model that does not tell two segments apart reads no pairs; write 0", "task", "unrelated"
-            )
+            raise FieldError("a model without segments cannot be trained on pairs; write 0", "task", "unrelated")
         if self.model.segments > 1 and self.task.full_sentences:
             raise FieldError("a model with segments reads pairs; write false", "task", "full_sentences")
         return self
 
     @property
     def size(self) -> int:
-        """How many numbers are trained, as far as it can be known before the data are read."""
+        """The number of parameters, as far as it is known before the data are read."""
         if self.task.teacher is not None and self.model.vocab is None:
             return self.model.parameters(self.task.teacher.encoder().vocab or 0)
         return model_size(self)
 
     def problems(self) -> list[UserError]:
-        """What is wrong with the folder of the teacher."""
+        """Errors in the folder of the teacher."""
         return [] if self.task.teacher is None else self.task.teacher.problems(self.model)

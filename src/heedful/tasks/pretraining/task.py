@@ -32,7 +32,7 @@ from heedful.tasks.pretraining.loss import OBJECTIVES, evaluate_pretraining, pre
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.pretraining.recipe import PretrainingRecipe
 
-MOST_SHOWN = 48  # tokens of a sample
+SAMPLE_TOKENS = 48  # tokens of a sample
 
 
 class PretrainingTask(DocumentsTask):
@@ -64,7 +64,7 @@ class PretrainingTask(DocumentsTask):
         return [] if teacher is None else initialize_student(model, teacher)
 
     def batches(self, encoded: EncodedDocuments, packed: bool, even: bool) -> PretrainingBatches:
-        """Pairs from all over the documents, masked again in every epoch."""
+        """Batches of random pairs, masked differently in every epoch."""
         return PretrainingBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
@@ -78,7 +78,7 @@ class PretrainingTask(DocumentsTask):
         return partial(distillation_loss, objective, task.teacher, teacher, model, read=read)
 
     def loss(self, predictor: TextEncoder, encoded: EncodedDocuments) -> float:
-        """The sum of the two mean losses on held-out text, where the same tokens are masked each time."""
+        """The sum of the two mean losses on held-out text, where the masked tokens are always the same."""
         return evaluate_pretraining(predictor.model, encoded, predictor.device, self.recipe.train.batch_tokens).loss
 
     def evaluate(
@@ -92,7 +92,7 @@ class PretrainingTask(DocumentsTask):
         )
 
     def _samples(self, encoder: TextEncoder, encoded: EncodedDocuments, step: int) -> tuple[tuple[str, str, str], ...]:
-        """Beginnings of pairs with masks, the masked tokens, and the predicted ones."""
+        """The beginnings of masked pairs, the masked tokens, and the predicted ones."""
         count = min(self.recipe.train.samples, encoded.cells)
         cells = np.array(sorted(random.Random(step).sample(range(encoded.cells), count)), dtype=np.int64)
         if not count:
@@ -103,9 +103,9 @@ class PretrainingTask(DocumentsTask):
         rows, columns = np.nonzero(built.hidden)
         found: list[tuple[str, str, str]] = []
         for row in range(count):
-            some = [place for place, at in enumerate(rows) if at == row and columns[place] < MOST_SHOWN]
-            right = [int(built.ids[row, columns[place]]) for place in some]
-            shown = built.shown[row, : min(int(built.lengths[row]), MOST_SHOWN)].tolist()
-            hidden, predictions = map(encoder.tokenizer.pieces, (right, [predicted[at] for at in some]))
+            masked = [index for index, of_row in enumerate(rows) if of_row == row and columns[index] < SAMPLE_TOKENS]
+            expected = [int(built.ids[row, columns[index]]) for index in masked]
+            shown = built.shown[row, : min(int(built.lengths[row]), SAMPLE_TOKENS)].tolist()
+            hidden, predictions = map(encoder.tokenizer.pieces, (expected, [predicted[index] for index in masked]))
             found.append((encoder.tokenizer.decode_with_special(shown), " ".join(hidden), " ".join(predictions)))
         return tuple(found)
