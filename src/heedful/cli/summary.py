@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from heedful.cli.output import json_line, say
-from heedful.errors import UserError
-from heedful.files.reading import is_folder
-from heedful.models import MODELS, config_class
-from heedful.models.roles import ModelConfig
 from heedful.models.tracing import summary
-from heedful.runs.load import load
-from heedful.runs.recipe import load_recipe, shipped
+from heedful.runs.named import find_model
 
 
 def summary_command(name: str, overrides: Sequence[str], depth: int, as_json: bool) -> None:
@@ -24,28 +17,3 @@ def summary_command(name: str, overrides: Sequence[str], depth: int, as_json: bo
         return
     layers = [{"name": row.name, "kind": row.kind, "shape": row.output, "parameters": row.parameters} for row in found]
     say(json_line({"model": name, "layers": layers, "parameters": found.parameters, "frozen": found.frozen}))
-
-
-def find_model(name: str, overrides: Sequence[str] = ()) -> Any:
-    """The model in a folder, or the settings of a recipe's, or those of a kind in the size of tests."""
-    if is_folder(name):
-        return load(Path(name), "cpu").model
-    if name in MODELS and name not in shipped():
-        return config_class(name).tiny()
-    recipe: Any = load_recipe(name, overrides)
-    return with_vocab(recipe.model, recipe.size)
-
-
-def with_vocab(config: Any, size: int) -> ModelConfig:
-    """The settings of a model with its vocabulary, where only the number of parameters tells how large that is."""
-    missing = [key for key in ("vocab", "encoder", "labels") if getattr(config, key, 0) is None]
-    if not missing:
-        found: ModelConfig = config
-        return found
-    each = config.parameters(1) - config.parameters(0) if missing == ["vocab"] else 0
-    if not each or size <= config.parameters(0):
-        raise UserError(
-            f"the sizes of this model depend on what is not known yet: {', '.join(missing)}",
-            where="model", todo="name a run of this recipe, or set them, as in model.vocab=30000",
-        )  # fmt: skip
-    return type(config).model_validate(config.model_dump() | {"vocab": (size - config.parameters(0)) // each})

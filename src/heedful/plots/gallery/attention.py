@@ -5,6 +5,7 @@ T queries, S keys, H heads, K width of a query and of a key, E width of a value.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ def attention_of(text: str, other: str | None, model: str | None, look: str | No
         raise UserError("there is no such attention", where="look", found=look, expected=" or ".join(names))
     kind = seen.attentions[0 if look is None else names.index(look)]
     sides = {side: [token.piece for token in tokens] for side, tokens in given.sides.items()}
-    source = "a randomly initialized BERT" if model is None else f"{model}, {kind.title}"
+    source = "a randomly initialized BERT" if model is None else f"{Path(model).name or model}, {kind.title}"
     return Layer(seen.weights(kind, layer - 1).float(), sides[kind.queries], sides[kind.keys], source)
 
 
