@@ -63,7 +63,7 @@ class Names:
 
     examples: str  # what the data consist of
     tokens: str  # what the vocabulary holds
-    too_long: str  # after the number of examples that were left out
+    too_long: str  # before the number of examples that were left out
     blank: str  # the same
     learning: str  # the stage that makes the vocabulary
     encoding: str  # the stage that encodes the data

@@ -31,8 +31,8 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
     words: ClassVar = Names(
         examples="questions",
         tokens="tokens",
-        too_long="questions have an answer that no window holds whole: they are not trained on",
-        blank="questions or passages are blank and were left out",
+        too_long="questions with an answer that no window holds whole, not trained on",
+        blank="blank questions or passages, left out",
         learning="preparing the tokenizer",
         encoding="tokenizing questions and passages",
         testing="answering the {} set",

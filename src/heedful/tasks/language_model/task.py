@@ -69,8 +69,8 @@ class LanguageModelTask(
     words: ClassVar = Names(
         examples="tokens of text",
         tokens="different ones",
-        too_long="tokens are too long",
-        blank="lines are blank",
+        too_long="tokens that are too long",
+        blank="blank lines",
         learning="training the tokenizer",
         encoding="turning text into tokens",
         testing="reading the {} set",

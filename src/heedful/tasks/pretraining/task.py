@@ -46,8 +46,8 @@ class PretrainingTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDoc
     words: ClassVar = Names(
         examples="tokens of text",
         tokens="word pieces",
-        too_long="tokens are too long",
-        blank="lines are blank",
+        too_long="tokens that are too long",
+        blank="blank lines",
         learning="training the tokenizer",
         encoding="turning text into tokens",
         testing="reading the {} set",
