@@ -31,7 +31,7 @@ SIDEBAR = {
         tutorials/word-vectors tutorials/trees tutorials/autoencoders tutorials/images tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume how-to/decode
         how-to/distributed how-to/convert how-to/explorer how-to/explorer-views how-to/own-model how-to/own-loop
-        how-to/plots how-to/scikit-learn""",
+        how-to/plots how-to/figures how-to/scikit-learn""",
     "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
         python/language-models python/encoders python/autoencoders python/word-vectors""",
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",
@@ -44,7 +44,7 @@ SIDEBAR = {
         lectures/pictures lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders
         results/speed-gpu results/speed-cpu results/notes""",
-    "Project": "reliability mutants docs-check design/architecture design/mechanisms design/readers",
+    "Project": "reliability mutants docs-check design/architecture design/mechanisms design/readers design/tries",
 }
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:CONTRIBUTING|CHANGELOG)\.md|[\w/]+)(?:#[\w-]*)?\)")
 
