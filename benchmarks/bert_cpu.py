@@ -52,7 +52,7 @@ def heedful(folder: Path, kind: str) -> Embed:
         reader = reader.int8()
     elif kind == "bf16":
         reader.model.bfloat16()
-    return lambda rows: reader.embedded(TokenizedTexts(rows, 0), pooling="mean", normalize=False)
+    return lambda rows: reader.embed_tokenized(TokenizedTexts(rows, 0), pooling="mean", normalize=False)
 
 
 def transformers(folder: Path, kind: str) -> Embed:
@@ -194,8 +194,8 @@ def work(name: str, folder: Path, inputs: Path) -> None:
     """Prepare, print the vectors, then time a round for each line of the input: the batch, and the repetitions."""
     make, kind = CONTENDERS[name]
     embed, rows = make(folder, kind), json.loads(inputs.read_text())
-    told = {batch: [list(map(float, vector)) for vector in embed(rows[:batch])] for batch in BATCHES}
-    print("RESULT " + json.dumps(told), flush=True)
+    computed = {batch: [list(map(float, vector)) for vector in embed(rows[:batch])] for batch in BATCHES}
+    print("RESULT " + json.dumps(computed), flush=True)
     for line in sys.stdin:
         batch, times = map(int, line.split())
         clock = time.process_time if THREADS == 1 else time.perf_counter
@@ -282,7 +282,7 @@ def mixed(folder: Path) -> dict[str, float]:
     torch.set_num_threads(THREADS)
     reader, chance = load(folder), random.Random(0)
     texts = [sentence for document in iter_documents(LibraryProse(), "train") for sentence in document]
-    rows = reader.encoded(chance.sample(texts, 1024)).rows
+    rows = reader.tokenize(chance.sample(texts, 1024)).rows
 
     @torch.inference_mode()
     def loop(size: int) -> Any:
@@ -293,7 +293,7 @@ def mixed(folder: Path) -> dict[str, float]:
     ways = {
         "one by one": lambda: torch.cat(list(loop(1))),
         "32 at a time": lambda: torch.cat(list(loop(32))),
-        "heedful fp32": lambda: reader.embedded(TokenizedTexts(rows, 0), normalize=False),
+        "heedful fp32": lambda: reader.embed_tokenized(TokenizedTexts(rows, 0), normalize=False),
     }
     found, right = {}, ways["one by one"]()
     for name, way in ways.items():
@@ -307,7 +307,7 @@ def mixed(folder: Path) -> dict[str, float]:
     small, times = reader.int8(), []
     for _ in range(3):
         begin = time.perf_counter()
-        small.embedded(TokenizedTexts(rows, 0))
+        small.embed_tokenized(TokenizedTexts(rows, 0))
         times.append(time.perf_counter() - begin)
     return found | {"heedful int8": len(rows) / statistics.median(times)}
 

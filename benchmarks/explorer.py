@@ -2,7 +2,7 @@
 
     python benchmarks/explorer.py    # prints the figures, and writes benchmarks/results/explorer.json
 
-The model has random weights, with queries and keys made larger, so that its heads look somewhere and there are lines to
+The model has random weights, with queries and keys made larger, so that attention is not uniform and there are lines to
 draw. The page is not scripted: the pointer really moves and the slider is really dragged, while the page
 notes when each of its frames begins. Without a GPU the browser draws with the CPU that also runs the model. The machine
 should have nothing else to do.

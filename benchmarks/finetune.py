@@ -212,7 +212,7 @@ def ours(args: Args) -> dict[str, float]:
         words = [
             sys.executable, "-m", "heedful", "train", TASKS[args.task].recipe, "--run", f"{folder}/run",
             f"start.folder={args.start}", f"data.root={args.data}", f"train.seed={args.seed}",
-            f"train.device={args.device}", f"train.optimizer.lr={args.lr}",
+            f"train.device={args.device}", f"train.optimizer.lr={args.lr}", f"train.schedule.warmup={args.warmup}",
             f"train.batch_examples={WIDTH}", "train.evaluate_every=1000000", "train.save_every=1000000",
             "train.samples=0", *TASKS[args.task].more, f"train.budget.epochs={args.epochs}",
         ]  # fmt: skip
@@ -234,8 +234,8 @@ def name_of(task: str, contender: str, seed: int) -> str:
 def one(args: argparse.Namespace) -> None:
     """A single run, in a process of its own: its scores as a line of JSON."""
     task, contender, seed = args.one.split("/")
-    told, began_at = settings(args, task, int(seed)), time.monotonic()
-    scores = ours(told) if contender == "heedful" else TASKS[task].theirs(told)
+    chosen, began_at = settings(args, task, int(seed)), time.monotonic()
+    scores = ours(chosen) if contender == "heedful" else TASKS[task].theirs(chosen)
     print(json.dumps(scores | {"seconds": round(time.monotonic() - began_at, 1)}))
 
 
@@ -283,10 +283,10 @@ def summary(found: dict[str, Any], tasks: Sequence[str], seeds: Sequence[int]) -
             values = [[run[score] for run in side] for side in sides]
             spread = [statistics.stdev(side) if len(side) > 1 else 0.0 for side in values]
             means = [statistics.mean(side) for side in values]
-            told = " ".join(f"{mean:13.2f} +- {sd:5.2f}" for mean, sd in zip(means, spread, strict=True))
+            cells = " ".join(f"{mean:13.2f} +- {sd:5.2f}" for mean, sd in zip(means, spread, strict=True))
             seconds = " / ".join(f"{statistics.mean(run['seconds'] for run in side):.0f}" for side in sides)
             behind = "   BELOW" if means[0] < means[1] - max(spread) else ""
-            yield f"{task:<10} {score:<10} {told}   {len(values[0])}/{len(values[1])}   {seconds}{behind}"
+            yield f"{task:<10} {score:<10} {cells}   {len(values[0])}/{len(values[1])}   {seconds}{behind}"
 
 
 def main() -> None:

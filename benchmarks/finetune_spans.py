@@ -33,28 +33,28 @@ def tagging(args: Any) -> dict[str, float]:
         """Ids, and the number of the tag of each word's first piece, -100 elsewhere."""
         found = tokenizer([list(each.words) for each in sentences], is_split_into_words=True, truncation=True,
                           max_length=LONGEST, padding=True, return_tensors="pt")  # fmt: skip
-        told = torch.full(found["input_ids"].shape, -100)
+        targets = torch.full(found["input_ids"].shape, -100)
         for row, each in enumerate(sentences):
             before = None
             for place, word in enumerate(found.word_ids(row)):
                 if word is not None and word != before:
-                    told[row, place] = labels.index(each.tags[word])
+                    targets[row, place] = labels.index(each.tags[word])
                 before = word
-        return found.to(args.device), told
+        return found.to(args.device), targets
 
     def loss_of(rows: list[int]) -> Any:
-        found, told = encoded([train[row] for row in rows])
-        return model(**found, labels=told.to(args.device)).loss
+        found, targets = encoded([train[row] for row in rows])
+        return model(**found, labels=targets.to(args.device)).loss
 
     steps = loop(model, len(train), loss_of, args)
     guesses: list[list[str]] = []
     with torch.inference_mode():
         for start in range(0, len(valid), 128):
             some = valid[start : start + 128]
-            found, told = encoded(some)
+            found, targets = encoded(some)
             best = model(**found).logits.argmax(-1).cpu()
             for row, each in enumerate(some):
-                tags = [labels[number] for number in best[row][told[row] != -100].tolist()]
+                tags = [labels[number] for number in best[row][targets[row] != -100].tolist()]
                 guesses.append(tags + ["O"] * (len(each.tags) - len(tags)))
     scores = chunk_scores(guesses, [each.tags for each in valid])
     return {score.name: score.value for score in scores} | {"steps": steps}

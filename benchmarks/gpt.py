@@ -104,7 +104,7 @@ def plain(mine: Any, vocab: int, rows: int = 0) -> Any:
     class Plain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.words, self.places = nn.Embedding(vocab, c.width), nn.Embedding(c.context, c.width)
+            self.words, self.positions = nn.Embedding(vocab, c.width), nn.Embedding(c.context, c.width)
             self.layers = nn.ModuleList(Layer() for _ in range(c.layers))
             self.norm = nn.LayerNorm(c.width)
 
@@ -119,7 +119,7 @@ def plain(mine: Any, vocab: int, rows: int = 0) -> Any:
         model = Plain()
     with torch.no_grad():
         model.words.weight.zero_()[:VOCAB] = mine.tokens.weight
-        model.places.weight.copy_(mine.positions.table)
+        model.positions.weight.copy_(mine.positions.table)
         for one, other in [(model.norm, mine.norm)] + [
             pair
             for layer, block in zip(model.layers, mine.blocks, strict=True)
@@ -204,8 +204,8 @@ def train_ours() -> dict[str, Any]:
     import torch
 
     from heedful.data.text.windows import TextBatch
-    from heedful.tasks.compiled import compiled
-    from heedful.tasks.language_model.perplexity import ahead_loss
+    from heedful.tasks.compiled import compile_model
+    from heedful.tasks.language_model.perplexity import causal_loss
     from heedful.training.carry import stateless
     from heedful.training.configs import Budget, TrainConfig
     from heedful.training.distributed.team import ParallelLoss
@@ -218,10 +218,10 @@ def train_ours() -> dict[str, Any]:
     lengths, indices = torch.full((TEXTS,), CONTEXT + 1), torch.arange(TEXTS)
     data = [TextBatch(ids, lengths, indices) for ids in texts()]
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-        first = ahead_loss(model, data[0].to(device))
+        first = causal_loss(model, data[0].to(device))
     config = TrainConfig(budget=Budget(steps=1), compile=True)
     optimizer = make_optimizer(config.optimizer, model, device)
-    loss_of = partial(ahead_loss, compiled(model, dynamic=False))
+    loss_of = partial(causal_loss, compile_model(model, dynamic=False))
     step = GraphedStep(
         PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, device, torch.bfloat16), data[0], True
     )
@@ -333,7 +333,7 @@ def write_ours(count: int) -> dict[str, Any]:
     return generated(lambda: go_on(rows), count, mine, same=same)
 
 
-GROUPS = {
+GROUPS: dict[str, Any] = {
     "train": {
         "train: nanoGPT style": train_plain, "train: transformers": train_transformers, "train: heedful": train_ours,
     },
@@ -361,9 +361,9 @@ def group(names: list[str]) -> dict[str, Any]:
             continue
         out, _ = child.communicate("go\n")
         found[name] = r = json.loads(next(line for line in out.splitlines() if line.startswith("RESULT "))[7:])
-        told = f"loss {r['loss']:.4f}, {r['gib']:.1f} GiB" if "loss" in r else f"{r['agrees']:.1%} of the tokens"
-        told += ", alone the same" if r.get("same") else ", ALONE NOT THE SAME" if "same" in r else ""
-        print(f"{name:<28} {r['ms']:>9.2f} {r['rate']:>10,.0f}   {told}", flush=True)
+        note = f"loss {r['loss']:.4f}, {r['gib']:.1f} GiB" if "loss" in r else f"{r['agrees']:.1%} of the tokens"
+        note += ", alone the same" if r.get("same") else ", ALONE NOT THE SAME" if "same" in r else ""
+        print(f"{name:<28} {r['ms']:>9.2f} {r['rate']:>10,.0f}   {note}", flush=True)
     return found
 
 

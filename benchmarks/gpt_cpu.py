@@ -185,10 +185,12 @@ def renamed(given: dict[str, Any], turned: bool) -> dict[str, Any]:
     }  # fmt: skip
     found = {}
     for name, value in given.items():
-        told = name
+        new_name = name
         for old, new in names.items():
-            told = new + told[len(old) :] if told.startswith(old) else told.replace("." + old, "." + new)
-        found[told] = value.t().contiguous() if turned and ".c_" in told and value.dim() == 2 else value.clone()
+            new_name = (
+                new + new_name[len(old) :] if new_name.startswith(old) else new_name.replace("." + old, "." + new)
+            )
+        found[new_name] = value.t().contiguous() if turned and ".c_" in new_name and value.dim() == 2 else value.clone()
     return found
 
 

@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 FEATURES, RANK, PIECE = 64, 10, 20_000
-TOLD = (1_000_000, 2_000_000, 5_000_000, 10_000_000)
+REPORTED = (1_000_000, 2_000_000, 5_000_000, 10_000_000)
 
 
 def piece(number: int, directions: Any) -> Any:
@@ -69,7 +69,7 @@ def stream(name: str, rows: int) -> dict[str, Any]:
             model.partial_fit(given[first : first + apiece])
         taken += time.perf_counter() - begin
         seen = (number + 1) * PIECE
-        if seen in TOLD or seen == rows:
+        if seen in REPORTED or seen == rows:
             peaks[f"{seen:,}"] = round(memory(), 1)
     begin = time.perf_counter()
     found = np.asarray(model.components_, dtype=np.float64)

@@ -5,7 +5,7 @@
 FOLDER has wikitext-2/ and novels/ in it. Heedful trains the shipped recipe `bert-wiki`, with KEY=VALUE changed in it.
 The peer is BertForPreTraining in the usual loop, with the same first weights, tokenizer, pairs, rate, schedule, weight
 decay, clip and precision. Both are evaluated by the same function on the same held-out text, where the same words are
-hidden. They run at once, each in a process of its own: only what they learn is compared.
+masked. They run at once, each in a process of its own: only what they learn is compared.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def learn_as_peer(run: Path, settings: list[str]) -> dict[str, Any]:
     shapes = {name: value.shape for name, value in mine.state_dict().items()}
     mine.load_state_dict(read_tensors(state, canonical(state), names, shapes, Path("peer"))[0])
     found = evaluate_pretraining(mine.to(device).eval(), held_out, device, recipe.train.batch_tokens)
-    return result(found.loss, found.right / found.hidden, found.right_pairs / found.pairs, found.perplexity, seen)
+    return result(found.loss, found.correct / found.hidden, found.correct_pairs / found.pairs, found.perplexity, seen)
 
 
 def result(loss: float, words: float, pairs: float, perplexity: float, tokens: int) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def main() -> None:
     out, _ = peer.communicate()
     found = {"heedful": learned(options.run)}
     found["transformers"] = json.loads(next(line for line in out.splitlines() if line.startswith("RESULT "))[7:])
-    print(f"{'held-out text':<14} {'words told':>11} {'pairs told':>11} {'perplexity':>11} {'loss':>7} {'tokens':>13}")
+    print(f"{'held-out text':<14} {'masked':>11} {'next':>11} {'perplexity':>11} {'loss':>7} {'tokens':>13}")
     for name, r in found.items():
         line = f"{name:<14} {r['masked']:>9.2f} % {r['next']:>9.2f} % {r['perplexity']:>11.2f} {r['loss']:>7.3f}"
         print(f"{line} {r['tokens']:>13,}")

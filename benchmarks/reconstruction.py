@@ -80,13 +80,13 @@ def heedful(run: Run, data: Path, device: str, until: float) -> dict[str, Any]:
         ]  # fmt: skip
         call(words, {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}, until)
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        told = json.loads((folder / "env.json").read_text(encoding="utf-8"))
+        environment = json.loads((folder / "env.json").read_text(encoding="utf-8"))
         test = json.loads((folder / "results.json").read_text(encoding="utf-8"))["loss"]
     losses = [line["loss"] for line in lines if line["kind"] == "epoch"]
     return {
         "losses": selected_losses(losses),
         "test": round(test, 6),
-        "with": f"torch {told['torch']} on {told['device']}",
+        "with": f"torch {environment['torch']} on {environment['device']}",
     }
 
 
@@ -129,10 +129,10 @@ def train_keras(run: Run, data: Path) -> dict[str, Any]:
         losses += net.fit(given, x, batch_size=run.batch, epochs=epochs, verbose=0).history["loss"]
         given = noisy(x) if run.noise == "fresh" else given
     test = float(net.evaluate(given_test, x_test, batch_size=1000, verbose=0))
-    return {"losses": selected_losses(losses), "test": round(test, 6), "with": told_of(keras)}
+    return {"losses": selected_losses(losses), "test": round(test, 6), "with": keras_version(keras)}
 
 
-def told_of(keras: Any) -> str:
+def keras_version(keras: Any) -> str:
     """Which Keras it is, and what it runs on."""
     from importlib.metadata import version
 
@@ -227,7 +227,7 @@ def summary(found: dict[str, Any], options: argparse.Namespace) -> Iterator[str]
         yield line("", [column if column == "test" else f"epoch {column}" for column in columns])
         yield line("the lecture", [f"{printed[column]:.4f}" if column in printed else "" for column in columns])
         for name, some in rows.items():
-            yield line(f"{name} ({len(some)})", [told_range([one[column] for one in some]) for column in columns])
+            yield line(f"{name} ({len(some)})", [format_range([one[column] for one in some]) for column in columns])
         mine = next((some for name, some in rows.items() if name.startswith("ours")), [])
         for name, some in rows.items() if mine else ():
             if name.startswith("keras"):
@@ -238,7 +238,7 @@ def line(name: str, cells: list[str]) -> str:
     return f"  {name:<24}" + "".join(f"{cell:>18}" for cell in cells)
 
 
-def told_range(values: list[float]) -> str:
+def format_range(values: list[float]) -> str:
     """The middle of what the seeds came to, and how far they are from it."""
     low, high = min(values), max(values)
     return f"{(low + high) / 2:.4f} +- {(high - low) / 2:.4f}"

@@ -73,8 +73,8 @@ def work(recipe_name: str, way: str, cores: int) -> None:
     for line in sys.stdin:
         wall, own = time.perf_counter(), time.process_time()
         list(islice(steps, int(line)))
-        told = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - own, "loss": first}
-        sys.stdout.write(json.dumps(told) + "\n")
+        timing = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - own, "loss": first}
+        sys.stdout.write(json.dumps(timing) + "\n")
         sys.stdout.flush()
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
-        work(*args.work, args.cores)
+        work(args.work[0], args.work[1], args.cores)
         return
     found: dict[str, Any] = {"cores": args.cores, "rounds": args.rounds}
     for name, steps in RECIPES.items():
@@ -96,7 +96,7 @@ def main() -> None:
             way: subprocess.Popen([*command, way], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             for way in WAYS
         }
-        told: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        timings: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         for turn in range(args.rounds + 1):
             for way in WAYS if turn % 2 else reversed(WAYS):
                 process = started[way]
@@ -104,18 +104,18 @@ def main() -> None:
                 assert process.stdout is not None
                 process.stdin.write(f"{steps}\n")
                 process.stdin.flush()
-                told[way].append(json.loads(process.stdout.readline()))
+                timings[way].append(json.loads(process.stdout.readline()))
         for process in started.values():
             process.communicate()
         found[name] = {}
         for way in WAYS:
             rates = {
                 clock: statistics.median(
-                    plain[clock] / one[clock] for plain, one in zip(told["plain"][1:], told[way][1:], strict=True)
+                    plain[clock] / one[clock] for plain, one in zip(timings["plain"][1:], timings[way][1:], strict=True)
                 )
                 for clock in ("wall", "cpu")
             }
-            rate = statistics.median(steps / one["wall"] for one in told[way][1:])
+            rate = statistics.median(steps / one["wall"] for one in timings[way][1:])
             found[name][way] = {
                 "steps a second": rate,
                 **{f"times plain, {clock}": value for clock, value in rates.items()},
@@ -123,7 +123,7 @@ def main() -> None:
             print(
                 f"{name:11} {way:9} {rate:9.1f} steps/s {rates['wall']:6.2f} x plain {rates['cpu']:6.2f} x in CPU time"
             )
-        losses = [told[way][-1]["loss"] for way in WAYS]
+        losses = [timings[way][-1]["loss"] for way in WAYS]
         assert max(losses) - min(losses) < 1e-4 * max(losses), losses
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n")

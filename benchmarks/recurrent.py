@@ -169,6 +169,7 @@ def train_ours() -> dict[str, Any]:
     import torch
 
     from heedful.tasks.translation.predictor import translation_loss
+    from heedful.training.carry import stateless
     from heedful.training.configs import Budget, TrainConfig
     from heedful.training.distributed.team import Team
     from heedful.training.optim import make_optimizer
@@ -180,9 +181,9 @@ def train_ours() -> dict[str, Any]:
     data = batches()
     with torch.no_grad():
         first = float(translation_loss(model, data[0].to(device)).total) / (BATCH * LENGTH)
-    spread = Team().spread(model, partial(translation_loss, model), "ddp")
+    spread = Team().parallelize(model, stateless(partial(translation_loss, model)), "ddp")
     optimizer = make_optimizer(config.optimizer, model, device)
-    step = GraphedStep(PlainStep(model, spread, optimizer, config, device, torch.bfloat16), data[0], alike=False)
+    step = GraphedStep(PlainStep(model, spread, optimizer, config, device, torch.bfloat16), data[0], same_shape=False)
     turn = iter(range(10**9))
 
     def work() -> None:

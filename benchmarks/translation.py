@@ -169,7 +169,7 @@ def train_ours() -> dict[str, Any]:
 
     from heedful.data.batch import Ragged
     from heedful.data.pairs.batches import EncodedPairs, PairBatches
-    from heedful.tasks.compiled import compiled
+    from heedful.tasks.compiled import compile_model
     from heedful.tasks.translation.predictor import translation_loss
     from heedful.training.carry import stateless
     from heedful.training.configs import Budget, TrainConfig
@@ -182,7 +182,7 @@ def train_ours() -> dict[str, Any]:
     sides = [
         Ragged.of([len(p[i]) for p in pairs], [np.concatenate([p[i] for p in pairs]).astype(np.int32)]) for i in (0, 1)
     ]
-    encoded = EncodedPairs(*sides, kept=np.arange(len(pairs)), longest=256, dropped=0, replaced=0)
+    encoded = EncodedPairs(sides[0], sides[1], indices=np.arange(len(pairs)), longest=256, dropped=0, replaced=0)
     stream = PairBatches(encoded, 0, BUDGET, packed=True)
     batches = [stream.at(i) for i in range(8)]
     tokens = sum(int(b.source_lengths.sum()) for b in batches)
@@ -190,9 +190,9 @@ def train_ours() -> dict[str, Any]:
     model = ours("relu").cuda().train()
     config = TrainConfig(budget=Budget(steps=1), compile=True, batching="packed")
     optimizer = make_optimizer(config.optimizer, model, device)
-    loss_of = partial(translation_loss, compiled(model, dynamic=False), label_smoothing=0.1)
+    loss_of = partial(translation_loss, compile_model(model, dynamic=False), label_smoothing=0.1)
     plain = PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, device, torch.bfloat16)
-    step = GraphedStep(plain, batches[0], alike=True)
+    step = GraphedStep(plain, batches[0], same_shape=True)
 
     def cycle() -> None:
         for batch in batches:
@@ -236,7 +236,7 @@ def decode_ours(device: str, batch: int, repeats: int) -> dict[str, Any]:
     import torch
 
     from heedful.decode.graphs import Graphs
-    from heedful.decode.rules import Banned, MinLength
+    from heedful.decode.rules import MinLength, SuppressTokens
     from heedful.decode.search import beam, drain
 
     peer, source = peer_model("cpu"), sources(batch, device)
@@ -247,7 +247,7 @@ def decode_ours(device: str, batch: int, repeats: int) -> dict[str, Any]:
 
     def run() -> Any:
         with torch.inference_mode():
-            rules = (MinLength(NEW, EOS), Banned((PAD, BOS)))
+            rules = (MinLength(NEW, EOS), SuppressTokens((PAD, BOS)))
             return drain(beam(model, model.start(source), prefix, limit, EOS, 4, 1, rules=rules, graphs=graphs))
 
     first = run().tokens[:, 0].tolist()

@@ -38,8 +38,8 @@ SIDEBAR = {
     "Settings and commands": """reference/README reference/recipes reference/tasks reference/data-text
         reference/data-labelled reference/data-images reference/tokenizers reference/models reference/heads
         reference/training reference/decoding reference/commands""",
-    "Models": """models/transformer models/seq2seq models/bert models/roberta models/gpt models/conv_classifier
-        models/autoencoder""",
+    "Models": """models/transformer models/seq2seq models/bert models/roberta models/xlm_roberta models/albert
+        models/distilbert models/xlnet models/gpt models/transformer_xl models/conv_classifier models/autoencoder""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon
         lectures/pictures lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders

@@ -317,6 +317,9 @@ def check(page: Path, base: Path) -> Checked:
             name = folder / shlex.split(text)[3]
             name.unlink(missing_ok=True)
             name.with_suffix(".schema.json").unlink(missing_ok=True)
+            shutil.rmtree(folder / "runs" / name.stem, ignore_errors=True)  # of another recipe with this name
+        if text.startswith("ln -s"):  # else the link would be made inside the folder that is already there
+            (folder / shlex.split(text)[-1]).unlink(missing_ok=True)
         checked.counts["shortened"] += shortened(text) != text
         code, output = run(shortened(text), folder)
         sys.stdout.write(f"{'ok  ' if bool(code) == (text in REFUSED) else 'FAIL'} {page.relative_to(ROOT)}: {text}\n")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeVar
 
-Yielded = TypeVar("Told")
-Returned = TypeVar("Found")
+Yielded = TypeVar("Yielded")
+Returned = TypeVar("Returned")
 
 
 def drain_generator(generator: Generator[Yielded, None, Returned]) -> tuple[list[Yielded], Returned]:

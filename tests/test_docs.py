@@ -192,12 +192,13 @@ def test_tables_of_settings_are_those_of_the_code(page: Path) -> None:
 
 
 def test_bert_page_parameter_counts() -> None:
-    rows = re.findall(r"^\| `(bert-[\w-]+)` \|(.*)\|$", BERT.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `((?:pars)?bert[\w-]*)` \|(.*)\|$", BERT.read_text(encoding="utf-8"), re.MULTILINE)
     documented = {name: [int(cell.replace(",", "")) for cell in cells.split("|")] for name, cells in rows}
     bare = {"masked_words": False, "next_sentence": False}
     expected = {
-        name: [c.layers, c.width, c.heads, c.hidden, c.model_copy(update=bare).parameters(30522), c.parameters(30522)]
+        name: [c.layers, c.width, c.heads, c.hidden, c.model_copy(update=bare).parameters(v), c.parameters(v)]
         for name, c in SIZES.items()
+        for v in [c.vocab or 30522]
         if isinstance(c, BertConfig)
     }
     assert documented == expected

@@ -66,6 +66,8 @@ COINAGES = {
     r"\blooks? back\b|\blook_back\b": "attends to earlier positions",
     r"\btold_from\b": "lens_taps",
     r"\bHappening\b": "event",
+    r"\bcut into (tokens|words|pieces)\b": "tokenized",
+    r"\btakes? a state along\b|\bstate to take along\b": "carry state",
     r"(?-i:\bBytePairs\b)": "Gpt2Tokenizer",
     r"(?-i:\bRobertaPairs\b)": "RobertaTokenizer",
     r"(?-i:\bTextWords\b)": "TextVocab",
@@ -74,6 +76,13 @@ COINAGES = {
 # Also forbidden in the package itself.
 IN_SOURCE = {
     r"\btold\b": "the record, the message, the description",
+    r"\b(is|are) judged\b": "evaluated",
+    r"\bhow many numbers\b": "the number of parameters, the size",
+}
+# Also forbidden in tests and benchmarks; elements of the page may have such a name.
+IN_TESTS = {
+    r"(?<![\"-])\btold\b": "message, logged, reported, printed",
+    r"def \w*_told\b|def \w*told_": "reported, noted",
 }
 
 
@@ -114,3 +123,9 @@ def test_coinages_are_not_used(coinage: str) -> None:
 def test_coinages_are_not_used_in_the_package(coinage: str) -> None:
     found = uses(coinage, "src/")
     assert not found, f"write {IN_SOURCE[coinage]!r} instead:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("coinage", IN_TESTS)
+def test_coinages_are_not_used_in_tests_and_benchmarks(coinage: str) -> None:
+    found = uses(coinage, "tests/") + uses(coinage, "benchmarks/")
+    assert not found, f"write {IN_TESTS[coinage]!r} instead:\n" + "\n".join(found)

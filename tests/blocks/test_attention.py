@@ -1,4 +1,4 @@
-"""Attention: the fused path, the readable path and a four-loop float64 reference give the same."""
+"""Attention: the fused path, the readable path and a four-loop float64 reference agree."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from heedful.blocks import attention
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend, softmax
 from heedful.blocks.masks import Bias, Mask, alibi, causal, dense, order, padding, prefix, real, same, window
 from heedful.blocks.positions import Rotary
-from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
+from heedful.blocks.scores import Additive, General, Location, Score, cosine, dot, scaled_dot
 from heedful.blocks.taps import Tap, watch
 from tolerance import close
 
@@ -20,7 +20,7 @@ B, H, S, K = 2, 2, 5, 4
 LENGTHS = torch.tensor([3, 5])
 NOWHERE = Mask(lambda b, h, q, k: (k < LENGTHS[b]) & (q != 0) & (b + q + k >= 0))
 
-SCORES: dict[str, Callable[[], attention.Score]] = {
+SCORES: dict[str, Callable[[], Score]] = {
     "scaled_dot": lambda: scaled_dot,
     "dot": lambda: dot,
     "cosine": lambda: cosine,
@@ -50,7 +50,7 @@ BIASES: dict[str, Callable[[int], Bias | Tensor | None]] = {
 }
 
 
-def compare(score: attention.Score, q: Tensor, k: Tensor, s: int) -> Tensor:
+def pair_score(score: Score, q: Tensor, k: Tensor, s: int) -> Tensor:
     """One score of one query and one key, from its formula."""
     if isinstance(score, General):
         return q @ (score.matrix.weight @ k)
@@ -63,16 +63,18 @@ def compare(score: attention.Score, q: Tensor, k: Tensor, s: int) -> Tensor:
     return (q @ k) / (math.sqrt(K) if score is scaled_dot else 1.0)
 
 
-def ask(rule: Mask | Bias | Tensor | None, b: int, h: int, t: int, s: int, shape: Sequence[int]) -> Tensor | None:
+def rule_value(
+    rule: Mask | Bias | Tensor | None, b: int, h: int, t: int, s: int, shape: Sequence[int]
+) -> Tensor | None:
     if isinstance(rule, Tensor):
         return rule.expand(*shape)[b, h, t, s]
     return None if rule is None else rule(*(torch.tensor(i) for i in (b, h, t, s)))
 
 
 def reference(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, bias: Bias | Tensor | None, score: attention.Score
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, bias: Bias | Tensor | None, score: Score
 ) -> Tensor:
-    """Four loops."""
+    """Attention in four nested loops, in float64."""
     shape = (*q.shape[:3], k.shape[2])
     rows = []
     for b in range(shape[0]):
@@ -80,15 +82,15 @@ def reference(
             for t in range(shape[2]):
                 weighted, total = 0 * v[b, h, 0], torch.zeros((), dtype=v.dtype)
                 for s in range(shape[3]):
-                    if (seen := ask(mask, b, h, t, s, shape)) is None or bool(seen):
-                        shift = ask(bias, b, h, t, s, shape)
-                        a = compare(score, q[b, h, t], k[b, h, s], s) + (0.0 if shift is None else shift)
+                    if (seen := rule_value(mask, b, h, t, s, shape)) is None or bool(seen):
+                        shift = rule_value(bias, b, h, t, s, shape)
+                        a = pair_score(score, q[b, h, t], k[b, h, s], s) + (0.0 if shift is None else shift)
                         weighted, total = weighted + a.exp() * v[b, h, s], total + a.exp()
                 rows.append(weighted / total if bool(total > 0) else weighted)
     return torch.stack(rows).view(*shape[:3], -1)
 
 
-def loud() -> Tap:
+def hooked_tap() -> Tap:
     """A tap with a hook, so that the readable path runs."""
     tap = Tap()
     tap.hook = lambda x: None
@@ -105,7 +107,7 @@ def with_gradients(o: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("score", SCORES)
-def test_every_path_is_the_four_loops(score: str, mask: str, bias: str, queries: int) -> None:
+def test_every_path_matches_the_four_loops(score: str, mask: str, bias: str, queries: int) -> None:
     offset, compared = S - queries, SCORES[score]()
     rule, shift = MASKS[mask](offset), BIASES[bias](offset)
     q, k, v = (torch.randn(B, H, n, w, dtype=torch.float64) for n, w in ((queries, K), (S, K), (S, 3)))
@@ -113,13 +115,13 @@ def test_every_path_is_the_four_loops(score: str, mask: str, bias: str, queries:
     if isinstance(compared, torch.nn.Module):
         inputs += list(compared.parameters())
     expected = with_gradients(reference(q, k, v, rule, shift, compared), inputs)
-    for watched in (None, loud()):
+    for watched in (None, hooked_tap()):
         got = with_gradients(attend(q, k, v, rule, shift, compared, weights=watched), inputs)
         for mine, truth in zip(got, expected, strict=True):
             close(mine, truth, slack=65536)
 
 
-def test_the_fused_kernel_really_runs_when_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_kernel_runs_without_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     def counted(q: Tensor, *rest: object) -> Tensor:
@@ -131,7 +133,7 @@ def test_the_fused_kernel_really_runs_when_nobody_watches(monkeypatch: pytest.Mo
     attend(x, x, x)
     assert len(calls) == 1
     attend(x, x, x, score=dot)
-    attend(x, x, x, weights=loud())
+    attend(x, x, x, weights=hooked_tap())
     assert len(calls) == 1
 
 
@@ -159,7 +161,7 @@ ERROR = {torch.float32: 1e-5, torch.bfloat16: 6e-2, torch.float16: 1e-2}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_ten_thousand_masks_against_float64(dtype: torch.dtype) -> None:
+def test_ten_thousand_masks_match_float64(dtype: torch.dtype) -> None:
     worst = 0.0
     for batch in range(DTYPES[dtype]):
         kind, huge = KINDS[batch % len(KINDS)], batch % 3 == 0
@@ -175,8 +177,8 @@ def test_ten_thousand_masks_against_float64(dtype: torch.dtype) -> None:
         seen = dense(mask, q, k) if isinstance(mask, Mask) else mask
         nowhere = ~seen.expand(50, 2, queries, keys).any(-1)
         q_, k_, v_ = (x.detach().double() for x in (q, k, v))
-        truth = attend(q_, k_, v_, mask, weights=loud())
-        for watched in (None, loud()):
+        truth = attend(q_, k_, v_, mask, weights=hooked_tap())
+        for watched in (None, hooked_tap()):
             o = attend(q, k, v, mask=mask, weights=watched)
             grads = torch.autograd.grad(o.float().square().sum(), (q, k, v))
             assert all(bool(x.isfinite().all()) for x in (o, *grads)), (kind, watched)
@@ -187,16 +189,16 @@ def test_ten_thousand_masks_against_float64(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_huge_scores_overflow_nowhere(dtype: torch.dtype) -> None:
+def test_huge_scores_do_not_overflow(dtype: torch.dtype) -> None:
     q = torch.full((1, 1, 3, 16), 100.0, dtype=dtype)
     k = torch.cat([q[:, :, :1], -q[:, :, :1]], 2)
-    for watched in (None, loud()):
+    for watched in (None, hooked_tap()):
         o = attend(q, k, torch.tensor([[[[1.0], [2.0]]]], dtype=dtype), weights=watched)
         assert bool((o == 1).all())
 
 
-# ------------------------------------------------------------------ parts
-def test_masked_softmax_gives_zeros_where_nothing_is_seen_and_ones_in_sum_elsewhere() -> None:
+# ------------------------------------------------------------------ masks and memories
+def test_masked_softmax_sums_to_one_or_is_zero() -> None:
     mask = torch.tensor([[True, True, False], [False, False, False]])
     weights = softmax(torch.randn(2, 3), mask)
     assert weights[1].tolist() == [0, 0, 0]
@@ -205,8 +207,8 @@ def test_masked_softmax_gives_zeros_where_nothing_is_seen_and_ones_in_sum_elsewh
 
 
 @pytest.mark.parametrize("offset", [0, 2])
-def test_each_rule_allows_what_its_words_say(offset: int) -> None:
-    """Query q stands at place q + offset among the keys, as it does after `offset` cached tokens."""
+def test_mask_rules_match_their_definitions(offset: int) -> None:
+    """Query q is at position q + offset among the keys, as after `offset` cached tokens."""
     lengths, firsts, ranks = [5, 2], [3, 1], [[2, 0, 1, 4, 3], [4, 3, 2, 1, 0]]
     parts = [[0, 0, 1, 1, 2], [0, 1, 1, 1, 1]]
     rules: list[tuple[Mask, Callable[[int, int, int], bool]]] = [
@@ -226,7 +228,7 @@ def test_each_rule_allows_what_its_words_say(offset: int) -> None:
     assert bias == [[[-slope * abs(q + offset - k) for k in range(5)] for q in range(5)] for slope in slopes]
 
 
-def test_rules_combine_as_their_words_say() -> None:
+def test_combined_mask_rules_match_their_definitions() -> None:
     q = torch.zeros(1, 1, 4, 1)
     k = torch.zeros(1, 1, 6, 1)
     one, two = dense(causal(), q, k), dense(window(1, offset=1), q, k)
@@ -239,29 +241,29 @@ def test_rules_combine_as_their_words_say() -> None:
 
 
 @pytest.mark.parametrize("queries", [1, 2, 5])
-def test_a_triangle_is_never_aligned_at_the_wrong_corner(queries: int) -> None:
+def test_causal_mask_is_aligned_to_the_last_key(queries: int) -> None:
     q, k = torch.randn(1, 1, queries, K), torch.randn(1, 1, 5, K)
     v = torch.eye(5)[None, None]
     weights = attend(q, k, v, causal(5 - queries))
     assert (weights[0, 0] > 0).equal(torch.ones(queries, 5).tril(5 - queries).bool())
 
 
-def test_hypotheses_in_a_row_read_one_memory() -> None:
+def test_repeated_hypotheses_share_one_memory() -> None:
     rows = 3
     q, k, v = torch.randn(B * rows, H, 2, K), torch.randn(B, H, S, K), torch.randn(B, H, S, K)
     mask = padding(LENGTHS)
     k_, v_, lengths = (x.repeat_interleave(rows, 0) for x in (k, v, LENGTHS))
     alone = attend(q, k_, v_, padding(lengths))
-    for watched in (None, loud()):
+    for watched in (None, hooked_tap()):
         close(attend(q, k, v, mask, weights=watched), alone, slack=16)
 
 
-def test_location_refuses_more_keys_than_it_was_built_for() -> None:
+def test_location_score_refuses_too_many_keys() -> None:
     with pytest.raises(ValueError, match="built for 4 keys, got 5"):
         attend(torch.randn(1, 1, 2, K), torch.randn(1, 1, 5, K), torch.randn(1, 1, 5, K), score=Location(K, 4))
 
 
-# ------------------------------------------------------------------ many heads
+# ------------------------------------------------------------------ multi-head attention
 def heads(**settings: object) -> MultiHead:
     return MultiHead(8, 2, **settings)  # type: ignore[arg-type]
 
@@ -280,18 +282,18 @@ def test_heads_are_slices_of_one_projection() -> None:
     close(block(x, block.keys_values(m)), expected, slack=16)
 
 
-def test_the_memory_may_have_another_width_and_the_output_matrix_may_be_absent() -> None:
+def test_memory_of_another_width_without_output_projection() -> None:
     block = heads(memory_width=6, output=False, bias=False)
     assert block(torch.randn(2, 3, 8), block.keys_values(torch.randn(2, 5, 6))).shape == (2, 3, 8)
     assert sum(p.numel() for p in block.parameters()) == 8 * 8 + 6 * 16
 
 
-def test_a_width_that_heads_cannot_share_is_refused() -> None:
+def test_width_must_be_divisible_by_heads() -> None:
     with pytest.raises(ValueError, match="width 8 does not split into 3 heads"):
         MultiHead(8, 3)
 
 
-def test_watched_weights_are_those_of_the_fused_path() -> None:
+def test_watched_weights_equal_the_fused_path() -> None:
     block, x = heads(), torch.randn(2, 3, 8)
     memory = block.keys_values(x)
     fast = block(x, memory, causal())
@@ -302,7 +304,7 @@ def test_watched_weights_are_those_of_the_fused_path() -> None:
     close(block.out(joined), fast, slack=16)
 
 
-def test_keys_that_stand_in_other_rows_are_gathered() -> None:
+def test_cached_keys_are_gathered_by_row() -> None:
     k, v = torch.randn(3, 2, 4, 5), torch.randn(3, 2, 4, 5)
     rows = torch.tensor([[0, 1, 2, 0], [2, 2, 1, 1], [0, 0, 0, 2]])
     got = KV(k, v, rows, torch.tensor(4)).gather()
@@ -312,7 +314,7 @@ def test_keys_that_stand_in_other_rows_are_gathered() -> None:
             assert got.v[r, :, s].equal(v[rows[r, s], :, s])
 
 
-def test_self_attention_is_multi_head_attention_in_one_product() -> None:
+def test_self_attention_equals_multi_head_attention() -> None:
     one, many = SelfAttention(12, 3, dropout=0.0), MultiHead(12, 3)
     q, kv = one.qkv.weight.split([12, 24])
     with torch.no_grad():
@@ -323,12 +325,12 @@ def test_self_attention_is_multi_head_attention_in_one_product() -> None:
     torch.testing.assert_close(one(x, mask), many.self_attend(x, mask))
 
 
-def test_dropout_takes_weights_and_keeps_their_mean() -> None:
+def test_attention_dropout_keeps_the_mean() -> None:
     block = SelfAttention(8, 2, dropout=0.5)
     x = torch.randn(1, 40, 8)
     with watch(block, "weights") as seen:
         block(x)
-    assert bool((seen["weights"] > 0).all())  # a tap sees what attention says, before chance takes from it
+    assert bool((seen["weights"] > 0).all())  # a tap sees the weights before dropout
     still = block.eval()(x).detach()
     block.train()
     torch.manual_seed(0)
@@ -339,7 +341,7 @@ def test_dropout_takes_weights_and_keeps_their_mean() -> None:
 
 
 # ------------------------------------------------------------------ dimensions, memories, edits
-def test_heads_and_batch_may_be_missing() -> None:
+def test_heads_and_batch_dimensions_are_optional() -> None:
     q, k, v = torch.randn(3, 1, 4, 6), torch.randn(3, 1, 5, 6), torch.randn(3, 1, 5, 2)
     mask, bias = torch.rand(3, 1, 4, 5) < 0.7, torch.randn(4, 5)
     whole = attend(q, k, v, mask, bias)
@@ -352,13 +354,13 @@ def test_heads_and_batch_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize("shapes", [((4,), (4,), (4,)), ((2, 4), (1, 2, 4), (2, 4)), ((2, 4), (3, 4), (5, 4))])
-def test_other_dimensions_are_refused_in_words(shapes: Sequence[tuple[int, ...]]) -> None:
+def test_other_dimensions_are_refused(shapes: Sequence[tuple[int, ...]]) -> None:
     with pytest.raises(ValueError, match=r"but attention takes q \(T, K\), k \(S, K\) and v \(S, E\)"):
         attend(*(torch.zeros(shape) for shape in shapes))
 
 
 @pytest.mark.parametrize("rotary", [None, Rotary(9, 4)])
-def test_many_heads_take_a_memory_as_it_is(rotary: Rotary | None) -> None:
+def test_multi_head_takes_a_memory(rotary: Rotary | None) -> None:
     heads, x, memory, at = MultiHead(8, 2, rotary=rotary), torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.arange(3)
     close(heads(x, memory, at=at), heads(x, heads.keys_values(memory), at=at))
     close(heads(x, at=at), heads(x, heads.keys_values(x, at), at=at))
@@ -374,7 +376,7 @@ def sparsemax(scores: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("nowhere", [False, True])
-def test_an_edit_of_the_weights_gives_no_nan_where_masked(nowhere: bool) -> None:
+def test_edited_weights_have_no_nan_gradients(nowhere: bool) -> None:
     heads, x = MultiHead(8, 2), torch.randn(2, 4, 8, requires_grad=True)
     mask = torch.ones(4, 4, dtype=torch.bool).tril()
     mask[2] &= not nowhere

@@ -1,4 +1,4 @@
-"""Convolution with channels side by side is the plain one."""
+"""Convolution with channels last equals torch's."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tolerance import close
 
 @pytest.mark.parametrize(("channels", "filters"), [(1, 32), (32, 1), (3, 5), (1, 1)])
 @pytest.mark.parametrize("padding", [0, 1])
-def test_it_is_that_of_torch_and_its_gradients_lie_as_its_weights_do(channels: int, filters: int, padding: int) -> None:
+def test_outputs_and_gradients_match_torch(channels: int, filters: int, padding: int) -> None:
     torch.manual_seed(0)
     ours = Convolution(channels, filters, 3, padding).double()
     theirs = nn.Conv2d(channels, filters, 3, padding=padding).double()

@@ -38,10 +38,10 @@ def sentences() -> tuple[Tensor, Tensor, Tensor]:
     return source, real, target
 
 
-def learned(
+def outputs_and_gradients(
     m: Any, device: str, dtype: torch.dtype, half: torch.dtype | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """What it reads, and the gradients of all weights, states after the last step included."""
+    """The decoder's outputs, and the gradients of all weights; the last states are part of the loss."""
     torch.manual_seed(1)
     source, real, target = (x.to(device) for x in sentences())
     m.to(device, dtype).zero_grad()
@@ -59,12 +59,12 @@ def learned(
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_kernels_give_what_the_loop_gives(cell: str, score: str, layers: int, half: torch.dtype | None) -> None:
+def test_kernels_match_the_loop(cell: str, score: str, layers: int, half: torch.dtype | None) -> None:
     m, seen = model(cell, score, layers), []
-    truth, truths = learned(m, "cpu", torch.float64)
+    truth, truths = outputs_and_gradients(m, "cpu", torch.float64)
     m.decoder.attention.register_forward_hook(lambda *_: seen.append(1))
-    with torch.backends.cudnn.flags(allow_tf32=False):  # the encoder is not what is tested
-        mine, grads = learned(m, "cuda", torch.float32, half)
+    with torch.backends.cudnn.flags(allow_tf32=False):  # the encoder is not under test
+        mine, grads = outputs_and_gradients(m, "cuda", torch.float32, half)
     assert not seen, "the loop ran, not the kernels"
     error = 1e-4 if half is None else 0.06
     assert float((mine - truth).abs().max()) <= error * float(truth.abs().max())
@@ -73,7 +73,7 @@ def test_kernels_give_what_the_loop_gives(cell: str, score: str, layers: int, ha
 
 
 @gpu
-def test_dropout_between_layers_is_a_chance_of_its_own() -> None:
+def test_dropout_between_layers_follows_the_seed() -> None:
     m = model("lstm", "additive", 2, dropout=0.5).cuda().train()
     source, real, target = (x.cuda() for x in sentences())
 
@@ -88,7 +88,7 @@ def test_dropout_between_layers_is_a_chance_of_its_own() -> None:
 
 
 @gpu
-def test_whoever_watches_gets_the_loop() -> None:
+def test_watching_uses_the_loop() -> None:
     m = model("gru", "general", 2).cuda().eval()
     source, real, target = (x.cuda() for x in sentences())
     with torch.no_grad():
@@ -104,14 +104,14 @@ def test_whoever_watches_gets_the_loop() -> None:
     [{"score": "cosine"}, {"score": "location"}, {"score": "dot", "choice": "hard"}, {"score": "dot", "cell": "rnn"}],
     ids=str,
 )
-def test_what_has_no_kernel_is_left_to_the_loop(settings: dict[str, str]) -> None:
+def test_settings_without_a_kernel_use_the_loop(settings: dict[str, str]) -> None:
     cell = settings.pop("cell", "lstm")
     m = model(cell, settings.pop("score"), 1, **settings)
     source, real, _ = sentences()
     state = m.start(source, Padded(real))
 
-    class Pretended(Tensor):
+    class FakeCuda(Tensor):
         is_cuda = True
 
-    x = torch.randn(5, 3, 24).as_subclass(Pretended)
+    x = torch.randn(5, 3, 24).as_subclass(FakeCuda)
     assert not has_kernels(m.decoder.attention, m.decoder.stack, x, state.source.value)

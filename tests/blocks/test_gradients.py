@@ -107,10 +107,10 @@ def test_projected_cross_entropy(smoothing: float) -> None:
     assert gradcheck(lambda x, w: 0.5 * projected_cross_entropy(x, w, TARGETS, smoothing).total.square(), (x, weight))
 
 
-def test_the_count_of_checked_modules() -> None:
+def test_number_of_checked_modules() -> None:
     assert len(BLOCKS) + len(SCORES) + 3 >= 25
 
 
-def test_a_wrong_gradient_would_be_found() -> None:
+def test_gradcheck_finds_a_wrong_gradient() -> None:
     x = torch.randn(3, dtype=torch.float64, requires_grad=True)
     assert not gradcheck(lambda x: F.relu(x) + (x - x.detach()), x, raise_exception=False)

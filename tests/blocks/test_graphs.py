@@ -43,7 +43,7 @@ def node_by_node(model: GraphLSTM, x: Tensor, edges: Edges, merge: str) -> Tenso
 
 @pytest.mark.parametrize("merge", ["sum", "mean"])
 @pytest.mark.parametrize(("count", "edges"), [(1, 0), (5, 0), (2, 1), (12, 20), (9, 36)])
-def test_outputs_and_gradients_match_the_node_by_node_reference(count: int, edges: int, merge: str) -> None:
+def test_outputs_and_gradients_match_node_by_node_reference(count: int, edges: int, merge: str) -> None:
     model = GraphLSTM(4, 5, merge).double()
     graph = random_graph(count, count, edges)
     x = torch.randn(count, 4, dtype=torch.float64, requires_grad=True)
@@ -56,14 +56,14 @@ def test_outputs_and_gradients_match_the_node_by_node_reference(count: int, edge
         close(fast, slow, slack=8192)
 
 
-def test_the_number_of_steps_is_the_number_of_nodes_on_the_longest_path() -> None:
+def test_number_of_steps_is_the_longest_path() -> None:
     model = GraphLSTM(4, 5)
     with watch(model, "cell.gates.hidden") as seen:
         model(torch.randn(6, 4), Order.of(6, [(0, 1), (1, 2), (0, 2), (3, 2), (4, 5)]))
     assert [len(h) for h in seen.all["cell.gates.hidden"]] == [3, 2, 1]
 
 
-def test_sum_and_mean_differ_only_for_nodes_with_several_predecessors() -> None:
+def test_sum_and_mean_differ_only_with_several_predecessors() -> None:
     edges = [(0, 1), (0, 2), (1, 2)]
     one, two = GraphLSTM(4, 5, "sum"), GraphLSTM(4, 5, "mean")
     two.load_state_dict(one.state_dict())
@@ -72,7 +72,7 @@ def test_sum_and_mean_differ_only_for_nodes_with_several_predecessors() -> None:
     assert not torch.allclose(one(x, order)[2], two(x, order)[2], atol=1e-4)
 
 
-def test_watching_does_not_change_the_output_and_every_tap_is_called() -> None:
+def test_watching_does_not_change_the_output() -> None:
     model, x, order = GraphLSTM(4, 5), torch.randn(6, 4), Order.of(6, random_graph(0, 6, 9))
     fast = model(x, order)
     with watch(model) as seen:
@@ -81,7 +81,7 @@ def test_watching_does_not_change_the_output_and_every_tap_is_called() -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 3), (3, 0), (-1, 1), (1, -1)])
-def test_the_error_for_an_edge_to_a_missing_node_names_it(a: int, b: int) -> None:
+def test_error_for_a_missing_node_names_it(a: int, b: int) -> None:
     with pytest.raises(ValueError, match=f"edge from {a} to {b}, but nodes are numbered 0 to 2"):
         Order.of(3, [(0, 1), (a, b)])
 
@@ -98,36 +98,36 @@ def test_the_error_for_an_edge_to_a_missing_node_names_it(a: int, b: int) -> Non
         ),
     ],
 )
-def test_the_error_for_a_cycle_lists_its_nodes_in_order(count: int, edges: Edges, cycles: list[str]) -> None:
+def test_error_for_a_cycle_lists_its_nodes(count: int, edges: Edges, cycles: list[str]) -> None:
     with pytest.raises(ValueError, match="has a cycle: ") as caught:
         Order.of(count, edges)
     assert str(caught.value).partition(": ")[2] in cycles
 
 
-def test_the_error_for_a_duplicate_edge_names_it() -> None:
+def test_error_for_a_duplicate_edge_names_it() -> None:
     with pytest.raises(ValueError, match="the edge from 0 to 2 is given twice"):
         Order.of(3, [(0, 2), (1, 2), (0, 2)])
 
 
 @pytest.mark.parametrize("rows", [2, 4])
-def test_the_input_must_have_one_row_for_each_node(rows: int) -> None:
+def test_input_must_have_one_row_per_node(rows: int) -> None:
     with pytest.raises(ValueError, match=f"x has {rows} rows, but the graph has 3 nodes"):
         GraphLSTM(4, 5)(torch.randn(rows, 4), Order.of(3, [(0, 1)]))
 
 
-def test_an_empty_graph_is_an_error() -> None:
+def test_empty_graph_is_error() -> None:
     with pytest.raises(ValueError, match="no nodes"):
         Order.of(0, [])
 
 
-def test_a_long_path_does_not_exceed_the_recursion_limit() -> None:
+def test_long_path_does_not_exceed_recursion_limit() -> None:
     order = Order.of(5000, [(at, at + 1) for at in range(4999)])
     assert len(order.levels) == 5000
     with pytest.raises(ValueError, match="cycle"):
         Order.of(5000, [(at, (at + 1) % 5000) for at in range(5000)])
 
 
-def test_moving_an_order_to_a_device_moves_all_its_tensors() -> None:
+def test_moving_an_order_moves_all_its_tensors() -> None:
     order = Order.of(3, [(0, 1), (1, 2)]).to("meta")
     tensors = [
         order.nodes,

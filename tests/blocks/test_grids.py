@@ -25,7 +25,7 @@ def cell_by_cell(model: GridLSTM, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 6), (6, 1), (3, 5), (5, 3), (4, 4), (2, 9)])
-def test_by_diagonals_is_cell_by_cell_and_so_are_the_gradients(rows: int, columns: int) -> None:
+def test_diagonals_match_cell_by_cell(rows: int, columns: int) -> None:
     model = GridLSTM(4, 5).double()
     x = torch.randn(2, rows, columns, 4, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2, rows, columns, 5, dtype=torch.float64)
@@ -36,7 +36,7 @@ def test_by_diagonals_is_cell_by_cell_and_so_are_the_gradients(rows: int, column
         close(fast, slow, slack=8192)
 
 
-def test_as_many_steps_as_there_are_diagonals() -> None:
+def test_number_of_steps_is_the_number_of_diagonals() -> None:
     model = GridLSTM(4, 5)
     with watch(model, "cell.gates.hidden") as seen:
         model(torch.randn(2, 6, 7, 4))
@@ -56,7 +56,7 @@ def test_transposing_the_grid_swaps_up_and_left() -> None:
     close(turned(x.transpose(1, 2)).transpose(1, 2), model(x), slack=16)
 
 
-def test_watched_is_fast_and_every_tap_hears() -> None:
+def test_watching_does_not_change_the_output() -> None:
     model, x = GridLSTM(4, 5), torch.randn(2, 3, 4, 4)
     fast = model(x)
     with watch(model) as seen:
@@ -65,6 +65,6 @@ def test_watched_is_fast_and_every_tap_hears() -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 3), (3, 0), (0, 0)])
-def test_an_empty_grid_is_refused(rows: int, columns: int) -> None:
+def test_empty_grid_is_refused(rows: int, columns: int) -> None:
     with pytest.raises(ValueError, match=f"{rows} rows and {columns} columns"):
         GridLSTM(4, 5)(torch.randn(2, rows, columns, 4))

@@ -1,4 +1,4 @@
-"""Linear maps in eight bits: near the map they stand for, whatever a token holds, and one kernel as its definition."""
+"""Linear layers in int8: close to float for every token, and the kernel matches its definition."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from heedful.models.bert.config import BertConfig
 from tolerance import close
 
 
-def rows() -> Tensor:
-    """Tokens of many sizes: small and large, nothing at all, one value alone, one that is far from the others."""
+def token_rows() -> Tensor:
+    """Tokens of many scales: small, large, all zeros, constant, and one with an outlier."""
     x = torch.randn(9, 64) * torch.logspace(-4, 4, 9)[:, None]
     x[0], x[1], x[2, 3], x[3] = 0.0, 5.0, 300.0, -x[3].abs()
     return x
@@ -27,27 +27,27 @@ def linear() -> Linear:
     return made
 
 
-def far(found: Tensor, right: Tensor) -> Tensor:
-    """How far each row is from the right one, as a share of that."""
+def relative_error(found: Tensor, right: Tensor) -> Tensor:
+    """The relative error of each row."""
     return (found - right).norm(dim=1) / right.norm(dim=1)
 
 
 @torch.no_grad()
-def test_it_is_near_the_map_for_every_token() -> None:
-    exact, x = linear(), rows()
-    assert float(far(Int8Linear(exact)(x), exact(x)).max()) < 0.03
+def test_int8_is_close_to_float_for_every_token() -> None:
+    exact, x = linear(), token_rows()
+    assert float(relative_error(Int8Linear(exact)(x), exact(x)).max()) < 0.03
 
 
 @torch.no_grad()
-def test_a_large_token_spoils_no_other() -> None:
-    small, x = Int8Linear(linear()), rows()
+def test_rows_are_quantized_independently() -> None:
+    small, x = Int8Linear(linear()), token_rows()
     alone = torch.cat([small(row[None]) for row in x])
     assert small(x).equal(alone)
 
 
 @torch.no_grad()
-def test_the_kernel_computes_its_definition() -> None:
-    small, x = Int8Linear(linear()), rows()
+def test_kernel_matches_its_definition() -> None:
+    small, x = Int8Linear(linear()), token_rows()
     if isinstance(small.weight, PlainInt8):
         pytest.skip("this CPU has no such kernel")
     whole = torch.randint(0, 256, (9, 64), dtype=torch.uint8)
@@ -59,19 +59,19 @@ def test_the_kernel_computes_its_definition() -> None:
 
 
 @torch.no_grad()
-def test_a_kernel_that_overflows_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overflowing_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Older CPUs add pairs of products in 16 bits; then the definition runs."""
     right = torch.ops.onednn.qlinear_pointwise
     monkeypatch.setattr(module.torch.ops.onednn, "qlinear_pointwise", lambda *a: right(*a) * 0.9)
-    exact, x = linear(), rows()
+    exact, x = linear(), token_rows()
     small = Int8Linear(exact)
     assert isinstance(small.weight, PlainInt8)
-    assert float(far(small(x), exact(x)).max()) < 0.03
+    assert float(relative_error(small(x), exact(x)).max()) < 0.03
 
 
 @torch.no_grad()
-def test_numbers_that_are_none_stay_none() -> None:
-    x = rows()
+def test_nan_stays_in_its_row() -> None:
+    x = token_rows()
     x[4, 5] = float("nan")
     found = Int8Linear(linear())(x)
     assert bool(found[4].isnan().all())
@@ -79,7 +79,7 @@ def test_numbers_that_are_none_stay_none() -> None:
 
 
 @torch.no_grad()
-def test_an_encoder_in_eight_bits_stays_near_itself_and_is_a_copy() -> None:
+def test_int8_encoder_is_a_close_copy() -> None:
     torch.manual_seed(0)
     model = build(BertConfig(vocab=50, width=32, heads=2, layers=3, hidden=64, context=20)).eval()
     tokens = torch.randint(0, 50, (4, 11))

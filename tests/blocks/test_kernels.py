@@ -1,12 +1,16 @@
 """Kernels of our own against the readable path, where there is a GPU to run them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend
-from heedful.blocks.layouts import PackedPairs, PackedTexts
+from heedful.blocks.layouts import PackedPairs, PackedTexts, Padded
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.norms import PostNorm
+from heedful.blocks.relative import gathered_bias, relative_attention, relative_bias, segment_bias
+from heedful.models.xlnet.model import Keys, Memory
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels run on a GPU")
 
@@ -15,12 +19,12 @@ each_precision = pytest.mark.parametrize("dtype", ERROR, ids=str)
 
 
 @each_precision
-@pytest.mark.parametrize("part", ["mask", "cross", "attend_cached"])
+@pytest.mark.parametrize("part", ["mask", "cross", "target_mask"])
 def test_packed_attention(part: str, dtype: torch.dtype) -> None:
     source, target = torch.tensor([5, 70, 1, 33]), torch.tensor([9, 64, 2, 20])
     layout = PackedPairs.of(source.cuda(), target.cuda(), 128, 112, longest=70)
     visible = getattr(layout, part)
-    queries, keys = (128 if part == "mask" else 112), (112 if part == "attend_cached" else 128)
+    queries, keys = (128 if part == "mask" else 112), (112 if part == "target_mask" else 128)
     inputs = [torch.randn(1, 4, n, 32, dtype=dtype, device="cuda", requires_grad=True) for n in (queries, keys, keys)]
     exact = [x.detach().double().cpu().requires_grad_() for x in inputs]
     o = attend(inputs[0], inputs[1], inputs[2], visible)
@@ -37,7 +41,7 @@ def test_packed_attention(part: str, dtype: torch.dtype) -> None:
 
 @each_precision
 @pytest.mark.parametrize("length", [1, 31, 32, 50])
-def test_look_back(length: int, dtype: torch.dtype) -> None:
+def test_decoding_attention(length: int, dtype: torch.dtype) -> None:
     block = MultiHead(64, 4).cuda().to(dtype).eval()
     k, v = torch.randn(6, 4, 64, 16, dtype=dtype, device="cuda"), torch.randn(6, 4, 64, 16, dtype=dtype, device="cuda")
     rows = torch.randint(0, 6, (6, 64), device="cuda")
@@ -51,7 +55,7 @@ def test_look_back(length: int, dtype: torch.dtype) -> None:
 
 @each_precision
 @pytest.mark.parametrize("length", [33, 50])
-def test_look_back_past_keys_that_hold_nothing(length: int, dtype: torch.dtype) -> None:
+def test_decoding_attention_skips_padded_keys(length: int, dtype: torch.dtype) -> None:
     block = MultiHead(64, 4).cuda().to(dtype).eval()
     k, v = (torch.randn(6, 4, 64, 16, dtype=dtype, device="cuda") for _ in range(2))
     rows, skip = torch.randint(0, 6, (6, 64), device="cuda"), torch.tensor([0, 1, 31, 32, 5, 0], device="cuda")
@@ -112,7 +116,7 @@ def test_attention_within_sequences(dtype: torch.dtype, lengths: list[int]) -> N
     y = x.detach().double().cpu().requires_grad_()
     mine, truth = block(x, mask), exact(y, mask.dense().cpu())
     probe = torch.randn_like(truth)
-    probe[:, count:] = 0  # what belongs to no sequence is nobody's business
+    probe[:, count:] = 0  # positions outside all sequences are not compared
     grads = torch.autograd.grad((mine * probe.to(mine)).sum(), (x, block.qkv.weight))
     truths = torch.autograd.grad((truth * probe).sum(), (y, exact.qkv.weight))
     for found, right in zip((mine[:, :count], *grads), (truth[:, :count], *truths), strict=True):
@@ -120,7 +124,7 @@ def test_attention_within_sequences(dtype: torch.dtype, lengths: list[int]) -> N
         assert float((found.double().cpu() - right).detach().abs().max()) <= ERROR[dtype] * float(right.abs().max())
 
 
-def test_dropout_of_attention_keeps_the_mean_and_repeats_with_the_seed() -> None:
+def test_attention_dropout_keeps_the_mean_and_repeats_with_the_seed() -> None:
     from heedful.blocks.kernels import sequences
 
     mask = PackedTexts.of(torch.tensor([128] * 4, device="cuda"), 512, 128).mask
@@ -138,7 +142,7 @@ def test_dropout_of_attention_keeps_the_mean_and_repeats_with_the_seed() -> None
     assert float(spread.min()) > 0  # every query of every head loses some
 
 
-def test_gradients_of_dropped_weights_are_those_of_the_weights_that_were_dropped() -> None:
+def test_attention_dropout_gradients_match_the_kept_weights() -> None:
     from heedful.blocks.kernels import sequences
 
     mask = PackedTexts.of(torch.tensor([40, 24], device="cuda"), 64, 40).mask
@@ -158,7 +162,7 @@ def test_gradients_of_dropped_weights_are_those_of_the_weights_that_were_dropped
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tanh", [False, True])
-def test_gelu_with_its_bias(dtype: torch.dtype, tanh: bool) -> None:
+def test_gelu_with_bias(dtype: torch.dtype, tanh: bool) -> None:
     from heedful.blocks.kernels.gelu import gelu
 
     x = (3 * torch.randn(300, 1100, device="cuda")).to(dtype).requires_grad_()
@@ -176,7 +180,7 @@ def test_gelu_with_its_bias(dtype: torch.dtype, tanh: bool) -> None:
 
 @each_precision
 @pytest.mark.parametrize("vocab", [1003, 40_003])
-def test_projected_cross_entropy_with_a_bias(dtype: torch.dtype, vocab: int) -> None:
+def test_projected_cross_entropy_with_bias(dtype: torch.dtype, vocab: int) -> None:
     x, weight = (torch.randn(n, 32, dtype=dtype, device="cuda", requires_grad=True) for n in (40, vocab))
     bias = torch.randn(vocab, device="cuda", requires_grad=True)
     targets = torch.randint(0, vocab, (40,), device="cuda")
@@ -191,7 +195,7 @@ def test_projected_cross_entropy_with_a_bias(dtype: torch.dtype, vocab: int) -> 
 
 
 @pytest.mark.parametrize("longest", [47, 104])
-def test_one_tile_and_several_lose_the_same_weights(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_does_not_depend_on_the_tiling(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from heedful.blocks.kernels import sequences
 
     mask = PackedTexts.of(torch.tensor([longest, 9, 0, 31], device="cuda"), 256, longest).mask
@@ -206,7 +210,7 @@ def test_one_tile_and_several_lose_the_same_weights(longest: int, monkeypatch: p
     assert float((found[0] - found[1]).abs().max()) <= ERROR[torch.bfloat16] * float(found[1].abs().max())
 
 
-def test_add_and_norm_with_dropout_has_the_gradient_of_what_it_did() -> None:
+def test_add_and_norm_gradient_with_dropout() -> None:
     block = PostNorm(96, 0.3).cuda()
     x, y = (torch.randn(50, 96, device="cuda", requires_grad=True) for _ in range(2))
     probe, step = torch.randn(50, 96, device="cuda"), torch.randn(50, 96, device="cuda")
@@ -220,3 +224,36 @@ def test_add_and_norm_with_dropout_has_the_gradient_of_what_it_did() -> None:
         slope = (value(y + 1e-2 * step) - value(y - 1e-2 * step)) / 2e-2
     assert float((grad * step).sum()) == pytest.approx(float(slope), rel=2e-2)
     assert 0.25 < float((grad == 0).float().mean()) < 0.35
+
+
+@each_precision
+@pytest.mark.parametrize("memory", [0, 24])
+@pytest.mark.parametrize("length", [101, 104])
+def test_relative_attention_of_two_streams(dtype: torch.dtype, memory: int, length: int) -> None:
+    rows, heads, width = 3, 2, 32
+    tokens, places = torch.zeros(rows, length), torch.stack([torch.randperm(length)[:20] for _ in range(rows)])
+    real = torch.ones(rows, length, dtype=torch.bool)
+    real[0, :4], real[1, -5:] = False, False
+    before = Memory((), torch.arange(memory).expand(rows, -1) > 3) if memory else None
+    ranks = torch.stack([torch.randperm(length) for _ in range(rows)]).sub(80).clamp(min=0)
+    segments = (torch.arange(length) > 40).long().expand(rows, -1)
+    tokens_read = Keys.of(tokens, segments, Padded(real, gaps=False), False, ranks, before)
+    keys = memory + length
+    for stream in (tokens_read.content(), tokens_read.query(places)):
+        shapes = [(rows, heads, stream.size, width)] * 3 + [(rows, heads, keys, width)] * 2
+        shapes += [(heads, keys + length - 1, width), (2, heads, width)]
+        given = [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for shape in shapes]
+        exact = [x.detach().double().cpu().requires_grad_() for x in given]
+        assert stream.pairs is not None and stream.same is not None
+        tensors = {name: value.cuda() for name, value in vars(stream.pairs).items() if name != "classes"}
+        pairs = replace(stream.pairs, **tensors)
+        o = relative_attention((given[0], given[1], given[2]), given[3], given[4], given[5], given[6], pairs, 0.0)
+        content, distance, segment, k, v, r, sides = exact
+        bias = relative_bias(distance, r) if stream.index is None else gathered_bias(distance, r, stream.index)
+        truth = attend(content, k, v, stream.mask, segment_bias(bias, segment, sides, stream.same))
+        probe = torch.randn_like(truth)
+        grads = torch.autograd.grad((o * probe.to(o)).sum(), given)
+        truths = torch.autograd.grad((truth * probe).sum(), exact)
+        for mine, theirs in zip((o, *grads), (truth, *truths), strict=True):
+            error = float((mine.double().cpu() - theirs).detach().abs().max())
+            assert error <= ERROR[dtype] * float(theirs.detach().abs().max())

@@ -1,4 +1,4 @@
-"""Layouts: where each token stands and what it may see, in rows of their own or end to end in one."""
+"""Layouts: positions and masks of padded and packed sequences."""
 
 import torch
 
@@ -6,7 +6,7 @@ from heedful.blocks.layouts import PackedPairs, PackedTexts, Padded, Rows, Unpad
 from heedful.blocks.masks import Ranges
 
 
-def test_padding_moves_no_token() -> None:
+def test_positions_skip_padding() -> None:
     real = torch.tensor([[False, True, True], [True, True, False]])
     assert Padded(real).at.tolist() == [[0, 0, 1], [0, 1, 1]]
     assert Padded(real).max_length(3) == 3
@@ -14,7 +14,7 @@ def test_padding_moves_no_token() -> None:
     assert Unpadded(torch.zeros(2, 3)).mask is None
 
 
-def test_rows_say_where_every_place_belongs() -> None:
+def test_rows_have_sequence_numbers_and_positions() -> None:
     rows = Rows.of(torch.tensor([2, 3]), 7)
     assert rows.number.tolist() == [0, 0, 1, 1, 1, 2, 2]
     assert rows.at.tolist() == [0, 1, 0, 1, 2, 0, 0]
@@ -22,7 +22,7 @@ def test_rows_say_where_every_place_belongs() -> None:
     assert rows.end.tolist()[:2] == [2, 5]
 
 
-def test_packed_sequences_see_themselves_and_nobody_else() -> None:
+def test_packed_pairs_attend_within_their_sequence() -> None:
     lengths, goals = torch.tensor([2, 3]), torch.tensor([3, 1])
     source, target = Rows.of(lengths, 7), Rows.of(goals, 6)
     layout = PackedPairs.of(lengths, goals, 7, 6, longest=3)
@@ -40,7 +40,7 @@ def test_packed_sequences_see_themselves_and_nobody_else() -> None:
                     assert bool(visible.first[k] <= q < visible.last[k]) == bool(seen[q, k])
 
 
-def test_packed_targets_come_all_at_once() -> None:
+def test_packed_targets_have_one_past() -> None:
     layout = PackedPairs.of(torch.tensor([2]), torch.tensor([3]), 3, 4, longest=3)
     past = layout.past(2)
     assert past.max_length(4) == 3
@@ -49,7 +49,7 @@ def test_packed_targets_come_all_at_once() -> None:
     assert layout.at.tolist() == [0, 1, 0]
 
 
-def test_sequences_end_to_end_see_themselves_and_nobody_else() -> None:
+def test_packed_texts_attend_within_their_sequence() -> None:
     layout = PackedTexts.of(torch.tensor([2, 0, 3]), 7, longest=3)
     assert layout.at.tolist() == [0, 1, 0, 1, 2, 0, 0]
     assert layout.mask.begin.tolist() == [0, 2, 2, 5]

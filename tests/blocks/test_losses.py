@@ -22,7 +22,7 @@ def case(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-def test_three_ways_give_one_loss_and_one_gradient(smoothing: float) -> None:
+def test_definition_sliced_form_and_torch_agree(smoothing: float) -> None:
     x, weight, targets = case()
     ours = cross_entropy(x @ weight.mT, targets, smoothing)
     sliced = projected_cross_entropy(x, weight, targets, smoothing)
@@ -39,7 +39,7 @@ def test_three_ways_give_one_loss_and_one_gradient(smoothing: float) -> None:
         assert not loss.plain.requires_grad
 
 
-def test_slices_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_do_not_change_result(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, targets = case()
     whole = projected_cross_entropy(x, weight, targets, 0.1)
     seen, step = [], losses._slice_loss
@@ -55,7 +55,7 @@ def test_slices_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen == [2, 2, 2, 1]
 
 
-def test_only_the_gradients_that_are_wanted_are_made() -> None:
+def test_only_needed_gradients_are_computed() -> None:
     x, weight, targets = case()
     loss = projected_cross_entropy(x, weight.detach(), targets)
     (alone,) = torch.autograd.grad(loss.total, (x,))
@@ -66,8 +66,8 @@ def test_only_the_gradients_that_are_wanted_are_made() -> None:
 
 def test_all_targets_ignored_is_zero_not_nan() -> None:
     x, weight, _ = case()
-    nobody = torch.full((N,), -100)
-    for loss in (cross_entropy(x @ weight.mT, nobody, 0.1), projected_cross_entropy(x, weight, nobody, 0.1)):
+    ignored = torch.full((N,), -100)
+    for loss in (cross_entropy(x @ weight.mT, ignored, 0.1), projected_cross_entropy(x, weight, ignored, 0.1)):
         assert (loss.total.item(), loss.count.item()) == (0.0, 0)
         assert all(bool((g == 0).all()) for g in torch.autograd.grad(loss.total, (x, weight)))
 
@@ -83,7 +83,7 @@ def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
     assert [g.dtype for g in grads] == [dtype, dtype]
 
 
-def test_autocast_narrows_the_product_and_not_the_sum() -> None:
+def test_autocast_keeps_the_loss_in_float32() -> None:
     x, weight, targets = case()
     with torch.autocast("cpu", torch.bfloat16):
         loss = projected_cross_entropy(x, weight, targets)
@@ -91,7 +91,7 @@ def test_autocast_narrows_the_product_and_not_the_sum() -> None:
     assert [g.dtype for g in torch.autograd.grad(loss.total, (x, weight))] == [torch.float32, torch.float32]
 
 
-def test_a_bias_is_added_to_the_logits_and_learns() -> None:
+def test_bias_is_added_to_the_logits() -> None:
     x, weight, bias = torch.randn(7, 5), torch.randn(11, 5), torch.randn(11)
     inputs = [t.double().requires_grad_() for t in (x, weight, bias)]
     targets = torch.tensor([0, 3, -100, 10, 4, 4, 1])
@@ -103,29 +103,29 @@ def test_a_bias_is_added_to_the_logits_and_learns() -> None:
 
 
 # ------------------------------------------------------------------ squares
-def test_squared_error_is_the_sum_of_squares_with_its_gradient() -> None:
+def test_squared_error_and_its_gradient() -> None:
     made = torch.randn(3, 2, 4, 5, dtype=torch.float64, requires_grad=True)
-    wanted = torch.rand(3, 2, 4, 5, dtype=torch.float64)
-    assert float(squared_error(made, wanted).detach()) == pytest.approx(float((made - wanted).square().sum().detach()))
-    assert torch.autograd.gradcheck(lambda x: 0.3 * squared_error(x, wanted), made)
-    turned = made.transpose(1, 3)  # does not lie in one piece
-    assert torch.autograd.gradcheck(lambda x: squared_error(x, wanted.transpose(1, 3)), turned)
+    target = torch.rand(3, 2, 4, 5, dtype=torch.float64)
+    assert float(squared_error(made, target).detach()) == pytest.approx(float((made - target).square().sum().detach()))
+    assert torch.autograd.gradcheck(lambda x: 0.3 * squared_error(x, target), made)
+    turned = made.transpose(1, 3)  # not contiguous
+    assert torch.autograd.gradcheck(lambda x: squared_error(x, target.transpose(1, 3)), turned)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_what_was_made_in_half_precision_is_compared_in_full(dtype: torch.dtype) -> None:
-    made, wanted = torch.rand(40_000, dtype=dtype, requires_grad=True), torch.rand(40_000)
+def test_squared_error_of_half_precision_is_in_float32(dtype: torch.dtype) -> None:
+    made, target = torch.rand(40_000, dtype=dtype, requires_grad=True), torch.rand(40_000)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = squared_error(made, wanted)
+        loss = squared_error(made, target)
     loss.backward()
-    expected = (made.detach().double() - wanted.double()).square().sum()
+    expected = (made.detach().double() - target.double()).square().sum()
     assert loss.dtype == torch.float32
     assert float(loss.detach()) == pytest.approx(float(expected), rel=1e-5)
     assert made.grad is not None and made.grad.dtype == dtype
-    assert torch.equal(made.grad, (2 * (made.detach().float() - wanted)).to(dtype))
+    assert torch.equal(made.grad, (2 * (made.detach().float() - target)).to(dtype))
 
 
-def test_of_nothing_the_squared_error_is_zero() -> None:
+def test_squared_error_of_an_empty_batch_is_zero() -> None:
     made = torch.zeros(0, 5, requires_grad=True)
     loss = squared_error(made, torch.zeros(0, 5))
     loss.backward()

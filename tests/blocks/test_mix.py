@@ -6,7 +6,7 @@ from heedful.blocks.mix import Mix
 from heedful.blocks.taps import watch
 
 
-def test_a_mix_is_the_weighted_sum_of_its_layers() -> None:
+def test_mix_is_the_weighted_sum_of_layers() -> None:
     mix, x = Mix(3), torch.randn(2, 3, 4, 5)
     torch.testing.assert_close(mix(x), x.mean(1))
     with torch.no_grad():
@@ -20,7 +20,7 @@ def test_a_mix_is_the_weighted_sum_of_its_layers() -> None:
     torch.testing.assert_close(seen["weights"], share)
 
 
-def test_a_mix_learns_the_layer_that_is_wanted() -> None:
+def test_mix_learns_the_right_layer() -> None:
     mix, x = Mix(3), torch.randn(8, 3, 4, 5)
     optimizer = torch.optim.Adam(mix.parameters(), lr=0.1)
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Noise from counters: the hash as integers have it, numbers that are normal, and none that tells another."""
+"""Counter-based noise: the hash against integers, normal numbers, independent streams."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ MASK = 2**64 - 1
 
 
 def split_mix(x: int) -> int:
-    """The number of a place, as Steele et al. (2014) write it, in whole numbers of 64 bits."""
+    """SplitMix64 (Steele et al., 2014) in Python integers."""
     z = (x + 1) * 0x9E3779B97F4A7C15 & MASK
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
     return z ^ (z >> 31)
 
 
-def drawn(seed: int = 0, epoch: int = 0, start: int = 0, count: int = 500, size: int = 400) -> np.ndarray:  # type: ignore[type-arg]
+def sample(seed: int = 0, epoch: int = 0, start: int = 0, count: int = 500, size: int = 400) -> np.ndarray:  # type: ignore[type-arg]
     return gaussian(seed, torch.tensor(epoch), torch.arange(start, start + count), (size,)).double().numpy()
 
 
 @pytest.mark.parametrize("x", [0, 1, 2, 783, 2**31, 2**62 + 12345, -1, -(2**63), 2**63 - 1])
-def test_the_hash_is_that_of_whole_numbers_of_64_bits(x: int) -> None:
+def test_hash_matches_64_bit_integers(x: int) -> None:
     found = int(splitmix64(torch.tensor([x]))) & MASK
     assert found == split_mix(x & MASK)
 
 
-def test_the_first_numbers_are_the_published_ones() -> None:
+def test_first_numbers_are_the_published_ones() -> None:
     # SplitMix64 from 0: 0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F
     found = [int(one) & MASK for one in splitmix64(torch.arange(3))]
     assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
@@ -42,7 +42,7 @@ def test_the_first_numbers_are_the_published_ones() -> None:
 @pytest.mark.parametrize(
     ("seed", "epoch", "index", "place"), [(0, 0, 0, 0), (7, 3, 59_999, 783), (2**63 - 1, -1, 5, 2)]
 )
-def test_each_number_is_the_formula_written_out(seed: int, epoch: int, index: int, place: int) -> None:
+def test_gaussian_matches_its_formula(seed: int, epoch: int, index: int, place: int) -> None:
     key = split_mix(split_mix(seed) + epoch & MASK)
     bits = split_mix(index * 784 + place + key & MASK)
     radius = math.sqrt(-2 * math.log(((bits >> 40) + 1) / 2**24))
@@ -51,8 +51,8 @@ def test_each_number_is_the_formula_written_out(seed: int, epoch: int, index: in
     assert float(found.view(-1)[place]) == near(radius * math.cos(angle), 32)
 
 
-def test_they_are_normal() -> None:
-    x = drawn()
+def test_gaussian_is_normal() -> None:
+    x = sample()
     n = x.size
     assert abs(x.mean()) <= 4 / math.sqrt(n)
     assert abs(x.var() - 1) <= 4 * math.sqrt(2 / n)
@@ -66,17 +66,17 @@ def test_they_are_normal() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        drawn(epoch=1),
-        drawn(seed=1),
-        drawn(seed=2**40),
-        drawn(start=500),
-        np.roll(drawn(), 1, 1),
-        np.roll(drawn(), 1, 0),
+        sample(epoch=1),
+        sample(seed=1),
+        sample(seed=2**40),
+        sample(start=500),
+        np.roll(sample(), 1, 1),
+        np.roll(sample(), 1, 0),
     ],
     ids=["epoch", "seed", "far seed", "images", "neighbour", "image above"],
 )
-def test_none_tells_another(other: np.ndarray) -> None:  # type: ignore[type-arg]
-    x = drawn()
+def test_streams_are_independent(other: np.ndarray) -> None:  # type: ignore[type-arg]
+    x = sample()
     assert not np.array_equal(x, other)
     limit = 4 / math.sqrt(x.size)
     assert abs((x * other).mean()) <= limit
@@ -84,11 +84,11 @@ def test_none_tells_another(other: np.ndarray) -> None:  # type: ignore[type-arg
     assert abs((x * np.abs(other)).mean()) <= limit
 
 
-def test_what_an_image_gets_does_not_depend_on_those_beside_it() -> None:
-    def of(indices: list[int]) -> Tensor:
+def test_noise_of_an_image_does_not_depend_on_its_batch() -> None:
+    def noise_of(indices: list[int]) -> Tensor:
         return gaussian(4, torch.tensor(2), torch.tensor(indices, dtype=torch.long), (3, 2, 2))
 
-    together = of([5, 9, 2])
+    together = noise_of([5, 9, 2])
     assert together.shape == (3, 3, 2, 2)
-    assert torch.equal(of([2, 5]), together[[2, 0]])
-    assert of([]).shape == (0, 3, 2, 2)
+    assert torch.equal(noise_of([2, 5]), together[[2, 0]])
+    assert noise_of([]).shape == (0, 3, 2, 2)

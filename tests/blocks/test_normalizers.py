@@ -1,4 +1,4 @@
-"""Softmax, sparsemax and 1.5-entmax against the definitions of their papers, in loops of double precision."""
+"""Softmax, sparsemax and 1.5-entmax against the definitions of their papers, in float64 loops."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ def random_rows() -> tuple[Tensor, Tensor]:
 
 
 @every_normalizer
-def test_two_thousand_random_masks_give_what_the_paper_defines(normalize: Normalize) -> None:
+def test_two_thousand_random_masks_match_the_papers(normalize: Normalize) -> None:
     scores, mask = random_rows()
     expected = torch.zeros_like(scores)
     for row, (z, seen) in enumerate(zip(scores.tolist(), mask.tolist(), strict=True)):
@@ -74,7 +74,7 @@ def test_two_thousand_random_masks_give_what_the_paper_defines(normalize: Normal
 
 
 @every_normalizer
-def test_gradients_are_the_jacobian_and_stop_at_masked_keys(normalize: Normalize) -> None:
+def test_gradients_are_the_jacobian_and_zero_at_masked_keys(normalize: Normalize) -> None:
     scores, mask = 1.5 * torch.randn(8, S, dtype=torch.float64), random_rows()[1][:8]  # without ties, which are kinks
     scores.requires_grad_()
     assert gradcheck(lambda z: normalize(z, mask), scores)
@@ -84,7 +84,7 @@ def test_gradients_are_the_jacobian_and_stop_at_masked_keys(normalize: Normalize
     assert grad[mask].any() and not grad[~mask].any()
 
 
-def test_jacobians_are_those_of_the_papers() -> None:
+def test_jacobians_match_the_papers() -> None:
     z = torch.tensor([1.2, 0.9, -0.4, 0.1, -2.0], dtype=torch.float64)
     for normalize, power in ((sparsemax, 0.0), (entmax15, 0.5)):
         p = normalize(z, None)
@@ -94,11 +94,11 @@ def test_jacobians_are_those_of_the_papers() -> None:
         close(found, s.diag() - s.outer(s) / s.sum())
 
 
-def test_weights_become_sparser_from_softmax_to_sparsemax() -> None:
+def test_weights_are_sparser_from_softmax_to_sparsemax() -> None:
     z = torch.linspace(-2, 2, 9)
     counts = [int((normalize(z, None) > 0).sum()) for normalize in (softmax, entmax15, sparsemax)]
     assert counts == sorted(set(counts), reverse=True) and counts[0] == 9
-    for shift in (0.0, 7.0):  # a constant changes nothing, and huge scores overflow nowhere
+    for shift in (0.0, 7.0):  # invariant to a constant, and huge scores do not overflow
         close(sparsemax(z + shift, None), sparsemax(z, None), of=shift + 2)
     for normalize in NORMALIZERS.values():
         assert normalize(1e30 * z, None).tolist() == [0.0] * 8 + [1.0]
@@ -106,7 +106,7 @@ def test_weights_become_sparser_from_softmax_to_sparsemax() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @every_normalizer
-def test_half_floats_are_normalized_in_full_precision(normalize: Normalize, dtype: torch.dtype) -> None:
+def test_half_precision_is_normalized_in_float32(normalize: Normalize, dtype: torch.dtype) -> None:
     scores, mask = random_rows()
     scores = scores[:200].clamp(-60, 60).to(dtype)
     found = normalize(scores, mask[:200])
@@ -122,10 +122,10 @@ def hooked(edit: Callable[[Tensor], Tensor | None] = lambda x: None) -> Tap:
 
 
 @every_normalizer
-def test_attention_is_the_weighted_sum_whatever_the_dimensions(normalize: Normalize) -> None:
+def test_attention_is_the_weighted_sum_in_all_dimensions(normalize: Normalize) -> None:
     q, k, v = (torch.randn(2, 3, 5, width, dtype=torch.float64) for width in (4, 4, 6))
     mask, bias = torch.rand(2, 3, 5, 5) < 0.6, torch.randn(5, 5, dtype=torch.float64)
-    bias[0, 1] = -math.inf  # which masks a key, too
+    bias[0, 1] = -math.inf  # -inf masks a key, too
     allowed = mask & (bias > -math.inf)
     expected = normalize(q @ k.mT / 2 + bias, allowed) @ v
     for weights in (None, hooked()):
@@ -141,9 +141,9 @@ def test_attention_is_the_weighted_sum_whatever_the_dimensions(normalize: Normal
 
 
 @every_normalizer
-def test_packed_sequences_are_normalized_each_alone(normalize: Normalize) -> None:
+def test_packed_sequences_are_normalized_separately(normalize: Normalize) -> None:
     x = torch.randn(1, 2, 6, 4)
-    number = torch.tensor([0, 0, 0, 1, 1, 2])  # two sequences, and a place that is left over
+    number = torch.tensor([0, 0, 0, 1, 1, 2])  # two sequences and one unused position
     begin, end = torch.tensor([0, 3, 5], dtype=torch.int32), torch.tensor([3, 5, 5], dtype=torch.int32)
     together = attend(x, x, x, BlockDiagonal(begin, end, 3, number), normalize=normalize)
     lo, hi = torch.tensor([0, 0, 0, 3, 3, 5]), torch.tensor([3, 3, 3, 5, 5, 5])
@@ -155,7 +155,7 @@ def test_packed_sequences_are_normalized_each_alone(normalize: Normalize) -> Non
             assert not found[:, :, 5].any()
 
 
-def test_kernels_are_for_softmax_of_scaled_dot_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_only_for_scaled_dot_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr(attention, "fused_attention", lambda q, *rest: calls.append(1) or q)
     x = torch.randn(1, 1, 3, 4)
@@ -167,7 +167,7 @@ def test_kernels_are_for_softmax_of_scaled_dot_products(monkeypatch: pytest.Monk
     assert calls
 
 
-def test_a_function_of_the_user_need_not_handle_queries_without_keys() -> None:
+def test_users_function_needs_no_special_case_without_keys() -> None:
     def plain(scores: Tensor, mask: Tensor | None) -> Tensor:
         return (scores if mask is None else scores.masked_fill(~mask, -math.inf)).softmax(-1)
 
@@ -179,7 +179,7 @@ def test_a_function_of_the_user_need_not_handle_queries_without_keys() -> None:
     mine, its = (torch.autograd.grad((one * probe).sum(), scores)[0] for one in (found, expected))
     close(mine, its)
     q = torch.randn(1, 1, 4, 3)
-    blind = attend(q, q, q, causal(), normalize=lambda scores, mask: torch.ones_like(scores))  # which knows no mask
+    blind = attend(q, q, q, causal(), normalize=lambda scores, mask: torch.ones_like(scores))  # ignores the mask
     close(blind, q.cumsum(2))
 
 
@@ -230,7 +230,7 @@ def test_scores_and_biases_of_minus_infinity_mask(normalize: Normalize, fused: b
 # ------------------------------------------------------------------ modules, and their caches
 @pytest.mark.parametrize("score", [name for name in SCORES if name != "location"])
 @every_normalizer
-def test_heads_give_the_same_with_a_cache(normalize: Normalize, score: str) -> None:
+def test_cached_decoding_equals_full_forward(normalize: Normalize, score: str) -> None:
     heads = MultiHead(8, 2, score=head_score(score, 4), normalize=normalize)
     x, memory = torch.randn(2, 6, 8), torch.randn(2, 3, 8)
     whole = heads(x, mask=causal())
@@ -248,7 +248,7 @@ def test_heads_give_the_same_with_a_cache(normalize: Normalize, score: str) -> N
     close(seen["weights"].sum(-1), torch.ones(2, 2, 6))
 
 
-def test_self_attention_follows_its_score_and_normalization() -> None:
+def test_self_attention_uses_its_score_and_normalizer() -> None:
     settings = {"score": head_score("additive", 4), "normalize": entmax15}
     one, two = SelfAttention(8, 2, 0.0, **settings), MultiHead(8, 2, **settings)  # type: ignore[arg-type]
     two.load_state_dict(
@@ -265,7 +265,7 @@ def test_self_attention_follows_its_score_and_normalization() -> None:
     }
 
 
-def test_a_query_attends_to_nothing_where_a_rule_allows_nothing() -> None:
+def test_query_without_keys_attends_to_nothing() -> None:
     x = torch.randn(2, 3, 4, requires_grad=True)
     nothing = Mask(lambda b, h, q, k: (q > 1) & (k >= 0) & (b >= 0) & (h >= 0))
     for normalize in NORMALIZERS.values():
@@ -276,12 +276,12 @@ def test_a_query_attends_to_nothing_where_a_rule_allows_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
-def test_a_normalizer_may_be_given_by_its_name(name: str) -> None:
+def test_normalizer_by_name(name: str) -> None:
     q, k, v = torch.randn(3, 2, 3, 5, 8)
     assert attend(q, k, v, normalize=name).equal(attend(q, k, v, normalize=NORMALIZERS[name]))
     assert MultiHead(8, 2, normalize=name).normalize is NORMALIZERS[name]
 
 
-def test_unknown_normalizers_are_refused_with_the_known_names() -> None:
+def test_error_for_an_unknown_normalizer_lists_the_names() -> None:
     with pytest.raises(ValueError, match="'sparse'; it may be softmax, sparsemax, entmax15 or a function"):
         attend(*torch.randn(3, 2, 3, 5, 8), normalize="sparse")

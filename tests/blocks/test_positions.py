@@ -1,4 +1,4 @@
-"""Positions follow the places that are given, not the places in the tensor."""
+"""Position encodings use the given positions, not the indices in the tensor."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tolerance import near
 @pytest.mark.parametrize(
     "module", [FixedPositions(sinusoids(9, 4)), FixedPositions(sinusoid_halves(9, 4)), LearnedPositions(9, 4)]
 )
-def test_a_row_of_the_table_is_added_for_each_place(module: FixedPositions | LearnedPositions) -> None:
+def test_position_embeddings_are_added(module: FixedPositions | LearnedPositions) -> None:
     at = torch.tensor([[0, 5, 8], [1, 1, 2]])
     x = torch.randn(2, 3, 4)
     for b in range(2):
@@ -19,18 +19,18 @@ def test_a_row_of_the_table_is_added_for_each_place(module: FixedPositions | Lea
     assert module(x, at[0]).equal(module(x, at[:1].expand(2, -1)))
 
 
-def test_a_fixed_table_is_not_stored_and_a_learned_one_is() -> None:
+def test_only_learned_tables_are_stored() -> None:
     assert list(FixedPositions(sinusoids(3, 2)).state_dict()) == []
     assert list(LearnedPositions(3, 2).state_dict()) == ["table"]
     assert list(Rotary(3, 2).state_dict()) == []
 
 
-def test_no_positions_change_nothing() -> None:
+def test_no_positions_leave_the_input_unchanged() -> None:
     x = torch.randn(2, 3, 4)
     assert NoPositions()(x, torch.arange(3)) is x
 
 
-def test_turned_vectors_keep_their_length_and_their_products_see_distances_only() -> None:
+def test_rotary_keeps_norms_and_products_depend_on_distance() -> None:
     rotary, x, y = Rotary(40, 6), torch.randn(1, 1, 1, 6), torch.randn(1, 1, 1, 6)
 
     def product(i: int, j: int) -> float:
@@ -41,12 +41,12 @@ def test_turned_vectors_keep_their_length_and_their_products_see_distances_only(
     assert product(3, 1) != pytest.approx(product(3, 2), abs=1e-3)
 
 
-def test_turning_by_rows_and_by_the_batch_agree() -> None:
+def test_rotary_by_rows_equals_rotary_by_batch() -> None:
     rotary, x = Rotary(9, 4), torch.randn(2, 3, 5, 4)
     at = torch.tensor([0, 3, 4, 7, 8])
     assert rotary(x, at).equal(rotary(x, at.expand(2, -1)))
 
 
-def test_an_odd_width_is_refused() -> None:
+def test_odd_width_is_refused() -> None:
     with pytest.raises(ValueError, match="width must be even, got 5"):
         sinusoids(3, 5)

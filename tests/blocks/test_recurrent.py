@@ -1,4 +1,4 @@
-"""Recurrent cells against the slides' equations and the library's modules; fused against step by step."""
+"""Recurrent cells against the slides' equations and torch's modules; fused against step by step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +30,8 @@ every_precision = pytest.mark.parametrize("dtype", list(CLOSE), ids=["float64", 
 every_padding = pytest.mark.parametrize("rows", list(PADDING.values()), ids=list(PADDING))
 
 
-def moved(module: Any, dtype: torch.dtype = torch.float64) -> Any:
-    """A module whose weights are moved, so that no bias is zero."""
+def perturb(module: Any, dtype: torch.dtype = torch.float64) -> Any:
+    """A module with random noise on its weights, so that no bias is zero."""
     with torch.no_grad():
         for weight in module.parameters():
             weight.add_(0.2 * torch.randn_like(weight))
@@ -39,7 +39,7 @@ def moved(module: Any, dtype: torch.dtype = torch.float64) -> Any:
 
 
 def cell(kind: str, dtype: torch.dtype = torch.float64) -> Cell:
-    found: Cell = moved(CELLS[kind](X, H), dtype)
+    found: Cell = perturb(CELLS[kind](X, H), dtype)
     return found
 
 
@@ -48,8 +48,8 @@ def state_of(kind: str, dtype: torch.dtype = torch.float64, zero: bool = False) 
     return tuple(torch.zeros_like(part) if zero else part for part in parts)
 
 
-def library(kind: str, own: Cell) -> nn.Module:
-    """The library's module with the same weights."""
+def torch_module(kind: str, own: Cell) -> nn.Module:
+    """The module of torch with the same weights."""
     module = MODULES[kind](X, H, batch_first=True, bias=kind != "rnn").double()
     with torch.no_grad():
         module.weight_ih_l0.copy_(own.x.weight)
@@ -100,7 +100,7 @@ def gradients(run: Callable[[Tensor, State], tuple[Tensor, State]], weights: nn.
     return [y.detach(), *(part.detach() for part in after), *(torch.zeros(()) if g is None else g for g in found)]
 
 
-def agree(one: list[Tensor], two: list[Tensor], dtype: torch.dtype) -> None:
+def assert_close_parts(one: list[Tensor], two: list[Tensor], dtype: torch.dtype) -> None:
     assert len(one) == len(two)
     for a, b in zip(one, two, strict=True):
         torch.testing.assert_close(a.expand_as(b), b, rtol=CLOSE[dtype], atol=CLOSE[dtype])
@@ -108,18 +108,18 @@ def agree(one: list[Tensor], two: list[Tensor], dtype: torch.dtype) -> None:
 
 @every_kind
 @pytest.mark.parametrize("run", [unroll, fused])
-def test_cells_follow_the_equations(kind: str, run: Any) -> None:
+def test_cells_match_the_equations(kind: str, run: Any) -> None:
     own, x, state = cell(kind), torch.randn(B, T, X, dtype=torch.float64), state_of(kind)
     y, after = run(own, x, state)
     expected, last = by_hand(kind, own, x, state)
-    agree([y.detach(), *(part.detach() for part in after)], [expected, *last], torch.float64)
+    assert_close_parts([y.detach(), *(part.detach() for part in after)], [expected, *last], torch.float64)
 
 
 @every_kind
 @pytest.mark.parametrize("run", [unroll, fused])
-def test_cells_are_the_library_modules_values_states_and_gradients(kind: str, run: Any) -> None:
+def test_cells_match_torch(kind: str, run: Any) -> None:
     own, x, state = cell(kind), torch.randn(B, T, X, dtype=torch.float64), state_of(kind)
-    other = library(kind, own)
+    other = torch_module(kind, own)
 
     def run_other(x: Tensor, state: State) -> tuple[Tensor, State]:
         parts = tuple(part[None] for part in state)
@@ -129,51 +129,51 @@ def test_cells_are_the_library_modules_values_states_and_gradients(kind: str, ru
     ours = gradients(lambda x, state: run(own, x, state), own, x, state)
     theirs = gradients(run_other, other, x, state)
     values = 1 + len(state) + 1 + len(state)  # outputs, states, and the gradients in input and start
-    agree(ours[:values], theirs[:values], torch.float64)
+    assert_close_parts(ours[:values], theirs[:values], torch.float64)
     for name, grad in zip((name for name, _ in own.named_parameters()), ours[values:], strict=True):
         layer, part = name.split(".")
         their = f"{part}_{'ih' if layer == 'x' else 'hh'}_l0"
         where = [name for name, _ in other.named_parameters()].index(their)
-        agree([grad], [theirs[values + where]], torch.float64)
+        assert_close_parts([grad], [theirs[values + where]], torch.float64)
 
 
 @every_kind
 @pytest.mark.parametrize("run", [unroll, fused])
-def test_gradients_are_those_of_small_differences(kind: str, run: Any) -> None:
+def test_gradcheck(kind: str, run: Any) -> None:
     own, state = cell(kind), tuple(part[:2].requires_grad_() for part in state_of(kind))
     x = torch.randn(2, 3, X, dtype=torch.float64, requires_grad=True)
     weights = list(own.parameters())
 
-    def everything(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    def outputs_and_states(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         y, after = run(own, x, rest[: len(state)])
         return (y, *after)
 
-    assert torch.autograd.gradcheck(everything, (x, *state, *weights))
+    assert torch.autograd.gradcheck(outputs_and_states, (x, *state, *weights))
 
 
 @every_kind
 @every_precision
 @every_padding
-def test_fused_is_unrolled_wherever_the_padding_stands(kind: str, dtype: torch.dtype, rows: Any) -> None:
+def test_fused_equals_unrolled_with_any_padding(kind: str, dtype: torch.dtype, rows: Any) -> None:
     own, x, real = cell(kind, dtype), torch.randn(B, T, X, dtype=dtype), torch.tensor(rows, dtype=torch.bool)
     state = state_of(kind, dtype, zero=True)
     one = gradients(lambda x, _: fused(own, x, state, real), own, x, state)
     two = gradients(lambda x, _: unroll(own, x, state, real), own, x, state)
-    agree(one, two, dtype)
+    assert_close_parts(one, two, dtype)
 
 
 @every_kind
 @every_precision
-def test_fused_is_unrolled_from_any_state(kind: str, dtype: torch.dtype) -> None:
+def test_fused_equals_unrolled_from_any_state(kind: str, dtype: torch.dtype) -> None:
     own, x, state = cell(kind, dtype), torch.randn(B, T, X, dtype=dtype), state_of(kind, dtype)
     one, two = (gradients(lambda x, state, run=run: run(own, x, state), own, x, state) for run in (fused, unroll))
-    agree(one, two, dtype)
+    assert_close_parts(one, two, dtype)
 
 
 @every_kind
 @every_padding
-def test_a_layer_in_a_padded_batch_is_the_layer_alone(kind: str, rows: Any) -> None:
-    layer, x, real = moved(Layer(kind, X, H)), torch.randn(B, T, X).double(), torch.tensor(rows, dtype=torch.bool)
+def test_padded_batch_equals_single_sequences(kind: str, rows: Any) -> None:
+    layer, x, real = perturb(Layer(kind, X, H)), torch.randn(B, T, X).double(), torch.tensor(rows, dtype=torch.bool)
     for state in (None, state_of(kind)):
         y, after = layer(x, state, real)
         assert not y[~real].any()
@@ -181,13 +181,15 @@ def test_a_layer_in_a_padded_batch_is_the_layer_alone(kind: str, rows: Any) -> N
             own = None if state is None else tuple(part[row : row + 1] for part in state)
             kept = x[row : row + 1, real[row]]
             alone, last = layer(kept, own) if kept.shape[1] else (kept.new_zeros(1, 0, H), own or layer.zeros(kept))
-            agree([y[row : row + 1, real[row]], *(p[row : row + 1] for p in after)], [alone, *last], torch.float64)
+            assert_close_parts(
+                [y[row : row + 1, real[row]], *(p[row : row + 1] for p in after)], [alone, *last], torch.float64
+            )
 
 
 @every_kind
 @every_padding
-def test_what_stands_in_the_padding_does_not_matter(kind: str, rows: Any) -> None:
-    layer, x, real = moved(Layer(kind, X, H)), torch.randn(B, T, X).double(), torch.tensor(rows, dtype=torch.bool)
+def test_padding_values_do_not_matter(kind: str, rows: Any) -> None:
+    layer, x, real = perturb(Layer(kind, X, H)), torch.randn(B, T, X).double(), torch.tensor(rows, dtype=torch.bool)
     other = torch.where(real[:, :, None], x, 50 * torch.randn_like(x))
     for state in (None, state_of(kind)):
         (one, first), (two, second) = layer(x, state, real), layer(other, state, real)
@@ -196,7 +198,7 @@ def test_what_stands_in_the_padding_does_not_matter(kind: str, rows: Any) -> Non
 
 
 @every_kind
-def test_unrolled_steps_over_padding_between_real_steps(kind: str) -> None:
+def test_unrolled_skips_padding_between_steps(kind: str) -> None:
     own, x = cell(kind), torch.randn(1, T, X, dtype=torch.float64)
     real = torch.tensor([[1, 0, 1, 1, 0, 0, 1]], dtype=torch.bool)
     state = tuple(part[:1] for part in state_of(kind))
@@ -207,25 +209,25 @@ def test_unrolled_steps_over_padding_between_real_steps(kind: str) -> None:
 
 
 @every_kind
-def test_a_layer_goes_on_where_it_stopped(kind: str) -> None:
-    layer, x = moved(Layer(kind, X, H)), torch.randn(B, T, X, dtype=torch.float64)
+def test_layer_continues_from_its_state(kind: str) -> None:
+    layer, x = perturb(Layer(kind, X, H)), torch.randn(B, T, X, dtype=torch.float64)
     whole, last = layer(x)
     state, parts = None, []
     for chunk in x.split([2, 1, 3, 1], 1):
         y, state = layer(chunk, state)
         parts.append(y)
-    agree([torch.cat(parts, 1), *(state or ())], [whole, *last], torch.float64)
+    assert_close_parts([torch.cat(parts, 1), *(state or ())], [whole, *last], torch.float64)
     h = layer.zeros(x)
     for t in range(T):
         h = layer.step(x[:, t], h)
-    agree(list(h), list(last), torch.float64)
+    assert_close_parts(list(h), list(last), torch.float64)
 
 
 @every_kind
 @every_padding
-def test_both_directions_in_a_padded_batch_are_both_alone(kind: str, rows: Any) -> None:
+def test_bidirectional_padded_batch_equals_single_sequences(kind: str, rows: Any) -> None:
     both, x, real = (
-        moved(BidirectionalLayer(kind, X, H)),
+        perturb(BidirectionalLayer(kind, X, H)),
         torch.randn(B, T, X).double(),
         torch.tensor(rows, dtype=torch.bool),
     )
@@ -236,16 +238,18 @@ def test_both_directions_in_a_padded_batch_are_both_alone(kind: str, rows: Any) 
         if not kept.shape[1]:
             continue
         alone, last = both(kept)
-        agree([y[row : row + 1, real[row]], *(p[row : row + 1] for p in after)], [alone, *last], torch.float64)
+        assert_close_parts(
+            [y[row : row + 1, real[row]], *(p[row : row + 1] for p in after)], [alone, *last], torch.float64
+        )
         backward, _ = both.back(kept.flip(1))
-        agree([alone[:, :, H:]], [backward.flip(1)], torch.float64)
+        assert_close_parts([alone[:, :, H:]], [backward.flip(1)], torch.float64)
 
 
 @every_kind
 @pytest.mark.parametrize("both", [False, True])
-def test_a_stack_is_its_layers_one_after_the_other_and_the_library_stack(kind: str, both: bool) -> None:
+def test_stack_equals_its_layers_and_torch(kind: str, both: bool) -> None:
     make, factor = (BidirectionalLayer, 2) if both else (Layer, 1)
-    stack = moved(Stack([make(kind, X, H), make(kind, factor * H, H)]))
+    stack = perturb(Stack([make(kind, X, H), make(kind, factor * H, H)]))
     x = torch.randn(B, T, X, dtype=torch.float64)
     y, states = stack(x)
     first, one = stack.layers[0](x)
@@ -262,28 +266,28 @@ def test_a_stack_is_its_layers_one_after_the_other_and_the_library_stack(kind: s
                     if kind != "rnn":
                         bias = torch.zeros(()) if weights.bias is None else weights.bias
                         getattr(module, f"bias_{side}_l{number}{way}").copy_(bias)
-    agree([y], [module(x)[0]], torch.float64)
+    assert_close_parts([y], [module(x)[0]], torch.float64)
 
 
 @every_kind
-def test_a_stack_step_by_step_is_the_whole_stack(kind: str) -> None:
-    stack = moved(Stack([Layer(kind, X, H), Layer(kind, H, H)]))
+def test_stack_step_by_step_equals_whole_sequence(kind: str) -> None:
+    stack = perturb(Stack([Layer(kind, X, H), Layer(kind, H, H)]))
     x = torch.randn(B, T, X, dtype=torch.float64)
     whole, last = stack(x)
     states, outputs = tuple(layer.zeros(x) for layer in stack.layers), []
     for t in range(T):
         y, states = stack.step(x[:, t], states)
         outputs.append(y)
-    agree([torch.stack(outputs, 1), *sum(states, ())], [whole, *sum(last, ())], torch.float64)
+    assert_close_parts([torch.stack(outputs, 1), *sum(states, ())], [whole, *sum(last, ())], torch.float64)
     chunks, after = [], None
     for chunk in x.split([3, 1, 3], 1):
         y, after = stack(chunk, after)
         chunks.append(y)
-    agree([torch.cat(chunks, 1)], [whole], torch.float64)
+    assert_close_parts([torch.cat(chunks, 1)], [whole], torch.float64)
 
 
 @every_kind
-def test_dropout_stands_between_layers_only(kind: str) -> None:
+def test_dropout_is_between_layers_only(kind: str) -> None:
     x = torch.randn(B, T, X)
     one = Stack([Layer(kind, X, H)], 0.5).train()
     assert one(x)[0].equal(one(x)[0])
@@ -302,11 +306,11 @@ GATES = {
 @every_kind
 @every_padding
 def test_taps_see_every_gate_at_every_step(kind: str, rows: Any) -> None:
-    layer, x, real = moved(Layer(kind, X, H)), torch.randn(B, T, X).double(), torch.tensor(rows, dtype=torch.bool)
+    layer, x, real = perturb(Layer(kind, X, H)), torch.randn(B, T, X).double(), torch.tensor(rows, dtype=torch.bool)
     fast, after = layer(x, None, real)
     with watch(layer) as seen:
         slow, last = layer(x, None, real)
-    agree([slow, *last], [fast, *after], torch.float64)
+    assert_close_parts([slow, *last], [fast, *after], torch.float64)
     assert (
         {name.removeprefix("cell.") for name in seen} == GATES[kind] == {n.removeprefix("cell.") for n in taps(layer)}
     )
@@ -319,15 +323,17 @@ def test_taps_see_every_gate_at_every_step(kind: str, rows: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "gate"), [(kind, gate) for kind in KINDS for gate in sorted(GATES[kind])])
-def test_an_edit_of_any_gate_takes_effect(kind: str, gate: str) -> None:
-    layer, x = moved(Layer(kind, X, H)), torch.randn(B, T, X, dtype=torch.float64)
+def test_editing_any_gate_changes_the_output(kind: str, gate: str) -> None:
+    layer, x = perturb(Layer(kind, X, H)), torch.randn(B, T, X, dtype=torch.float64)
     plain, _ = layer(x)
     with watch(layer, f"cell.{gate}", edit=lambda name, value: 0.5 * value) as seen:
         edited, _ = layer(x)
     assert len(seen.all[f"cell.{gate}"]) == T
     if gate == "hidden":
         torch.testing.assert_close(edited[:, 0], 0.5 * plain[:, 0])
-    first = 1 if (kind, gate) in (("lstm", "forget"), ("gru", "keep"), ("gru", "reset")) else 0  # these act on a past
+    first = (
+        1 if (kind, gate) in (("lstm", "forget"), ("gru", "keep"), ("gru", "reset")) else 0
+    )  # these need a previous state
     assert not torch.isclose(edited[:, first + 1 :], plain[:, first + 1 :]).all(-1).any()
     assert layer(x)[0].equal(plain)
 
@@ -335,7 +341,7 @@ def test_an_edit_of_any_gate_takes_effect(kind: str, gate: str) -> None:
 @every_kind
 @every_padding
 def test_half_precision_is_close_and_finite(kind: str, rows: Any) -> None:
-    layer, x = moved(Layer(kind, X, H), torch.float32), torch.randn(B, T, X)
+    layer, x = perturb(Layer(kind, X, H), torch.float32), torch.randn(B, T, X)
     real = torch.tensor(rows, dtype=torch.bool)
     full, last = layer(x, None, real)
     with torch.autocast("cpu", torch.bfloat16):
@@ -352,8 +358,8 @@ def test_half_precision_is_close_and_finite(kind: str, rows: Any) -> None:
 
 
 @every_kind
-def test_a_step_in_half_precision_is_close_and_finite(kind: str) -> None:
-    layer, x, state = moved(Layer(kind, X, H), torch.float32), torch.randn(B, X), state_of(kind, torch.float32)
+def test_step_in_half_precision_is_close_and_finite(kind: str) -> None:
+    layer, x, state = perturb(Layer(kind, X, H), torch.float32), torch.randn(B, X), state_of(kind, torch.float32)
     full = layer.step(x, state)
     with torch.autocast("cpu", torch.bfloat16):
         quick = layer.step(x, state)
@@ -365,24 +371,26 @@ def test_a_step_in_half_precision_is_close_and_finite(kind: str) -> None:
 
 
 @every_kind
-def test_a_step_is_the_cell_values_and_gradients(kind: str) -> None:
-    layer, x, state = moved(Layer(kind, X, H)), torch.randn(B, X, dtype=torch.float64), state_of(kind)
+def test_step_equals_the_cell_with_gradients(kind: str) -> None:
+    layer, x, state = perturb(Layer(kind, X, H)), torch.randn(B, X, dtype=torch.float64), state_of(kind)
 
     def run(step: Any) -> Callable[[Tensor, State], tuple[Tensor, State]]:
         return lambda x, state: ((after := step(x, state))[0], after)
 
-    agree(gradients(run(layer.step), layer, x, state), gradients(run(layer.cell), layer, x, state), torch.float64)
+    assert_close_parts(
+        gradients(run(layer.step), layer, x, state), gradients(run(layer.cell), layer, x, state), torch.float64
+    )
 
 
 @every_kind
-def test_layers_have_as_many_numbers_as_the_papers_say(kind: str) -> None:
+def test_parameter_counts_match_the_papers(kind: str) -> None:
     count = sum(weight.numel() for weight in Layer(kind, X, H).parameters())
     assert count == {"rnn": H * (H + X), "lstm": 4 * (H * (H + X) + H), "gru": 3 * (H * (H + X) + 2 * H)}[kind]
     own = MODULES[kind](X, H, bias=kind != "rnn")
     assert count == sum(w.numel() for w in own.parameters()) - (4 * H if kind == "lstm" else 0)  # it has two biases
 
 
-def test_the_forget_gate_starts_open() -> None:
+def test_forget_gate_bias_starts_at_one() -> None:
     layer, x = Layer("lstm", X, H), torch.zeros(B, 1, X)
     with watch(layer) as seen:
         layer(x)
@@ -391,6 +399,6 @@ def test_the_forget_gate_starts_open() -> None:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_a_sequence_without_steps_is_refused(kind: str) -> None:
+def test_empty_sequence_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match="the sequence is empty"):
         Layer(kind, 3, 4)(torch.zeros(2, 0, 3))

@@ -1,4 +1,4 @@
-"""Scores in two parts, keys once and queries later; and the additive one in little memory."""
+"""Scores in two steps, keys once and queries later; the additive score in chunks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from heedful.blocks.scores import Additive, General, Location, Weightless, cosin
 from tolerance import close
 
 B, H, T, S, K = 2, 3, 6, 7, 4
-WHOLE = B * H * T * S * 11  # numbers in the hidden layer of the score below
+WHOLE = B * H * T * S * 11  # elements in the hidden layer of the score
 ROOMS = {"queries": 3 * B * H * S * 11, "keys": 2 * B * H * 11, "all": WHOLE, "one at a time": 1}
 rooms = pytest.mark.parametrize("room", ROOMS)
 
@@ -26,13 +26,13 @@ def additive() -> Additive:
     return Additive(K, K, 11).double()
 
 
-def plainly(score: Additive, q: Tensor, k: Tensor) -> Tensor:
+def reference(score: Additive, q: Tensor, k: Tensor) -> Tensor:
     hidden = torch.tanh((q @ score.q.weight.T)[..., :, None, :] + (k @ score.k.weight.T)[..., None, :, :])
     return hidden @ score.v.weight[0]
 
 
 class Largest(TorchDispatchMode):
-    """How many numbers the largest tensor has that any operation makes."""
+    """Records the size of the largest tensor that any operation creates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,11 +47,11 @@ class Largest(TorchDispatchMode):
 
 
 @rooms
-def test_the_additive_score_in_pieces_is_the_plain_formula(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_additive_score_in_chunks_matches_the_formula(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
     score, (q, k) = additive(), inputs()
     leaves = [q, k, *score.parameters()]
     probe = torch.randn(B, H, T, S, dtype=torch.float64)
-    truth = plainly(score, q, k)
+    truth = reference(score, q, k)
     monkeypatch.setattr(scores, "ROOM", ROOMS[room])
     mine = score(q, k)
     close(mine, truth, slack=512)
@@ -62,7 +62,7 @@ def test_the_additive_score_in_pieces_is_the_plain_formula(room: str, monkeypatc
 
 
 @rooms
-def test_the_gradient_in_pieces_is_the_slope(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradcheck_of_chunks(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "ROOM", ROOMS[room])
     score, (q, k) = additive(), inputs()
     assert torch.autograd.gradcheck(score, (q, k), fast_mode=True)
@@ -70,9 +70,7 @@ def test_the_gradient_in_pieces_is_the_slope(room: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("learns", [True, False])
 @pytest.mark.parametrize("room", ["queries", "keys"])
-def test_the_additive_score_never_holds_more_than_its_room(
-    room: str, learns: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_additive_score_stays_within_its_memory_limit(room: str, learns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     score, (q, k) = additive(), inputs()
 
     def largest() -> int:
@@ -83,13 +81,13 @@ def test_the_additive_score_never_holds_more_than_its_room(
         return made.size
 
     assert largest() == WHOLE
-    small = max(T, S) * B * H * 11  # what queries, keys and scores have themselves
+    small = max(T, S) * B * H * 11  # the size of queries, keys and scores
     monkeypatch.setattr(scores, "ROOM", ROOMS[room])
     assert largest() <= max(ROOMS[room], small) < WHOLE
 
 
 @pytest.mark.parametrize("room", [*range(1, 2000, 97), 10**9])
-def test_pieces_cover_every_pair_once(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_cover_every_pair_once(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "ROOM", room)
     q, k = torch.zeros(B, H, T, 5), torch.zeros(B, H, S, 5)
     count = torch.zeros(T, S)
@@ -111,7 +109,7 @@ MADE: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_is_remembered_of_the_keys_serves_every_query(name: str) -> None:
+def test_prepared_keys_serve_every_query(name: str) -> None:
     score = MADE[name]()
     width = 5 if name in ("general", "additive") else K
     q, memory = torch.randn(B, 1, T, K).double(), torch.randn(B, S, width).double()
@@ -124,7 +122,7 @@ def test_what_is_remembered_of_the_keys_serves_every_query(name: str) -> None:
     close(whole(q, memory[:, None]), at_once, slack=8192)
 
 
-def test_location_asks_for_the_place_of_a_key_not_for_its_column() -> None:
+def test_location_score_uses_positions_not_columns() -> None:
     score, q = Location(K, 9).double(), torch.randn(B, 1, T, K).double()
     at = torch.tensor([[0, 1, 2, 3, 3, 3, 3], [0, 0, 0, 0, 1, 2, 3]])  # padded on the right, and on the left
     found = score.compare(q, score.project_keys(torch.randn(B, S, K).double(), at)[:, None])

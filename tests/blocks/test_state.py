@@ -1,4 +1,4 @@
-"""Caches: all at once, in chunks and one by one give the same; rows can be kept, repeated and reordered."""
+"""Caches: decoding at once, in chunks and step by step agrees; rows can be selected, repeated and reordered."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ def block() -> MultiHead:
 @pytest.mark.parametrize("chunks", [[6], [1] * 6, [2, 3, 1], [4, 2]])
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
-def test_chunks_do_not_matter(block: MultiHead, chunks: list[int], kind: str) -> None:
+def test_chunked_decoding_equals_full_forward(block: MultiHead, chunks: list[int], kind: str) -> None:
     x = torch.randn(R, T, D)
     full, _ = run(block, x, Cache((None,)))
     past: Past = Cache((None,))
@@ -66,7 +66,7 @@ def test_chunks_do_not_matter(block: MultiHead, chunks: list[int], kind: str) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
-def test_rows_that_begin_later_stand_and_see_as_if_they_were_alone(block: MultiHead, kind: str) -> None:
+def test_left_padded_rows_equal_single_rows(block: MultiHead, kind: str) -> None:
     x, skip, rows = torch.randn(R, T, D), torch.tensor([0, 3, 1]), torch.tensor([1, 0, 1])
     past: Any = Cache((None,), Ragged(skip, 16))
     _, past = run(block, x[:, :4], past)
@@ -83,7 +83,7 @@ def test_rows_that_begin_later_stand_and_see_as_if_they_were_alone(block: MultiH
 
 
 @torch.inference_mode()
-def test_a_row_that_has_ended_stands_at_the_last_place_while_others_go_on() -> None:
+def test_finished_rows_stay_at_their_last_position() -> None:
     for past in (Cache((None,)), reserve(run(MultiHead(D, 2), torch.randn(R, 9, D), Cache((None,)))[1], 12)):
         ragged = replace(past, ragged=Ragged(torch.tensor([0, 5, 9]), 8))  # type: ignore[type-var]
         begun = int(past.length)
@@ -94,7 +94,7 @@ def test_a_row_that_has_ended_stands_at_the_last_place_while_others_go_on() -> N
     assert Cache((None,)).max_length(9) == 9
 
 
-def test_a_cache_is_never_written_in_place(block: MultiHead) -> None:
+def test_cache_is_never_written_in_place(block: MultiHead) -> None:
     x = torch.randn(R, 3, D)
     _, before = run(block, x[:, :1], Cache((None,)))
     copies = [t.clone() for t in tensors(before)]
@@ -104,7 +104,7 @@ def test_a_cache_is_never_written_in_place(block: MultiHead) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
-def test_reordered_hypotheses_go_on_as_if_they_had_always_stood_there(block: MultiHead, kind: str) -> None:
+def test_reordered_hypotheses_keep_their_past(block: MultiHead, kind: str) -> None:
     x, rows = torch.randn(R, 5, D), torch.tensor([2, 0, 2])
     _, past = run(block, x[:, :1], Cache((None,)))
     _, past = run(block, x[:, 1:3], KINDS[kind](past, 2))
@@ -118,7 +118,7 @@ def test_reordered_hypotheses_go_on_as_if_they_had_always_stood_there(block: Mul
 
 
 @torch.inference_mode()
-def test_room_ahead_grows_when_it_is_used_up() -> None:
+def test_cache_grows_when_full() -> None:
     x, rows = torch.randn(R, 80, D), torch.tensor([1, 0, 2])
     wide = MultiHead(D, 2).eval()
     past: Any = Cache((None,))
@@ -134,7 +134,7 @@ def test_room_ahead_grows_when_it_is_used_up() -> None:
     close(o, full[:, -1:], slack=16)
 
 
-def test_room_can_be_made_larger_without_losing_keys(block: MultiHead) -> None:
+def test_cache_can_be_enlarged_without_losing_keys(block: MultiHead) -> None:
     x = torch.randn(R, 4, D)
     _, past = run(block, x[:, :2], Cache((None,)))
     past = regroup(reserve(past, 4), torch.tensor([1, 0, 2]))
@@ -147,8 +147,8 @@ def test_room_can_be_made_larger_without_losing_keys(block: MultiHead) -> None:
 
 
 @dataclass(frozen=True)
-class Known:
-    """A state of every kind of part."""
+class EveryPart:
+    """A state with every kind of part."""
 
     own: tuple[KV | None, ...]
     shared: Shared[Tensor]
@@ -156,13 +156,15 @@ class Known:
     name: str
 
 
-def known() -> Known:
-    return Known((KV(torch.arange(3.0), torch.arange(3.0) * 10), None), Shared(torch.arange(3)), torch.tensor(7), "n")
+def every_part() -> EveryPart:
+    return EveryPart(
+        (KV(torch.arange(3.0), torch.arange(3.0) * 10), None), Shared(torch.arange(3)), torch.tensor(7), "n"
+    )
 
 
-def test_select_takes_rows_everywhere_and_regroup_leaves_what_is_shared() -> None:
+def test_select_takes_rows_and_regroup_keeps_shared_parts() -> None:
     rows = torch.tensor([2, 2, 0, 1])
-    picked, moved = select(known(), rows), regroup(known(), rows)
+    picked, moved = select(every_part(), rows), regroup(every_part(), rows)
     for state in (picked, moved):
         assert isinstance(state.own[0], KV)
         assert state.own[0].v.tolist() == [20, 20, 0, 10]
@@ -171,9 +173,9 @@ def test_select_takes_rows_everywhere_and_regroup_leaves_what_is_shared() -> Non
     assert moved.shared.value.tolist() == [0, 1, 2]
 
 
-def test_every_tensor_is_listed_in_order_and_changed() -> None:
-    assert [t.tolist() for t in tensors(known())] == [[0, 1, 2], [0, 10, 20], [0, 1, 2], 7]
-    more = map_tensors(known(), lambda t: t + 1)
+def test_every_tensor_is_listed_in_order_and_replaced() -> None:
+    assert [t.tolist() for t in tensors(every_part())] == [[0, 1, 2], [0, 10, 20], [0, 1, 2], 7]
+    more = map_tensors(every_part(), lambda t: t + 1)
     assert [t.tolist() for t in tensors(more)] == [
         [1, 2, 3],
         [1, 11, 21],

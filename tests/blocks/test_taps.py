@@ -22,14 +22,14 @@ class Two(nn.Module):
         return self.two(self.one(x) * 2)
 
 
-def test_an_idle_tap_gives_back_the_very_tensor() -> None:
+def test_idle_tap_returns_the_same_tensor() -> None:
     x = torch.randn(3)
     assert Tap()(x) is x
     assert list(Tap().parameters()) == []
     assert Tap().state_dict() == {}
 
 
-def test_idle_taps_leave_nothing_in_a_compiled_graph() -> None:
+def test_idle_taps_leave_no_trace_in_a_compiled_graph() -> None:
     graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -43,14 +43,14 @@ def test_idle_taps_leave_nothing_in_a_compiled_graph() -> None:
     assert [node.name for node in graph.graph.nodes if node.op.startswith("call")] == ["mul"]
 
 
-def test_attention_compiles_whole_with_idle_taps() -> None:
+def test_attention_with_idle_taps_compiles_to_one_graph() -> None:
     block, x = MultiHead(8, 2), torch.randn(2, 3, 8)
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: block(x, block.keys_values(x), causal()), backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), block(x, block.keys_values(x), causal()))
 
 
-def test_watching_records_by_module_path_and_keeps_every_value() -> None:
+def test_watching_records_every_call_by_module_path() -> None:
     model, x = nn.ModuleDict({"inner": Two()}), torch.randn(3)
     with watch(model) as seen:
         model["inner"](x)
@@ -61,7 +61,7 @@ def test_watching_records_by_module_path_and_keeps_every_value() -> None:
     assert not tapped(*taps(model).values())
 
 
-def test_a_pattern_chooses_and_an_unknown_one_is_refused() -> None:
+def test_pattern_selects_taps_and_an_unknown_one_is_refused() -> None:
     model = Two()
     with watch(model, "tw*") as seen:
         assert tapped(model.two)
@@ -72,7 +72,7 @@ def test_a_pattern_chooses_and_an_unknown_one_is_refused() -> None:
         pass
 
 
-def test_an_edit_replaces_the_value_for_all_that_follows() -> None:
+def test_edit_replaces_the_value() -> None:
     model = Two()
     with watch(model, "one", edit=lambda name, x: torch.zeros_like(x)) as seen:
         assert model(torch.ones(2)).tolist() == [0, 0]
@@ -80,7 +80,7 @@ def test_an_edit_replaces_the_value_for_all_that_follows() -> None:
     assert model(torch.ones(2)).tolist() == [2, 2]
 
 
-def test_zeroing_a_head_is_an_edit_of_its_weights() -> None:
+def test_head_is_ablated_by_editing_its_weights() -> None:
     block, x = MultiHead(8, 2, output=False), torch.randn(1, 3, 8)
 
     def without_first(name: str, weights: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ def test_zeroing_a_head_is_an_edit_of_its_weights() -> None:
     torch.testing.assert_close(edited[..., 4:], plain[..., 4:])
 
 
-def test_listeners_go_away_after_an_exception_and_nested_watches_restore_the_outer() -> None:
+def test_hooks_are_removed_after_an_exception_and_nested_watches_restore() -> None:
     model = Two()
     with pytest.raises(RuntimeError, match="on purpose"), watch(model):
         raise RuntimeError("on purpose")
@@ -106,7 +106,7 @@ def test_listeners_go_away_after_an_exception_and_nested_watches_restore_the_out
     assert outer["one"].tolist() == [3]
 
 
-def test_what_is_recorded_holds_no_graph() -> None:
+def test_recorded_tensors_have_no_graph() -> None:
     with watch(model := Two()) as seen:
         model(torch.ones(1, requires_grad=True))
     assert not seen["two"].requires_grad

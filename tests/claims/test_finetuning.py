@@ -117,7 +117,7 @@ def test_each_of_twelve_tasks_is_loaded_and_learned(name: str, tmp_path: Path) -
     assert recipe.task.kind == row.kind
     if "metric" in type(recipe.task).model_fields:
         assert recipe.task.metric == row.metric
-    recipe = recipe.filled()
+    recipe = recipe.fill_in()
     task: Any = task_of(recipe)
     read = task.read("train")
     vocabulary = task.learn(read)

@@ -30,7 +30,7 @@ WORDS = [
 
 
 @pytest.mark.claim("N1")
-def test_every_blank_of_the_deck_is_asked_and_accepts_its_word() -> None:
+def test_every_blank_of_the_deck_is_a_question() -> None:
     assert len(blanks()) == len(WORDS) == 25
     for blank, word in zip(blanks(), WORDS, strict=True):
         assert blank.prompt.count("___") == 1
@@ -42,7 +42,7 @@ def test_every_blank_of_the_deck_is_asked_and_accepts_its_word() -> None:
 
 @pytest.mark.claim("N1")
 @pytest.mark.parametrize("maker", COMPUTED, ids=lambda maker: maker.__name__)
-def test_computed_questions_accept_their_answer_and_no_other(maker: object) -> None:
+def test_computed_questions_accept_only_their_answer(maker: object) -> None:
     assert callable(maker)
     asked: list[Question] = [maker(random.Random(seed)) for seed in range(12)]
     assert len({one.prompt for one in asked}) > 1
@@ -58,7 +58,7 @@ def test_computed_questions_accept_their_answer_and_no_other(maker: object) -> N
 
 
 @pytest.mark.claim("N1")
-def test_computed_answers_are_what_pencil_and_paper_give() -> None:
+def test_computed_answers_match_hand_calculation() -> None:
     for seed in range(20):
         rng = random.Random(seed)
         n = random.Random(seed).randint(2, 5)
@@ -159,7 +159,7 @@ def test_references_command_prints_every_reference() -> None:
 
 
 @pytest.mark.claim("G10")
-def test_alphafold_is_a_reference_and_nothing_more() -> None:
+def test_alphafold_is_only_a_reference() -> None:
     (paper,) = [one for one in references() if "AlphaFold" in one.title]
     assert (paper.year, paper.link) == (2021, "https://doi.org/10.1038/s41586-021-03819-2")
     assert paper.cited and paper.code == [] and paper.decks == ["pilehvar"]

@@ -10,7 +10,7 @@ from heedful.lectures.linear_probes import PairsOfDigits, Settings, linear_probe
 
 
 @pytest.mark.claim("M25")
-def test_accuracy_of_a_linear_probe_grows_with_depth() -> None:
+def test_probe_accuracy_grows_with_depth() -> None:
     _, found = drain_generator(study(Settings(steps=500)))
     pixels, first, second, third = found.trained
     assert pixels < 0.56  # hardly better than guessing
@@ -19,7 +19,7 @@ def test_accuracy_of_a_linear_probe_grows_with_depth() -> None:
     assert max(found.untrained) < 0.7 and third > found.untrained[-1] + 0.2
 
 
-def test_labels_are_the_parity_of_the_sum_and_both_occur() -> None:
+def test_labels_are_the_parity_of_the_sum() -> None:
     pairs = PairsOfDigits("test", 0)
     x, even = pairs.next(500)
     assert x.shape == (500, 128) and 0.4 < float(even.double().mean()) < 0.6
@@ -29,7 +29,7 @@ def test_labels_are_the_parity_of_the_sum_and_both_occur() -> None:
         assert right == (int(first + second) % 2 == 0)
 
 
-def test_probe_separates_what_a_plane_separates_and_nothing_else() -> None:
+def test_probe_learns_only_linearly_separable_labels() -> None:
     generator = torch.Generator().manual_seed(0)
     x, tested = (torch.randn(2000, 5, generator=generator) for _ in range(2))
     plane = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0])

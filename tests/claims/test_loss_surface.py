@@ -19,7 +19,7 @@ def convnet() -> nn.Module:
 
 
 @pytest.mark.claim("C15")
-def test_each_filter_of_a_direction_is_as_long_as_that_of_the_net() -> None:
+def test_directions_are_filter_normalized() -> None:
     net = convnet()
     net[0].weight.data[2] *= 100
     direction = filter_normalized(net, torch.Generator().manual_seed(0))
@@ -33,7 +33,7 @@ def test_each_filter_of_a_direction_is_as_long_as_that_of_the_net() -> None:
 
 
 @pytest.mark.claim("C15")
-def test_the_surface_is_the_loss_along_the_directions_and_the_net_stays_as_it_was() -> None:
+def test_surface_is_the_loss_along_the_directions() -> None:
     config = config_class("bert").tiny()
     torch.manual_seed(0)
     model, tokens = build(config).eval(), torch.arange(8)[None]
@@ -52,7 +52,7 @@ def test_the_surface_is_the_loss_along_the_directions_and_the_net_stays_as_it_wa
 
 @pytest.mark.claim("C15")
 @pytest.mark.parametrize("seed", [0, 1])
-def test_skip_connections_make_the_surface_flatter_and_smoother(seed: int) -> None:
+def test_skip_connections_flatten_the_surface(seed: int) -> None:
     steps = np.linspace(-1, 1, 9)
     plain, residual = (return_value(trained_surface(skips, 16, 32, 120, steps, seed)) for skips in (False, True))
     middle = plain.losses[4, 4], residual.losses[4, 4]

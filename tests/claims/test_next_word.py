@@ -16,7 +16,7 @@ from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from heedful.models.gpt.config import GptConfig
 from heedful.plots.figures import bars
-from heedful.tasks.language_model.next_word import hidden_words, next_words, sides, word_of
+from heedful.tasks.language_model.next_word import first_word, masked_words, next_words, split_at_blank
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.pretraining.predictor import TextEncoder
 
@@ -88,7 +88,7 @@ def test_only_the_masked_model_uses_the_right_context(generator: TextGenerator, 
         text = f"{PROMPT} {what}."
         assert next_words(generator, text, 4) == plain  # exactly equal
         if place != "the lake":
-            best = hidden_words(encoder, text, 3).predictions[0]
+            best = masked_words(encoder, text, 3).predictions[0]
             assert best.word == place
             assert best.probability > 0.8
             assert best.probability > 2 * next(g.probability for g in plain.predictions if g.word == place)
@@ -98,11 +98,11 @@ def test_only_the_masked_model_uses_the_right_context(generator: TextGenerator, 
 def test_predictions_report_the_context_used(generator: TextGenerator, encoder: TextEncoder) -> None:
     text = "The child came home from ___ with a book."
     assert next_words(generator, text).seen == "The child came home from ___"
-    assert hidden_words(encoder, text).seen == text
+    assert masked_words(encoder, text).seen == text
     assert next_words(generator, "___ child").seen == "___"
     for wrong in ("no blank", "___ and ___"):
         with pytest.raises(UserError, match="one blank"):
-            sides(wrong)
+            split_at_blank(wrong)
 
 
 @pytest.mark.claim("G8")
@@ -116,7 +116,7 @@ def test_word_probability_is_that_of_its_first_token(generator: TextGenerator) -
     letters = TrainedTokenizer.train(Characters(vocab=60), TEXTS)
     model = build(GptConfig(vocab=letters.vocab, width=16, heads=2, layers=1, context=64)).eval()
     assert len(next_words(TextGenerator(model, letters, CPU), PROMPT, 5).predictions) == 5
-    assert [word_of(text) for text in (" school.", "don't go", "...", "\nThe", "", "日本 x")] == [
+    assert [first_word(text) for text in (" school.", "don't go", "...", "\nThe", "", "日本 x")] == [
         "school", "don't", "...", "", "", "日本",
     ]  # fmt: skip
 
@@ -125,7 +125,7 @@ def test_word_probability_is_that_of_its_first_token(generator: TextGenerator) -
 def test_both_predictions_are_plotted_side_by_side(generator: TextGenerator, encoder: TextEncoder) -> None:
     charts = {
         one.kind: (one.seen, [(prediction.word, prediction.probability) for prediction in one.predictions])
-        for one in (next_words(generator, PROMPT), hidden_words(encoder, PROMPT + " with a book."))
+        for one in (next_words(generator, PROMPT), masked_words(encoder, PROMPT + " with a book."))
     }
     for axes, (kind, (seen, predictions)) in zip(bars(charts, PROMPT).axes, charts.items(), strict=True):
         assert axes.get_title("left").split("\n")[0] == kind and seen[:20] in axes.get_title("left")

@@ -29,7 +29,7 @@ from heedful.models.sizes import Score
 from heedful.runs.recipe import load_recipe
 from heedful.tasks.base import Evaluated
 from heedful.tasks.translation import predictor as translation
-from heedful.tasks.translation.predictor import reinforced_translation_loss, translation_loss
+from heedful.tasks.translation.predictor import reinforce_loss, translation_loss
 from heedful.training.loop import Step
 from tolerance import close, near
 
@@ -118,7 +118,7 @@ def reinforce_gradients(m: Any, feed: str, batch: PairBatch) -> tuple[Tensor, Te
     for choices in all_choices(feed, batch):
         probabilities.append(log_probabilities(m, batch, choices)[0].sum().exp().detach())
         with force_choices(m, choices):
-            found.append(-gradient(m, reinforced_translation_loss(m, batch).total))
+            found.append(-gradient(m, reinforce_loss(m, batch).total))
     return torch.stack(found), torch.stack(probabilities)
 
 
@@ -167,7 +167,7 @@ def test_mean_of_sampled_gradients_approaches_the_exact_gradient(feed: str) -> N
     m, samples = hard_attention_model(feed), 300
     some = score_weights(m)
     truth = exact_gradient(m, feed, TWO)[some]
-    estimates = torch.stack([-gradient(m, reinforced_translation_loss(m, TWO).total)[some] for _ in range(samples)])
+    estimates = torch.stack([-gradient(m, reinforce_loss(m, TWO).total)[some] for _ in range(samples)])
     error = float((estimates.mean(0) - truth).square().sum())
     assert error < 2 * float(estimates.var(0).sum()) / samples  # within sampling error
     assert error < 0.1 * float(truth.square().sum())  # and small

@@ -43,7 +43,7 @@ def test_classify_reads_arguments_and_lines_alike(run: Path, heedful: Run) -> No
     assert lines[0].endswith("%  vierhundertzwölf")
 
 
-def test_a_file_name_instead_of_a_text_is_refused(
+def test_file_name_instead_of_a_text_is_refused(
     run: Path, heedful: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -56,14 +56,14 @@ def test_a_file_name_instead_of_a_text_is_refused(
         assert heedful("classify", run, text)[0] == 0
 
 
-def test_a_model_that_predicts_only_one_class_is_noted() -> None:
+def test_model_that_predicts_only_one_class_is_noted() -> None:
     for recipe in (load_recipe("number-languages", TINY), load_recipe("number-languages-conv")):
         said = [
             task_of(recipe).remarks(Evaluated(1, "test", 0.3, (f1(found, RIGHT, "ab"), matthews(found, RIGHT)), (), 0))
             for found in (np.zeros(10, np.int64), RIGHT)
         ]
         assert [len(remarks) for remarks in said] == [1, 0]
-        assert "predicts the most frequent class for every text" in said[0][0]
+        assert "predict the most frequent class for every text" in said[0][0]
 
 
 def test_json_has_the_probability_of_every_label(run: Path, heedful: Run) -> None:

@@ -88,7 +88,7 @@ def test_training_a_complete_run_does_nothing(run: Path, heedful: Run) -> None:
     assert (run / "metrics.jsonl").read_bytes() == metrics
 
 
-def test_a_run_folder_of_another_recipe_is_refused(run: Path, heedful: Run) -> None:
+def test_run_folder_of_another_recipe_is_refused(run: Path, heedful: Run) -> None:
     before = sorted(run.rglob("*"))
     code, _, err = heedful("train", "numbers", *TINY, "train.seed=3", "--run", run)
     assert code == 2
@@ -97,7 +97,7 @@ def test_a_run_folder_of_another_recipe_is_refused(run: Path, heedful: Run) -> N
     assert sorted(run.rglob("*")) == before
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, heedful: Run) -> None:
+def test_folder_that_is_no_run_is_refused(tmp_path: Path, heedful: Run) -> None:
     (tmp_path / "letters.txt").write_text("dear")
     code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path)
     assert code == 2
@@ -154,10 +154,10 @@ def test_odd_unicode_and_too_long_lines_are_skipped_and_counted(tmp_path: Path, 
     assert code == 0
     assert "note: pairs longer than the model's context, left out: 1" in out
     assert "note: pairs with a blank side, left out: 1" in out
-    assert "1 sources are longer than the model's context: they count as empty lines" in out
+    assert "1 sources exceed the model's context; their translations are empty" in out
 
 
-def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_resumes(
+def test_full_disk_keeps_the_last_checkpoint_and_the_run_resumes(
     tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saves = 0
@@ -183,7 +183,7 @@ def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_resumes(
     assert "resuming at step 10" in out
 
 
-def test_an_unwritable_folder_is_reported(tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_folder_is_reported(tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -194,7 +194,7 @@ def test_an_unwritable_folder_is_reported(tmp_path: Path, heedful: Run, monkeypa
     assert "make the folder writable" in err
 
 
-def test_a_file_instead_of_the_parent_folder_is_reported(tmp_path: Path, heedful: Run) -> None:
+def test_file_instead_of_the_parent_folder_is_reported(tmp_path: Path, heedful: Run) -> None:
     (tmp_path / "runs").write_text("")
     code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path / "runs" / "mine")
     assert code == 2
@@ -203,7 +203,7 @@ def test_a_file_instead_of_the_parent_folder_is_reported(tmp_path: Path, heedful
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_is_saved_and_resumes(tmp_path: Path, heedful: Run, sent: int, code: int) -> None:
+def test_stopped_run_is_saved_and_resumes(tmp_path: Path, heedful: Run, sent: int, code: int) -> None:
     words = [*(word for word in TINY if "steps" not in word and "_every" not in word), "train.log_every=1"]
     folder = tmp_path / "run"
     process = subprocess.Popen(
@@ -232,7 +232,7 @@ def test_a_stopped_run_is_saved_and_resumes(tmp_path: Path, heedful: Run, sent: 
         events.close()  # type: ignore[attr-defined]
 
 
-def test_an_interrupted_run_reports_whether_it_can_resume(
+def test_interrupted_run_reports_whether_it_can_resume(
     tmp_path: Path, heedful: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -249,7 +249,7 @@ def test_an_interrupted_run_reports_whether_it_can_resume(
     )
 
 
-def test_a_second_signal_stops_at_once() -> None:
+def test_second_signal_stops_at_once() -> None:
     from heedful.cli.train import Stopper
 
     stopper = Stopper()
@@ -326,7 +326,7 @@ def test_translate_shows_and_draws_an_alignment(run: Path, heedful: Run, tmp_pat
 
 
 def test_samples_depend_on_the_seed_and_not_on_the_batch(run: Path, heedful: Run) -> None:
-    def drawn(seed: int, batch: int) -> str:
+    def sample_text(seed: int, batch: int) -> str:
         return heedful(
             "translate",
             run,
@@ -341,8 +341,8 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch(run: Path, heedful: Run
             stdin=b"one\n\ntwo\nsix\n",
         )[1]
 
-    assert drawn(1, 1) == drawn(1, 3)
-    assert drawn(1, 3) != drawn(2, 3)
+    assert sample_text(1, 1) == sample_text(1, 3)
+    assert sample_text(1, 3) != sample_text(2, 3)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_contradicting_options_are_refused(run: Path, heedful: Run, words: list[
 
 
 @pytest.mark.parametrize("command", [("translate", "x"), ("eval",), ("predict", "in.jsonl", "-o", "out.jsonl")])
-def test_a_missing_run_is_reported(tmp_path: Path, heedful: Run, command: tuple[str, ...]) -> None:
+def test_missing_run_is_reported(tmp_path: Path, heedful: Run, command: tuple[str, ...]) -> None:
     (tmp_path / "in.jsonl").write_text('{"source": "x"}\n')
     words = [tmp_path / word if word.endswith("jsonl") else word for word in command[1:]]
     code, _, err = heedful(command[0], tmp_path / "none", *words)
@@ -406,7 +406,7 @@ def test_a_missing_run_is_reported(tmp_path: Path, heedful: Run, command: tuple[
 
 
 @pytest.mark.parametrize("command", [("translate", "x"), ("eval",)])
-def test_a_run_without_a_checkpoint_is_reported(
+def test_run_without_a_checkpoint_is_reported(
     tmp_path: Path, texts: list[str], heedful: Run, command: tuple[str, ...]
 ) -> None:
     (tmp_path / "train.de").write_text("eins\n")
@@ -522,9 +522,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_a_language_model_reports_tokens_of_text(written: Path) -> None:
     log = (written.parent.parent / "log").read_text()
     for expected in (
-        " tokens of text, 25 different ones, ",
+        " tokens of text, 25 different tokens, ",
         "step 20  valid: loss ",
-        "reading the test set",
+        "evaluating the test set",
         "  perplexity          ",
         "  bits_per_character  ",
         "|unknown:0|characters:31",
@@ -557,7 +557,7 @@ def test_generate_continues_lines_of_stdin(written: Path, heedful: Run, monkeypa
     prompts, words = ["Shall I", "", "Thou", "to a", "lovely"], ("--json", "--length", 8, "--seed", 3)
     given = [json.loads(line) for line in heedful("generate", written, *prompts, *words)[1].splitlines()]
     assert [printed["prompt"] for printed in given] == prompts
-    monkeypatch.setattr("heedful.cli.generate.TOGETHER", 2)
+    monkeypatch.setattr("heedful.cli.generate.BATCH_SIZE", 2)
     for dash in (["-"], []):
         code, out, err = heedful("generate", written, *dash, *words, stdin="\n".join(prompts).encode())
         assert (code, err) == (0, "")
@@ -582,7 +582,7 @@ def test_eval_reproduces_the_scores_of_a_language_model(written: Path, heedful: 
     assert "without a beam search" in err
 
 
-def test_a_model_of_another_task_names_the_right_command(run: Path, written: Path, heedful: Run) -> None:
+def test_model_of_another_task_names_the_right_command(run: Path, written: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", run, "one")
     assert code == 2
     assert "this model translates" in err

@@ -36,7 +36,7 @@ def test_every_command_has_help_with_an_example_that_parses(name: str, heedful: 
 
 
 @pytest.mark.parametrize("old", RENAMED)
-def test_an_old_command_name_still_works_with_a_note(old: str, heedful: Run) -> None:
+def test_old_command_name_still_works_with_a_note(old: str, heedful: Run) -> None:
     code, out, err = heedful(old, "--help")
     assert code == 0
     assert out == heedful(RENAMED[old], "--help")[1]
@@ -54,7 +54,7 @@ def test_help_lists_every_command_in_its_group(heedful: Run) -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("trian", "train"), ("clasify", "classify"), ("juge", "classify-tree")])
-def test_a_mistyped_command_gets_a_suggestion(typed: str, meant: str, heedful: Run) -> None:
+def test_mistyped_command_gets_a_suggestion(typed: str, meant: str, heedful: Run) -> None:
     code, out, err = heedful(typed, "numbers")
     assert (code, out) == (2, "")
     assert f"there is no command '{typed}'" in err and f"did you mean `heedful {meant}`?" in err
@@ -62,14 +62,14 @@ def test_a_mistyped_command_gets_a_suggestion(typed: str, meant: str, heedful: R
 
 
 @pytest.mark.parametrize(("name", "old"), [(name, old) for name, names in OPTIONS.items() for old in names])
-def test_an_old_option_name_still_works_with_a_note(name: str, old: str, heedful: Run) -> None:
+def test_old_option_name_still_works_with_a_note(name: str, old: str, heedful: Run) -> None:
     options = [name for param in command(name).params for name in (*param.opts, *param.secondary_opts)]
     assert OPTIONS[name][old] in options and old not in options
     err = heedful(name, f"{old}=x", "--help")[2]
     assert f"note: {old} is now called {OPTIONS[name][old]}\n" in err
 
 
-def test_a_mistyped_option_gets_a_suggestion(heedful: Run) -> None:
+def test_mistyped_option_gets_a_suggestion(heedful: Run) -> None:
     code, out, err = heedful("generate", "run", "--temperatur", 2)
     assert (code, out) == (2, "")
     assert "`heedful generate` has no option '--temperatur'" in err and "did you mean --temperature?" in err
@@ -84,7 +84,7 @@ def test_options_of_word2vec_are_its_settings() -> None:
         assert options[name].help.lower() == f"{field.description}.".lower()
 
 
-def test_the_start_screen_shows_first_commands_and_runs(heedful: Run, tmp_path: Path) -> None:
+def test_start_screen_shows_first_commands_and_runs(heedful: Run, tmp_path: Path) -> None:
     code, out, err = heedful()
     assert (code, err) == (0, "")
     assert "  heedful demo " in out and "Runs in" not in out
@@ -97,7 +97,7 @@ def test_the_start_screen_shows_first_commands_and_runs(heedful: Run, tmp_path: 
     assert "heedful explore runs/run-" in out
 
 
-def test_the_start_screen_loads_no_heavy_package(tmp_path: Path) -> None:
+def test_start_screen_loads_no_heavy_package(tmp_path: Path) -> None:
     asked = "import sys, atexit; atexit.register(lambda: print({'torch', 'numpy'} & set(sys.modules))); "
     asked += "from heedful.cli.app import main; sys.argv = ['heedful']; main()"
     ran = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, cwd=tmp_path, timeout=60)

@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "load_recipe", small)
 
 
-def test_the_demo_shows_test_numbers_only() -> None:
+def test_demo_shows_test_numbers_only() -> None:
     data = load_recipe("numbers").data
     assert isinstance(data, NumberWords)
     assert data.test == 2000
@@ -33,7 +33,7 @@ def test_the_demo_shows_test_numbers_only() -> None:
     assert not set(demo.UNSEEN) & {*data.numbers("train"), *data.numbers("valid")}
 
 
-def test_the_demo_trains_only_once(tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_trains_only_once(tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "demo"
     demo.demo_command(run)
     first = capsys.readouterr().out
@@ -54,7 +54,7 @@ def test_the_demo_trains_only_once(tmp_path: Path, quick: None, capsys: pytest.C
         assert expected in first
 
 
-def test_the_demo_offers_the_explorer(
+def test_demo_offers_the_explorer(
     tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, opened = tmp_path / "demo", list[object]()
@@ -74,9 +74,7 @@ def test_the_demo_offers_the_explorer(
 
 
 @pytest.mark.slow
-def test_the_full_demo_is_accurate_and_aligns_swapped_digits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_full_demo_is_accurate_and_aligns_swapped_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "demo"
     demo.demo_command(run)
     capsys.readouterr()

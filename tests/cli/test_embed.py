@@ -126,7 +126,7 @@ def test_invalid_usage_is_reported_and_writes_nothing(
     assert not list(Path().iterdir())
 
 
-def test_a_model_of_another_task_names_its_command(heedful: Run, run: Path) -> None:
+def test_model_of_another_task_names_its_command(heedful: Run, run: Path) -> None:
     code, _, err = heedful("translate", run, "a")
     assert code == 2
     assert "use `heedful embed`, or `heedful fill-mask` if it has a head" in err

@@ -1,4 +1,4 @@
-"""The verb `figure`: what it lists, prints, draws and refuses."""
+"""The command `figure`: list, output, pictures and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def figure(heedful: Run) -> Run:
-    """Run the verb `figure`."""
+    """Run the command `figure`."""
     return partial(heedful, "figure")
 
 
@@ -36,7 +36,7 @@ def test_without_a_name_every_figure_is_listed(figure: Run) -> None:
     assert all(entry.about in out for entry in EVERY.values())
 
 
-def test_a_figure_prints_its_numbers_and_draws_its_picture(figure: Run) -> None:
+def test_figure_prints_numbers_and_writes_a_picture(figure: Run) -> None:
     code, out, err = figure(*SMALL)
     assert (code, err) == (0, "")
     head, first, *_, last = (line.split() for line in out.split("\n\n")[0].splitlines()[:-1])
@@ -53,17 +53,17 @@ def test_a_figure_prints_its_numbers_and_draws_its_picture(figure: Run) -> None:
 
 def test_json_has_every_row_with_the_settings(figure: Run, tmp_path: Path) -> None:
     code, out, _ = figure(*SMALL, "--json", "--out", tmp_path / "other.png")
-    told = json.loads(out)
+    printed = json.loads(out)
     assert code == 0
-    assert told["figure"] == "gradient-distance"
-    assert told["settings"] == {"singular": [0.5, 2.0], "distance": 30, "hidden": 3, "seed": 0}
-    assert [row[0] for row in told["rows"]] == list(range(1, 31))
-    assert {len(row) for row in told["rows"]} == {len(told["columns"])}
-    assert Path(told["picture"]) == tmp_path / "other.png"
+    assert printed["figure"] == "gradient-distance"
+    assert printed["settings"] == {"singular": [0.5, 2.0], "distance": 30, "hidden": 3, "seed": 0}
+    assert [row[0] for row in printed["rows"]] == list(range(1, 31))
+    assert {len(row) for row in printed["rows"]} == {len(printed["columns"])}
+    assert Path(printed["picture"]) == tmp_path / "other.png"
     assert (tmp_path / "other.png").exists()
 
 
-def test_what_is_no_number_is_null_in_json(figure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_is_null_in_json(figure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def study(settings: object):  # type: ignore[no-untyped-def]
         yield Progress(0.0, "working")
         return SimpleNamespace(table=lambda: Table(("n", "x"), ((1, float("nan")), (2, float("inf")), (3, "word"))))
@@ -91,7 +91,7 @@ def test_what_is_no_number_is_null_in_json(figure: Run, monkeypatch: pytest.Monk
         (("recall", "--out", "a"), "a name that ends in .png, .svg or .pdf"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_trained(
+def test_invalid_arguments_are_reported_before_training(
     figure: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.setattr(verb, "watched", lambda study: pytest.fail("it went on"))
@@ -100,7 +100,7 @@ def test_mistakes_are_told_before_anything_is_trained(
     assert message in err
 
 
-def test_a_picture_that_cannot_be_written_is_no_traceback(figure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_picture_has_no_traceback(figure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, *pieces: bytes) -> None:
         raise OSError(28, "No space left on device")
 
@@ -110,7 +110,7 @@ def test_a_picture_that_cannot_be_written_is_no_traceback(figure: Run, monkeypat
     assert "gradient-distance.png" in err
 
 
-def test_long_waits_are_told_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_computations_are_logged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = iter(range(0, 100, 3))
     monkeypatch.setattr("heedful.cli.figure.time.monotonic", lambda: float(next(clock)))
 
@@ -125,7 +125,7 @@ def test_long_waits_are_told_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert all(line.endswith("%  working") for line in lines)
 
 
-def test_a_person_sees_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_shows_a_progress_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
 
@@ -134,12 +134,12 @@ def test_a_person_sees_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         return 7
 
     assert verb.watched(study()) == 7
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "working" in told.err and "50%" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "working" in captured.err and "50%" in captured.err
 
 
-def test_a_long_table_is_cut_and_keeps_its_first_and_last_row() -> None:
+def test_long_table_is_shortened_in_the_middle() -> None:
     lines = list(verb.table_lines(Table(("n", "square"), tuple((n, n * n) for n in range(100)))))
     assert len(lines) <= verb.ROWS + 2
     assert lines[0].split() == ["n", "square"]
@@ -150,7 +150,7 @@ def test_a_long_table_is_cut_and_keeps_its_first_and_last_row() -> None:
     assert [line.split() for line in short] == [["n", "name"], ["1", "one"]]
 
 
-def test_a_theme_and_a_style_sheet_are_used(figure: Run, tmp_path: Path) -> None:
+def test_theme_and_a_style_sheet_are_used(figure: Run, tmp_path: Path) -> None:
     sheet = tmp_path / "mine.mplstyle"
     code, out, _ = figure("--write-style", sheet, "--theme", "dark")
     assert code == 0 and out == f"style    {sheet}\n" and "font.size" in sheet.read_text()
@@ -165,7 +165,7 @@ def test_a_theme_and_a_style_sheet_are_used(figure: Run, tmp_path: Path) -> None
         assert picture.convert("RGB").getpixel((0, 0)) == (0x14, 0x18, 0x1F)
 
 
-def test_a_gallery_is_written_by_one_command(figure: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gallery_is_written_by_one_command(figure: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.cli.figure.write_gallery", partial(write_gallery, names=["masks", "contexts"]))
     code, out, _ = figure("--gallery", tmp_path / "all")
     assert (code, out) == (0, f"gallery  {tmp_path / 'all' / 'index.html'}\n")

@@ -80,7 +80,7 @@ def test_generation_options_equal_the_library_settings(gpt: Path, heedful: Run) 
     assert "".join(library.load(gpt).stream("a", seed=7, **rules)) == one["added"]
 
 
-def test_a_text_beyond_the_context_is_noted_once(gpt: Path, heedful: Run) -> None:
+def test_text_beyond_the_context_is_noted_once(gpt: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", gpt, "a", "b", "--length", 60)
     assert (code, err.count("note: the model's context is 24 tokens")) == (0, 1)
     _, _, err = heedful("generate", gpt, "rose " * 40, "--length", 2)
@@ -97,7 +97,7 @@ def test_a_text_beyond_the_context_is_noted_once(gpt: Path, heedful: Run) -> Non
         (["--beams", "2", "--samples", "3"], "2 beams cannot give 3 texts"),
         (["--greedy", "--beams", "2"], "leave one of them out"),
         (["--length-penalty", "2"], "needs beam search"),
-        (["--beams", "2", "--length", "60"], "do not fit into the model's context"),
+        (["--beams", "2", "--length", "60"], "within the model's context"),
         (["--top-p", "2"], "--top-p"),
         (["--length", "0"], "--length"),
         (["--temperature", "-1"], "--temperature"),

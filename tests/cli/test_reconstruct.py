@@ -142,7 +142,7 @@ def test_images_are_read_from_files_folders_arrays_and_idx(
     close(drawn[0][0].images, bytes_[:, None] / 255, slack=16)
 
 
-def test_a_named_array_of_an_archive_is_read(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
+def test_named_array_of_an_archive_is_read(heedful: Run, runs: dict[str, Path], drawn: list[list[Column]]) -> None:
     np.savez("both.npz", x_test=TEST.pixels[:4, 0], y_test=TEST.labels[:4])
     code, _, _ = heedful("reconstruct", runs["plain"], "both.npz:x_test", "-o", "grid.png")
     assert code == 0
@@ -152,7 +152,7 @@ def test_a_named_array_of_an_archive_is_read(heedful: Run, runs: dict[str, Path]
     assert "the archive has several arrays" in err and "both.npz:x_test" in err
 
 
-def test_a_colour_image_is_converted_with_a_note(heedful: Run, runs: dict[str, Path]) -> None:
+def test_colour_image_is_converted_with_a_note(heedful: Run, runs: dict[str, Path]) -> None:
     Image.new("RGB", (8, 8), (255, 0, 0)).save("red.png")
     code, _, err = heedful("reconstruct", runs["plain"], "red.png", "-o", "grid.png")
     assert code == 0

@@ -32,7 +32,7 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 @pytest.mark.parametrize("words", ["show numbers", "recipes", "--help", "figure"])
-def test_a_write_error_is_one_line_and_exit_code_74(tmp_path: Path, words: str) -> None:
+def test_write_error_is_one_line_and_exit_code_74(tmp_path: Path, words: str) -> None:
     done = shell(f"heedful {words} > /dev/full", tmp_path)
     assert done.returncode == 74
     assert done.stderr == "error: cannot write the output: No space left on device\n"
@@ -45,7 +45,7 @@ def test_closed_standard_streams_are_no_error(tmp_path: Path, closed: str) -> No
     assert ("numbers" in done.stdout) is (">&- 2" not in closed and closed != ">&-")
 
 
-def test_a_run_continues_when_its_output_is_closed(tmp_path: Path) -> None:
+def test_run_continues_when_its_output_is_closed(tmp_path: Path) -> None:
     done = shell(f"heedful train numbers {' '.join(TINY)} --run run | head -n 1", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
@@ -88,7 +88,7 @@ def test_out_of_memory_has_its_own_exit_code(
     assert lacks_memory(MemoryError()) and not lacks_memory(ValueError("out of memory"))
 
 
-def test_an_unexpected_os_error_names_its_file(
+def test_unexpected_os_error_names_its_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def app() -> None:

@@ -1,4 +1,4 @@
-"""What every autoencoder must pass; one more line in `TABLE` makes all of it pass for one more."""
+"""Contract tests of autoencoders; a new model is one more line in `TABLE`."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ def config(request: pytest.FixtureRequest) -> AutoencoderConfig:
     return TABLE[request.param]
 
 
-def made(config: AutoencoderConfig, seed: int = 0) -> Any:
+def build_model(config: AutoencoderConfig, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     return build(config).eval()
 
 
 def test_every_weight_gets_a_gradient(config: AutoencoderConfig) -> None:
-    model, x = made(config, 1), torch.rand(16, *config.input)  # with other seeds a small net may be dead at first
+    model, x = build_model(config, 1), torch.rand(16, *config.input)  # with other seeds a small net may be dead
     (model(x) - x).square().sum().backward()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
 
 
-def test_it_gives_the_same_twice_and_in_training_too(config: AutoencoderConfig) -> None:
-    model, x = made(config), torch.rand(4, *config.input)
+def test_forward_is_deterministic_in_eval_and_training(config: AutoencoderConfig) -> None:
+    model, x = build_model(config), torch.rand(4, *config.input)
     first = model(x)
     assert torch.equal(model(x), first)
     assert torch.equal(model.train()(x), first)
-    assert not torch.equal(made(config, 1)(x), first)
+    assert not torch.equal(build_model(config, 1)(x), first)
 
 
-def test_what_an_image_gives_does_not_depend_on_its_batch(config: AutoencoderConfig) -> None:
-    model, x = made(config), torch.rand(9, *config.input)
+def test_batch_does_not_change_the_output(config: AutoencoderConfig) -> None:
+    model, x = build_model(config), torch.rand(9, *config.input)
     whole, order = model(x), torch.randperm(9)
     close(model(x[order]), whole[order])
     for row in range(9):
@@ -58,8 +58,8 @@ def test_what_an_image_gives_does_not_depend_on_its_batch(config: AutoencoderCon
     assert model(x[:0]).shape == (0, *config.input)
 
 
-def test_saved_it_is_loaded_as_it_was(config: AutoencoderConfig, tmp_path: Path) -> None:
-    model, other = made(config), made(config, 1)
+def test_saved_model_is_loaded(config: AutoencoderConfig, tmp_path: Path) -> None:
+    model, other = build_model(config), build_model(config, 1)
     write_model(tmp_path / "model", "{}", model.state_dict(), {"images.json": "{}"}, {})
     other.load_state_dict(read_model(tmp_path / "model", lambda text: ["images.json"]).tensors)
     x = torch.rand(3, *config.input)
@@ -67,9 +67,9 @@ def test_saved_it_is_loaded_as_it_was(config: AutoencoderConfig, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("name", "steps"), [("small", 300), ("autoencoder", 500)])
-def test_it_learns_eight_images_by_heart(name: str, steps: int) -> None:
+def test_eight_images_are_memorized(name: str, steps: int) -> None:
     config = TABLE[name]
-    model = made(config, 2).train()
+    model = build_model(config, 2).train()
     x = torch.rand(8, *config.input)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(steps):
@@ -80,8 +80,8 @@ def test_it_learns_eight_images_by_heart(name: str, steps: int) -> None:
     assert float(loss.detach()) < 0.2 * float(x.var())
 
 
-def test_watched_by_hooks_it_gives_the_same(config: AutoencoderConfig) -> None:
-    model, x = made(config), torch.rand(2, *config.input)
+def test_hooks_do_not_change_the_output(config: AutoencoderConfig) -> None:
+    model, x = build_model(config), torch.rand(2, *config.input)
     plain, seen = model(x), list[torch.Tensor]()
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.register_forward_hook(lambda module, given, out: seen.append(out))

@@ -1,4 +1,4 @@
-"""Padding on either side and between tokens, wider than the context too, moves no token and changes no number."""
+"""Padding on either side and between tokens, also wider than the context, changes neither positions nor outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHOLE = ("encoder", "classifier", "regressor", "tagger")
 
 
 def places(lengths: Sequence[int], width: int, side: Side) -> Tensor:
-    """Which of `width` columns hold a token (N, width), for rows of these lengths."""
+    """A mask (N, width) of the columns with tokens, for rows of these lengths."""
     real = torch.zeros(len(lengths), width, dtype=torch.bool)
     for row, length in enumerate(lengths):
         columns = {"left": torch.arange(width - length, width), "right": torch.arange(length)}
@@ -29,24 +29,24 @@ def places(lengths: Sequence[int], width: int, side: Side) -> Tensor:
     return real
 
 
-def laid(rows: Sequence[Tensor], real: Tensor, fill: int) -> Tensor:
-    """The rows' tokens, in order, where `real` says."""
+def place_tokens(rows: Sequence[Tensor], real: Tensor, fill: int) -> Tensor:
+    """The rows' tokens, in order, at the positions of `real`."""
     return torch.full(real.shape, fill).masked_scatter(real, torch.cat(list(rows)))
 
 
 @decoders.every_variant
 @every_side
-def test_a_decoder_reads_the_same(case: decoders.Case, side: Side) -> None:
+def test_decoder_ignores_padding_anywhere(case: decoders.Case, side: Side) -> None:
     model, source = decoders.prepared(case), decoders.sentences(*LENGTHS)
     target = torch.randint(0, decoders.VOCAB, (4, 5))
     real = places(LENGTHS, case.config.context + 5, side)
-    batch, _ = model(target, case.read(model, laid(source, real, 7), real))
+    batch, _ = model(target, case.read(model, place_tokens(source, real, 7), real))
     alone = [model(row[None], case.start(model, [one]))[0] for row, one in zip(target, source, strict=True)]
     close(batch, torch.cat(alone))
 
 
 def whole(model: Any, ids: Tensor, segments: Tensor, real: Tensor) -> list[Tensor]:
-    """What is said of each text: by its first token, where a model pools that, or of its tokens one by one."""
+    """The outputs for each text: of its first token, if the model pools it, or of all its tokens."""
     if model.config.role in ("classifier", "regressor"):
         return list(model(ids, segments, Padded(real)))
     numbers = real.flatten().nonzero()[:, 0]
@@ -59,32 +59,33 @@ def whole(model: Any, ids: Tensor, segments: Tensor, real: Tensor) -> list[Tenso
 
 @pytest.mark.parametrize("name", [name for name, case in encoders.TABLE.items() if case.config.role in WHOLE])
 @every_side
-def test_an_encoder_and_its_heads_read_the_same(name: str, side: Side) -> None:
+def test_encoder_and_heads_ignore_padding_anywhere(name: str, side: Side) -> None:
     model, some = encoders.prepared(encoders.TABLE[name]), encoders.rows(*LENGTHS)
     real = places(LENGTHS, encoders.CONTEXT + 5, side)
-    batch = whole(model, *(laid([row[part] for row in some], real, 1) for part in (0, 1)), real)
+    ids, segments = (place_tokens([row[part] for row in some], real, 1) for part in (0, 1))
+    batch = whole(model, ids, segments, real)
     for found, (ids, segments) in zip(batch, some, strict=True):
         close(found, whole(model, ids[None], segments[None], torch.ones(1, len(ids), dtype=torch.bool))[0])
 
 
 @every_side
-def test_rows_that_hold_no_token_spoil_nothing(side: Side) -> None:
+def test_empty_rows_do_not_affect_others(side: Side) -> None:
     model, some = encoders.prepared(encoders.TABLE["classifier"]), encoders.rows(3, 0, 5)
     real = places((3, 0, 5), 8, side)
-    found = model(*(laid([row[part] for row in some], real, 0) for part in (0, 1)), Padded(real))
+    found = model(*(place_tokens([row[part] for row in some], real, 0) for part in (0, 1)), Padded(real))
     assert bool(found.isfinite().all())
     close(found[0], model(some[0][0][None], some[0][1][None])[0])
 
 
 @pytest.mark.parametrize("name", ["classifier", "regressor"])
-def test_the_first_tokens_of_packed_texts_are_known(name: str) -> None:
+def test_packed_texts_pool_their_first_tokens(name: str) -> None:
     model, some = encoders.prepared(encoders.TABLE[name]), encoders.rows(5, 1, 9)
     batch = encoders.given(some, "packed", 3)
     assert isinstance(batch.layout, PackedTexts)
     close(model(batch.ids, batch.segments, batch.layout), torch.stack(encoders.firsts(model, batch)))
 
 
-def test_what_does_not_fit_is_refused_however_it_is_padded() -> None:
+def test_too_long_sequence_is_refused_with_any_padding() -> None:
     long, context = encoders.CONTEXT + 1, encoders.CONTEXT
     model, real = encoders.prepared(encoders.TABLE["bert"]), places((long, 2), long + 4, "between")
     with pytest.raises(ValueError, match=f"{long} tokens, more than the model's context of {context}"):
@@ -104,13 +105,13 @@ def in_double(made: Callable[[], Any], says: Callable[[Any], Tensor]) -> None:
 
 @decoders.every_variant
 @torch.no_grad()
-def test_a_decoder_in_double_precision_stays_there(case: decoders.Case) -> None:
+def test_decoder_stays_in_double_precision(case: decoders.Case) -> None:
     source, target = decoders.sentences(5, 3), torch.randint(0, decoders.VOCAB, (2, 4))
     in_double(lambda: decoders.prepared(case), lambda model: model(target, case.start(model, source))[0])
 
 
 @encoders.every_model
 @torch.no_grad()
-def test_an_encoder_in_double_precision_stays_there(case: encoders.Case) -> None:
+def test_encoder_stays_in_double_precision(case: encoders.Case) -> None:
     batch = encoders.given(encoders.rows(5, 3))
     in_double(lambda: encoders.prepared(case), lambda model: torch.cat([x.flatten() for x in case.says(model, batch)]))

@@ -17,16 +17,27 @@ from heedful.blocks.grids import GridLSTM
 from heedful.blocks.int8 import Int8Linear, PlainInt8, int8
 from heedful.blocks.layouts import Documents, PackedPairs, PackedTexts, Padded, Unpadded
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
-from heedful.blocks.masks import causal
+from heedful.blocks.masks import causal, dense
 from heedful.blocks.noise import gaussian
 from heedful.blocks.recurrent import BidirectionalLayer, unroll
+from heedful.blocks.relative import distance_sinusoids, distances, gathered_bias, relative_bias, segment_bias
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve
 from heedful.blocks.taps import watch
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, parse_tree
-from heedful.decode.rules import Banned, Below, ForcedPrefix, MinLength, NoRepeat, Penalty, Temperature, TopK, TopP
-from heedful.decode.search import beam, drain, greedy, largest, sample
+from heedful.decode.rules import (
+    ForcedPrefix,
+    MinLength,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    SuppressTokens,
+    Temperature,
+    TopK,
+    TopP,
+    VocabLimit,
+)
+from heedful.decode.search import beam, drain, greedy, grouped_topk, sample
 from heedful.explore.capabilities import LogitLens
 from heedful.models import MODELS, build, config_class
 from heedful.models.bert.config import BertConfig
@@ -48,8 +59,12 @@ from heedful.models.seq2seq.config import Seq2SeqConfig
 from heedful.models.seq2seq.model import Seq2Seq
 from heedful.models.transformer.config import TransformerConfig
 from heedful.models.transformer.model import Transformer
+from heedful.models.transformer_xl.config import TransformerXLConfig
+from heedful.models.transformer_xl.model import TransformerXL
 from heedful.models.tree_lstm.config import TreeLSTMConfig
 from heedful.models.tree_lstm.model import TreeLSTM, one_by_one
+from heedful.models.xlnet.config import XLNetConfig
+from heedful.models.xlnet.model import XLNet
 from heedful.shapes import check, statements
 
 SOURCE = Path(heedful.__file__).parent
@@ -60,7 +75,7 @@ GPU = (
     "packed_attention",
     "packed_self_attention",
     "run_fused",
-    "likeliest_at_once",
+    "fused_argmax",
 )  # kernels that a test without a device cannot reach
 
 B, S, T, D, H, K, F, V = 2, 7, 5, 30, 3, 10, 13, 17
@@ -94,6 +109,40 @@ def models() -> None:
             model(target[:, :1], make_room(state, 1))
         layout = PackedPairs.of(torch.tensor([4, 2]), torch.tensor([1, 3]), S, T, longest=4)
         model(target[:1], model.start(source[:1], layout))
+
+
+def relative() -> None:
+    table = distance_sinusoids(distances(T, S, S - T), D).float()
+    q, r = torch.randn(B, H, T, K), table.unflatten(1, (H, K)).transpose(0, 1)
+    index = torch.zeros(B, 1, T, S, dtype=torch.long)
+    for bias in (relative_bias(q, r), gathered_bias(q, r, index)):
+        dense(segment_bias(bias, q, torch.randn(2, H, K), index == 0), q, torch.randn(B, H, S, K))
+
+
+def two_streams() -> None:
+    """XLNet as an encoder, with masks, and with both streams and a memory."""
+    settings = {"vocab": V, "width": D, "heads": H, "layers": 1, "hidden": F, "context": 40, "pooler": True}
+    model = XLNet(XLNetConfig.model_validate(settings)).eval()
+    tokens, real = torch.randint(0, V, (B, S)), torch.arange(S) < torch.tensor([[S], [4]])
+    x = model(tokens, torch.zeros_like(tokens), Padded(real))
+    model.summarize(x, Padded(real)), model.words(x[0, :4]), model.lens(x)
+    model.masked_vectors(tokens, None, Padded(real), torch.tensor([1, 2]))
+    ranks, places = torch.arange(S).expand(B, -1), torch.zeros(B, T, dtype=torch.long)
+    model.two_streams(tokens, ranks, places, ranks, None, model.start(B, M, tokens.device).append(model.layers(tokens)))
+
+
+def with_memory() -> None:
+    """Transformer-XL over segments, padded ones and ones with documents, with clusters of tokens in each way."""
+    tokens, documents = torch.randint(0, V, (B, T)), torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
+    for clusters in ({}, {"cutoffs": (3, 8), "divisor": 2}, {"cutoffs": (3, 8), "embed": F}):
+        config = TransformerXLConfig(vocab=V, width=D, heads=H, layers=2, hidden=19, memory=S, **clusters)
+        model = TransformerXL(config).eval()
+        _, state = model(tokens, model.start(B, tokens.device))
+        model(tokens, state, torch.arange(T) < torch.tensor([[T], [4]]))
+        model(tokens, reserve(state, 0))
+        model.read(tokens, documents)
+        model.lens(torch.randn(B, T, D))
+        model.tokens.loss(torch.randn(B * T, D), tokens.flatten())
 
 
 def ahead_alone() -> None:
@@ -172,7 +221,7 @@ def structures() -> None:
 
 
 def marking() -> None:
-    """Tagger and answerer: sequences of 7 and 4 tokens, of which some begin a word or are in a passage."""
+    """Tagger and answerer: sequences of 7 and 4 tokens, some of which start a word or are in a passage."""
     encoder = {"vocab": V, "width": D, "heads": H, "layers": 4, "hidden": F, "context": 40}
     tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
     layout = Padded(torch.arange(S) < torch.tensor([[S], [4]]))
@@ -190,7 +239,7 @@ def classifying() -> None:
         Classifier(ClassifierConfig.model_validate({"encoder": encoder, "labels": tuple("abcd")})),
         Regressor(RegressorConfig.model_validate({"encoder": encoder})),
     ):
-        model(tokens, None, None, torch.tensor([0, 3, 7]))
+        model(tokens)
 
 
 def sliding() -> None:
@@ -199,14 +248,15 @@ def sliding() -> None:
 
 
 def reading() -> None:
-    """BERT with its heads, segments told and not, and its blocks in eight bits."""
+    """BERT with its heads, with and without segments, and its blocks in int8."""
     model = Bert(BertConfig(vocab=V, width=D, heads=H, layers=1, hidden=F, context=40)).eval()
     tokens, segments = torch.randint(0, V, (B, S)), torch.randint(0, 2, (B, S))
     padded, packed = Padded(torch.arange(S) < torch.tensor([[S], [4]])), PackedTexts.of(torch.tensor([4, 2]), S, 4)
     x = model(tokens, segments, padded)
     for layout in (Unpadded(tokens), padded):
-        layout.first(x)
-    packed.first(model(tokens[:1], segments[:1], packed))
+        layout.first(x), layout.last(x)
+    packed.first(model(tokens[:1], segments[:1], packed)), packed.last(model(tokens[:1], segments[:1], packed))
+    model.summarize(x, padded), model.masked_vectors(tokens, segments, padded, torch.tensor([1, 2]))
     model.words(x[0, :4])
     model.lens(x)
     model.follows(x[:, 0])
@@ -237,8 +287,8 @@ def searches() -> None:
     rows, width, room, vocab = 3, 2, 7, 11
     prefix, limit = torch.zeros(rows, 1, dtype=torch.long), torch.tensor([room, 5, room])
     rules = (
-        MinLength(2, 0), Banned((3,)), Below(10), NoRepeat(3), Penalty(1.2), Temperature(0.9), TopK(9), TopP(0.9),
-        ForcedPrefix((4,)),
+        MinLength(2, 0), SuppressTokens((3,)), VocabLimit(10), NoRepeatNgram(3), RepetitionPenalty(1.2),
+        Temperature(0.9), TopK(9), TopP(0.9), ForcedPrefix((4,)),
     )  # fmt: skip
 
     def decoder(tokens: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -248,11 +298,11 @@ def searches() -> None:
     drain(beam(decoder, state, prefix, limit, 0, beams=width, rules=rules))
     drain(greedy(decoder, state, prefix, limit, 0, rules=rules))
     drain(sample(decoder, state, prefix, limit, 0, seeds=range(rows), rules=rules))
-    largest(torch.randn(rows, 3001), 2)
+    grouped_topk(torch.randn(rows, 3001), 2)
 
 
 def tiny(kind: str) -> None:
-    """A model in its tiny size, as its role is used; what more there is to a model is reached by a function above."""
+    """A model in its tiny size, used by its role; the functions above cover what is special to a model."""
     config = config_class(kind).tiny()
     model: Any = build(config).eval()
     tokens, real = torch.randint(0, V, (B, S)), torch.arange(S) < torch.tensor([[S], [4]])
@@ -261,6 +311,8 @@ def tiny(kind: str) -> None:
         model(tokens)
         model.words(x[0, :4])
         model.lens(x)
+        if config.pairs:
+            model.follows(x[:, 0])
         pooling: Any = build(config.under_head(pools=True))
         pooling.pool(x[:, 0])
     elif config.role == "seq2seq":
@@ -305,8 +357,12 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "recurrent": [recurrent],
     "rnn_lm": [recurrent],
     "gpt": [ahead_alone],
-    "state": [models, ahead_alone],
+    "state": [models, ahead_alone, with_memory],
     "layouts": [models, reading, ahead_alone, sliding],
+    "relative": [relative],
+    "xlnet": [two_streams],
+    "adaptive": [with_memory],
+    "transformer_xl": [with_memory],
     "mix": [recurrent],
     "elmo": [recurrent],
     "gates": [structures],
@@ -342,22 +398,48 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "tree_lstm": {"H": (F,), "C": (11,), "K": (3,)},
     "bert": {"B": (B, 1), "T": (S,), "D": (D,), "V": (V,), "M": (4, B * S), "N": (B,)},
     "int8": {"M": (B * S, 1), "D": (D, F), "E": (3 * D, D, F)},
-    "head": {"B": (B,), "T": (S,), "D": (D,), "N": (3,)},
-    "classifier": {"D": (D,), "N": (3,), "C": (4,)},
+    "head": {"B": (B,), "T": (S,), "D": (D,), "N": (B,)},
+    "classifier": {"D": (D,), "N": (B,), "C": (4,)},
     "conv_classifier": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},
     "tagger": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
     "answerer": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
+    "xlnet": {
+        "B": (B,),
+        "T": (S, T, S + T, M + S),
+        "G": (T,),
+        "Q": (S, S + T),
+        "M": (M, 4),
+        "S": (S, M + S),
+        "P": (2 * S - 1, M + 2 * S - 1),
+        "D": (D,),
+        "H": (H,),
+        "K": (K,),
+        "V": (V,),
+        "N": (B,),
+    },
+    "relative": {"B": (B,), "H": (H,), "T": (T,), "P": (S + T - 1,), "D": (D,), "S": (S,), "K": (K,)},
+    "adaptive": {"B": (B,), "T": (T,), "N": (B * T,), "D": (D,), "V": (V,)},
+    "transformer_xl": {
+        "B": (B, 1),
+        "T": (T, 2 * T, S + T, 2 * T - 1, 3 * T - 1, S + 2 * T - 1),
+        "S": (T, 2 * T, S + T),
+        "D": (D,),
+        "H": (H,),
+        "K": (K,),
+        "V": (V,),
+        "P": (2 * T - 1, 3 * T - 1, S + 2 * T - 1),
+    },
     "rules": {"R": (3, 6), "V": (11,), "L": (7,)},
 }
 
 
 def name(path: Path) -> str:
-    """What a file is of: a model's is named by its folder."""
+    """The name of a file; a model's is named by its folder."""
     return path.parent.name if path.stem == "model" else path.stem
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_comments_are_true_and_reached(path: Path) -> None:
+def test_shape_comments_are_true_and_reached(path: Path) -> None:
     def run() -> None:
         for part in RUNS.get(name(path), [partial(tiny, name(path))] if name(path) in MODELS else [models]):
             part()

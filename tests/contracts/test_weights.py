@@ -1,4 +1,4 @@
-"""A model computes from its weights as they are now, and can be copied: nothing made from them is kept beside them."""
+"""A model uses its current weights and can be copied: nothing derived from weights is cached."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[[Any], Tensor]
 
 
 def decoded(case: decoders.Case) -> Run:
-    """What is decoded: the rows of a few hypotheses, and of one, as in a search."""
+    """The logits of a few hypotheses, and of one, as in a search."""
     source, target = decoders.sentences(5, 3), torch.randint(0, decoders.VOCAB, (2, 4))
 
     def run(model: Any) -> Tensor:
@@ -56,7 +56,7 @@ def of_words(config: Any) -> Run:
     return lambda model: model(words)
 
 
-OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role, what is computed of something
+OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "autoencoder": of_images,
     "word_classifier": of_words,
     "tree_classifier": lambda config: in_trees,
@@ -64,7 +64,7 @@ OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role, what is computed of som
 
 
 def cases() -> Iterator[Any]:
-    """Every model, with every combination of its varied settings: how it is built, and what it computes."""
+    """Every model with every combination of its varied settings: how it is built, and what it computes."""
     for param in decoders.variants():
         case = param.values[0]
         yield pytest.param(case.build, lambda case=case: decoded(case), id=param.id)
@@ -92,14 +92,14 @@ def saved(model: nn.Module) -> nn.Module:
     return found
 
 
-def test_every_model_is_tried() -> None:
+def test_every_model_is_covered() -> None:
     named = {str(param.id).split("-")[0] for param in cases()}
     assert named == set(MODELS)
 
 
 @every_model
 @torch.no_grad()
-def test_a_model_that_has_run_can_be_copied(made: Callable[[], Any], running: Callable[[], Run]) -> None:
+def test_used_model_can_be_copied(made: Callable[[], Any], running: Callable[[], Run]) -> None:
     model, run = made().eval(), running()
     before = run(model)
     for name, copy in COPIES.items():
@@ -108,14 +108,14 @@ def test_a_model_that_has_run_can_be_copied(made: Callable[[], Any], running: Ca
 
 @every_model
 @torch.no_grad()
-def test_weights_are_used_as_they_are(made: Callable[[], Any], running: Callable[[], Run]) -> None:
+def test_changed_weights_take_effect(made: Callable[[], Any], running: Callable[[], Run]) -> None:
     model, run, other = made().eval(), running(), made().eval()
     before, truth = run(model), run(other)
     assert not before.equal(truth)
     for mine, its in zip(model.parameters(), other.parameters(), strict=True):
         mine.data.copy_(its)
     assert run(model).equal(truth), "written into .data"
-    for _ in range(5):  # where memory is used again, a new weight may stand where an old one did
+    for _ in range(5):  # memory is reused: a new weight may have the address of an old one
         other = made().eval()
         for name, weight in other.named_parameters():
             owner, _, own = name.rpartition(".")
@@ -127,7 +127,7 @@ def test_weights_are_used_as_they_are(made: Callable[[], Any], running: Callable
 
 
 @torch.no_grad()
-def test_a_model_in_eight_bits_can_be_copied() -> None:
+def test_int8_model_can_be_copied() -> None:
     model, tokens = int8(build(config_class("bert").tiny())), torch.randint(0, encoders.VOCAB, (2, 5))
     before = model(tokens)
     for name, copy in COPIES.items():

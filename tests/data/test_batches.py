@@ -23,7 +23,7 @@ from heedful.data.tokenizers.tokenizer import Bpe, TrainedTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.seq2seq.config import AttentionConfig, RecurrentEncoder, Seq2SeqConfig
-from heedful.tasks.translation.predictor import reinforced_translation_loss, translation_loss
+from heedful.tasks.translation.predictor import reinforce_loss, translation_loss
 
 PAIRS = list(dict.fromkeys(NumberWords(train=1500, valid=10, test=10).pairs("train")))
 TOKENIZER = TrainedTokenizer.train(Bpe(vocab=300), [text for pair in PAIRS for text in pair])
@@ -140,7 +140,7 @@ def test_progress_is_reported() -> None:
     assert seen == [(1024, 1500), (1500, 1500)]
 
 
-def test_a_text_without_tokens_is_a_pair() -> None:
+def test_text_without_tokens_is_a_pair() -> None:
     batch = encode_pairs([Pair("", "")], TOKENIZER, longest=8).batch(np.array([0]))
     assert batch.source_lengths.tolist() == [1]
     assert batch.target[0, :2].tolist() == [2, 3]
@@ -156,7 +156,7 @@ def test_in_order_has_every_pair_once_longest_first() -> None:
     assert all(same(one, other) for one, other in zip(batches, ENCODED.in_order(512), strict=True))
 
 
-def test_a_batch_depends_on_its_position_only() -> None:
+def test_batch_depends_on_its_position_only() -> None:
     sequential = PairBatches(ENCODED, 7, 512)
     total = len(plan_by_budget(ENCODED.lengths, 7, 0, 512)) * 3
     batches = [sequential.at(position) for position in range(total)]
@@ -167,7 +167,7 @@ def test_a_batch_depends_on_its_position_only() -> None:
         assert same(PairBatches(ENCODED, 7, 512).at(position), batches[position])
 
 
-def test_an_epoch_has_every_sample_once() -> None:
+def test_epoch_has_every_sample_once() -> None:
     batches = PairBatches(ENCODED, 0, 512)
     seen: dict[int, list[int]] = {}
     for position in range(len(plan_by_budget(ENCODED.lengths, 0, 0, 512)) * 3):
@@ -177,7 +177,7 @@ def test_an_epoch_has_every_sample_once() -> None:
     assert seen[0] != seen[1]
 
 
-def test_a_sample_over_the_budget_is_a_batch_of_its_own() -> None:
+def test_sample_over_the_budget_is_a_batch_of_its_own() -> None:
     rows = Ragged(np.arange(4, 44, dtype=np.int32), np.array([0, 2, 38, 40], dtype=np.int64))
     encoded = EncodedPairs(rows, rows, np.arange(3), longest=64, dropped=0, replaced=0)
     assert [batch.indices.tolist() for batch in encoded.in_order(16)] == [[1], [0, 2]]
@@ -218,7 +218,7 @@ def test_filler_rows_do_not_change_loss_or_gradient(choice: Literal["soft", "har
     model: Any = build(config).double().eval()  # no dropout
 
     def loss_and_gradient(batch: PairBatch) -> tuple[Loss, torch.Tensor]:
-        loss = (reinforced_translation_loss if choice == "hard" else translation_loss)(model, batch, smoothing)
+        loss = (reinforce_loss if choice == "hard" else translation_loss)(model, batch, smoothing)
         grads = torch.autograd.grad(loss.total, list(model.parameters()))
         return loss, torch.cat([grad.flatten() for grad in grads])
 
@@ -232,7 +232,7 @@ def test_filler_rows_do_not_change_loss_or_gradient(choice: Literal["soft", "har
     torch.testing.assert_close(same_grad, grad, rtol=0, atol=1e-11 * float(grad.abs().max()))
 
 
-def test_an_even_batch_without_pairs_has_no_targets() -> None:
+def test_even_batch_without_pairs_has_no_targets() -> None:
     batch = ENCODED.even(np.arange(0), 512)
     assert batch.tokens == 0
     assert batch.source.shape == batch.target.shape == (64, 8)
@@ -247,6 +247,6 @@ def test_shards_of_an_even_batch_have_every_pair_once() -> None:
     assert sum(part.tokens for part in parts) == even.tokens(5)
 
 
-def test_a_pair_over_the_budget_is_an_even_batch_of_its_own() -> None:
+def test_pair_over_the_budget_is_an_even_batch_of_its_own() -> None:
     longest = int(ENCODED.lengths.max(axis=1).argmax())
     assert ENCODED.even(np.array([longest]), 8).source.shape[0] == 1

@@ -192,7 +192,7 @@ def test_parallel_encoding_has_the_same_ids(
 
 
 @pytest.mark.parametrize("text", ["!", " ", "a", "\n", "ab ", "e\u0301", "' "])
-def test_a_line_of_a_megabyte_is_encoded_in_three_seconds(text: str) -> None:
+def test_line_of_a_megabyte_is_encoded_in_three_seconds(text: str) -> None:
     line = text * (2**20 // len(text.encode()))
     begun = time.process_time()
     ids = TRAINED.ids([line])[0]
@@ -217,7 +217,7 @@ def test_bpe_training_is_deterministic_and_numbered_as_gpt2() -> None:
     assert [vocab[merge.replace(" ", "")] for merge in merges] == list(range(256, 599))
 
 
-def test_the_smallest_vocabulary_is_bytes_only() -> None:
+def test_smallest_vocabulary_is_bytes_only() -> None:
     bare = Gpt2Tokenizer.train(Gpt2Bpe(vocab=257), ["some text"])
     assert (bare.vocab, bare.end) == (257, 256)
     assert bare.bytes(bare.ids(["Grüße"])[0]) == "Grüße".encode()
@@ -233,7 +233,7 @@ def test_saved_tokenizers_load(tmp_path: Path) -> None:
         TRAINED.save(tmp_path / "no" / "tokenizer.json")
 
 
-def test_a_recipe_accepts_all_published_file_names(tmp_path: Path) -> None:
+def test_recipe_accepts_all_published_file_names(tmp_path: Path) -> None:
     files = TRAINED.files()
     for folder, vocab, merges in (("hf", "vocab.json", "merges.txt"), ("openai", "encoder.json", "vocab.bpe")):
         (tmp_path / folder).mkdir()
@@ -344,7 +344,7 @@ def test_invalid_tokenizer_files_are_refused(text: str, found: str) -> None:
         ("<| endoftext|>", "which is not in the vocabulary"),
     ],
 )
-def test_an_invalid_merge_is_reported_by_its_line(line: str, found: str) -> None:
+def test_invalid_merge_is_reported_by_its_line(line: str, found: str) -> None:
     header, *lines = TRAINED.files()["merges.txt"].split("\n")
     for top in ([header], []):
         text = "\r\n".join([*top, *lines[:6], line, *lines[6:]])
@@ -371,7 +371,7 @@ def test_binary_or_too_large_files_are_refused(tmp_path: Path, monkeypatch: pyte
         Gpt2Tokenizer.load(tmp_path / "nothing.json")
 
 
-def test_a_single_string_instead_of_a_list_is_refused() -> None:
+def test_single_string_instead_of_a_list_is_refused() -> None:
     with pytest.raises(TypeError, match="give a list of texts"):
         TRAINED.ids("a text")
 

@@ -76,7 +76,7 @@ def test_sentences_are_read_and_document_marks_skipped(tmp_path: Path) -> None:
     assert collect_labels(read.sentences) == ("O", "B-MISC", "I-MISC", "B-ORG", "I-ORG", "B-PER", "I-PER")
 
 
-def test_the_tag_column_is_a_setting(tmp_path: Path) -> None:
+def test_tag_column_is_a_setting(tmp_path: Path) -> None:
     (read,) = source(tmp_path, "EU NNP I-NP O\nrejects VBZ I-VP O\n", tag_column=2).read("train").sentences
     assert read.tags == ("B-NP", "B-VP")
 
@@ -93,26 +93,26 @@ def test_gzip_is_read(tmp_path: Path) -> None:
     assert len(files.read("train").sentences) == 2
 
 
-def test_a_different_number_of_columns_is_reported_by_line(tmp_path: Path) -> None:
+def test_different_number_of_columns_is_reported_by_line(tmp_path: Path) -> None:
     error = problem(tmp_path, "EU NNP I-NP I-ORG\nrejects VBZ O\n")
     assert error.where == f"{tmp_path}/train.txt:2"
     assert error.found == "3 columns in 'rejects VBZ O'"
     assert error.expected == "4 columns, as in the first line"
 
 
-def test_a_word_without_a_tag_is_reported(tmp_path: Path) -> None:
+def test_word_without_a_tag_is_reported(tmp_path: Path) -> None:
     error = problem(tmp_path, "EU\nrejects\n")
     assert (error.where, error.found) == (f"{tmp_path}/train.txt:1", "1 column in 'EU'")
 
 
 @pytest.mark.parametrize("settings", [{"tag_column": 4}, {"tag_column": -5}, {"tag_column": 0}, {"word_column": 9}])
-def test_a_missing_column_is_reported(tmp_path: Path, settings: dict[str, int]) -> None:
+def test_missing_column_is_reported(tmp_path: Path, settings: dict[str, int]) -> None:
     error = problem(tmp_path, "EU NNP I-NP I-ORG\n", **settings)
     assert error.where == f"{tmp_path}/train.txt:1" and "tag_column" in str(error.todo)
 
 
 @pytest.mark.parametrize("tag", ["NNP", "B", "B-", "X-PER", "o"])
-def test_an_invalid_chunk_tag_is_reported(tmp_path: Path, tag: str) -> None:
+def test_invalid_chunk_tag_is_reported(tmp_path: Path, tag: str) -> None:
     error = problem(tmp_path, f"EU I-ORG\nrejects {tag}\n")
     assert (error.message, error.where, error.found) == (
         "this is not a chunk tag",

@@ -50,7 +50,7 @@ def test_token_files_equal_encoding_in_memory(folder: Path) -> None:
     assert not TokenFiles(folder=str(folder)).problems()
 
 
-def test_a_missing_split_is_reported(folder: Path) -> None:
+def test_missing_split_is_reported(folder: Path) -> None:
     assert TokenFiles(folder=str(folder)).test is None
     with pytest.raises(UserError, match="there is no test data"):
         TokenFiles(folder=str(folder)).read("test")
@@ -86,7 +86,7 @@ def test_missing_and_short_files_are_reported_without_reading(folder: Path) -> N
         (json.dumps({"format": 1, "kind": "tokens", "vocab": 9, "splits": {}, "files": {}, "more": 1}), "more"),
     ],
 )
-def test_an_invalid_manifest_is_refused(folder: Path, text: str, message: str) -> None:
+def test_invalid_manifest_is_refused(folder: Path, text: str, message: str) -> None:
     (folder / "manifest.json").write_text(text)
     with pytest.raises(UserError, match=r"manifest.json") as error:
         TokenFiles(folder=str(folder)).read("train")
@@ -122,7 +122,7 @@ def test_token_folders_are_written_atomically(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "train.ids/../../outside", "more.ids"])
-def test_a_manifest_cannot_name_outside_files(folder: Path, name: str) -> None:
+def test_manifest_cannot_name_outside_files(folder: Path, name: str) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"][name] = {"size": 1, "sha256": "0" * 64}
     (folder / "manifest.json").write_text(json.dumps(manifest))

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from unicode_rbnf import RbnfEngine
 
-from heedful.data.embedded import LibraryProse, NumberWords, even_shares, languages, library, sample, spell
+from heedful.data.embedded import Counting, LibraryProse, NumberWords, even_shares, languages, library, sample, spell
 from heedful.data.formats.sources import SPLITS
 from heedful.errors import UserError
 
@@ -194,6 +194,19 @@ def test_requesting_too_many_modules_is_an_error() -> None:
 
 
 @pytest.mark.slow
-def test_the_standard_library_has_enough_prose() -> None:
+def test_standard_library_has_enough_prose() -> None:
     text = LibraryProse().read("train")
     assert text.characters > 500_000
+
+
+def test_counting_documents_count_in_one_language_each() -> None:
+    data = Counting(languages=("fa", "en"), train=6, valid=2, test=2, length=3, below=1000)
+    documents = list(data.documents("train"))
+    assert len(documents) == 6 and all(len(document) == 3 for document in documents)
+    for document, language in zip(documents, ("fa", "en") * 3, strict=True):
+        first = next(number for number in range(1000) if spell([number], language)[0] == document[0])
+        assert document == spell([first, first + 1, first + 2], language)
+    assert list(data.documents("valid")) != list(data.documents("test"))
+    for wrong in ({"languages": ("en", "en")}, {"languages": ("xx",)}, {"train": 2000, "below": 1000}):
+        with pytest.raises(ValidationError):
+            Counting.model_validate(wrong)

@@ -47,7 +47,7 @@ def test_every_image_comes_once_per_epoch_unchanged(kind: str) -> None:
     assert orders[0] != sorted(orders[0])
 
 
-def test_the_order_depends_on_seed_and_position_only() -> None:
+def test_order_depends_on_seed_and_position_only() -> None:
     one, two = (ImageBatches(encode(), seed=5, size=6) for _ in range(2))
     later = [two.at(position) for position in reversed(range(20))][::-1]
     assert all(same(one.at(position), batch) for position, batch in enumerate(later))
@@ -83,7 +83,7 @@ def test_in_order_has_every_image_once() -> None:
     assert {int(batch.epoch) for batch in found} == {-1}
 
 
-def test_a_batch_of_images_moves_to_a_device() -> None:
+def test_batch_of_images_moves_to_a_device() -> None:
     moved = ImageBatches(encode(), seed=0, size=4).at(0).to("meta")
     assert {getattr(moved, field.name).device.type for field in fields(moved)} == {"meta"}
 
@@ -102,7 +102,7 @@ def test_workers_load_the_same_images(kind: str, workers: int) -> None:
     assert all(same(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
-def test_the_hash_covers_dtype_shape_and_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hash_covers_dtype_shape_and_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     known = encode().sha256
     assert encode_images(Images(BYTES.copy())).sha256 == known
     changed = BYTES.copy()

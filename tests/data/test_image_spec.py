@@ -44,7 +44,7 @@ def test_vocab_is_the_number_of_values_and_the_hash_is_unique() -> None:
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_damaged_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "images.json"
     path.write_text(text)
     with pytest.raises(UserError) as raised:
@@ -53,7 +53,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str, message: str) -> Non
     assert str(path) in str(raised.value)
 
 
-def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
+def test_missing_or_binary_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing\.json"):
         ImageSpec.load(tmp_path / "nothing.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")

@@ -179,7 +179,7 @@ def test_invalid_idx_labels_are_refused(tmp_path: Path, labels: bytes, message: 
     assert detail in str(error)
 
 
-def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
+def test_gzip_bomb_is_refused(tmp_path: Path) -> None:
     bomb = gzip_bytes(header(100_000, 1000, 10) + bytes(80 * 2**20))
     error = error_for(idx_files(tmp_path, bomb))
     assert "suspiciously high" in error.message
@@ -201,7 +201,7 @@ def read_with_memory_limit(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip_bytes], ids=["plain", "gzip"])
-def test_an_oversized_header_takes_no_memory(tmp_path: Path, pack: Any) -> None:
+def test_oversized_header_takes_no_memory(tmp_path: Path, pack: Any) -> None:
     (tmp_path / "x").write_bytes(pack(header(60_000, 2000, 2000) + bytes(100)))
     output = read_with_memory_limit(tmp_path / "x").stderr
     assert "this idx file is truncated" in output and "MemoryError" not in output
@@ -283,7 +283,7 @@ def test_uint8_is_scaled_and_floats_are_not() -> None:
 
 
 @pytest.mark.parametrize("shade", [0, 255])
-def test_a_single_uniform_image_is_read(tmp_path: Path, shade: int) -> None:
+def test_single_uniform_image_is_read(tmp_path: Path, shade: int) -> None:
     one = np.full((1, 2, 2), shade, np.uint8)
     assert idx_files(tmp_path, idx(one)).read("train").pixels.tolist() == [[[[shade] * 2] * 2]]
     assert arrays(tmp_path, one).read("train").pixels.tolist() == [[[[shade] * 2] * 2]]
@@ -354,7 +354,7 @@ def test_npz_archives(tmp_path: Path, save: Any) -> None:
     np.testing.assert_array_equal(two.read("train").pixels, GREY[:, None])
 
 
-def test_a_key_for_npy_files_is_refused() -> None:
+def test_key_for_npy_files_is_refused() -> None:
     for more in ({"key": "x"}, {"labels": "y"}):
         with pytest.raises(ValidationError, match="file has named arrays"):
             ArrayFile(file="x.npy", **more)
@@ -396,14 +396,14 @@ def test_invalid_arrays_are_refused(tmp_path: Path, array: NDArray[Any], message
     assert detail in str(error)
 
 
-def test_the_first_invalid_pixel_is_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_invalid_pixel_is_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.data.images.pixels.CHUNK", 40)  # two images at a time
     many = np.zeros((9, 4, 5))
     many[7, 3, 2] = many[8, 0, 0] = np.nan
     assert "nan in image 7, channel 0, row 3, column 2" in str(error_for(arrays(tmp_path, many)))
 
 
-def test_a_mismatched_shape_is_reported(tmp_path: Path) -> None:
+def test_mismatched_shape_is_reported(tmp_path: Path) -> None:
     error = error_for(arrays(tmp_path, GREY, shape=(1, 5, 5)))
     assert error.found == "4 x 5 numbers an image" and "25 in a row" in str(error.expected)
     assert "3 x 4 x 5" in str(error_for(arrays(tmp_path, GREY, shape=(3, 4, 5))))
@@ -475,7 +475,7 @@ def test_headers_are_detected(tmp_path: Path, first: str) -> None:
     assert found.labels.tolist() == [7]  # type: ignore[union-attr]
 
 
-def test_a_header_of_numbers(tmp_path: Path) -> None:
+def test_header_of_numbers(tmp_path: Path) -> None:
     assert len(table(tmp_path, "0,1,2,3\n9,9,9,9\n").read("train")) == 1
     assert len(table(tmp_path, "0,1,2,3\n9,9,9,9\n", header=False).read("train")) == 2
     assert len(table(tmp_path, "5,6,7,8\n9,9,9,9\n", header=True).read("train")) == 1

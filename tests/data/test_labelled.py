@@ -60,7 +60,7 @@ def test_texts_are_truncated_to_the_context_and_counted() -> None:
 
 
 @pytest.mark.parametrize(("budget", "examples", "packed"), WAYS)
-def test_an_epoch_has_every_text_once_with_its_target(
+def test_epoch_has_every_text_once_with_its_target(
     budget: int, examples: int | None, packed: bool, encoded: EncodedTexts
 ) -> None:
     batches = LabelledBatches(encoded, 3, budget, examples, packed)

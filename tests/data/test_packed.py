@@ -84,7 +84,7 @@ def test_other_pairs_of_a_packed_row_do_not_matter() -> None:
 
 
 # ------------------------------------------------------------------ the batch
-def test_a_packed_batch_has_its_pairs_end_to_end() -> None:
+def test_packed_batch_has_its_pairs_end_to_end() -> None:
     batch = ENCODED.pack(np.array([7, 2]), (200, 250))
     assert batch.source.shape == (1, 200)
     assert batch.target.shape == batch.labels.shape == (1, 250)
@@ -104,7 +104,7 @@ def test_a_packed_batch_has_its_pairs_end_to_end() -> None:
     assert batch.longest == 80
 
 
-def test_a_batch_moves_to_a_device() -> None:
+def test_batch_moves_to_a_device() -> None:
     batch = ENCODED.pack(np.array([7, 2]), (200, 250))
     tensors = [name for name in PackedBatch.__slots__ if name != "longest"]
     assert {getattr(batch.to("meta"), name).device.type for name in tensors} == {"meta"}
@@ -161,7 +161,7 @@ def test_short_pairs_do_not_exceed_the_maximum_per_batch() -> None:
 
 
 @pytest.mark.parametrize("room", [1, 16, 58])
-def test_a_width_too_small_for_a_pair_is_refused(room: int) -> None:
+def test_width_too_small_for_a_pair_is_refused(room: int) -> None:
     lengths = random_lengths(100)
     lengths[50] = (60, 12)
     with pytest.raises(UserError, match="too small for one pair") as error:
@@ -199,14 +199,14 @@ def test_batches_have_one_shape_and_an_epoch_has_each_pair_once() -> None:
     assert seen[0] != seen[1]
 
 
-def test_a_batch_depends_on_its_position_only() -> None:
+def test_batch_depends_on_its_position_only() -> None:
     batches = PairBatches(ENCODED, 3, 512, packed=True)
     for position in (40, 0, 17, 41):
         fresh = packed(PairBatches(ENCODED, 3, 512, packed=True).at(position))
         assert torch.equal(packed(batches.at(position)).target, fresh.target)
 
 
-def test_the_hash_covers_ids_and_their_order() -> None:
+def test_hash_covers_ids_and_their_order() -> None:
     assert ENCODED.sha256 == encode_pairs(PAIRS, TOKENIZER, longest=80).sha256
     others = [
         encode_pairs(PAIRS[::-1], TOKENIZER, 80),

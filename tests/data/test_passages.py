@@ -48,7 +48,7 @@ def test_every_token_of_a_passage_is_in_a_window() -> None:
                 assert all(b - a == min(stride, room) for a, b in pairwise(firsts))
 
 
-def test_the_best_window_of_a_token_has_the_most_context() -> None:
+def test_best_window_of_a_token_has_the_most_context() -> None:
     for length, room, stride in [(30, 12, 5), (31, 12, 12), (9, 12, 5), (100, 40, 7)]:
         windows = passage_windows(length, room, stride)
         best = best_windows(windows, length)
@@ -87,14 +87,14 @@ def test_answers_in_no_window_are_counted() -> None:
     assert encoded.windows[1] not in encoded.with_targets.tolist() or encoded.starts[encoded.windows[1]] == 0
 
 
-def test_an_answer_inside_a_token_includes_the_token() -> None:
+def test_answer_inside_a_token_includes_the_token() -> None:
     encoded = encode_questions(
         [Question("a", "who?", "saw rome .", (Answer("om", 5),))], TOKENIZER, 32, WindowsConfig()
     )
     assert (encoded.starts.tolist(), encoded.ends.tolist()) == ([1], [1])
 
 
-def test_an_answer_excludes_adjacent_tokens() -> None:
+def test_answer_excludes_adjacent_tokens() -> None:
     passage = "saw bobas.ann"  # tokens saw, bob, ##a, ##s, "." and ann
     for text, tokens in (("bobas", (1, 3)), (".", (4, 4)), ("ann", (5, 5))):
         asked = Question("a", "who?", passage, (Answer(text, passage.index(text)),))
@@ -102,7 +102,7 @@ def test_an_answer_excludes_adjacent_tokens() -> None:
         assert (int(encoded.starts[0]), int(encoded.ends[0])) == tokens
 
 
-def test_a_long_question_is_truncated_and_counted() -> None:
+def test_long_question_is_truncated_and_counted() -> None:
     long = Question("a", "who " * 50, "ann saw rome", (Answer("ann", 0),))
     encoded = encode_questions([long], TOKENIZER, 64, WindowsConfig(question=10))
     assert encoded.cut == 1 and encoded.begins.tolist() == [12]
@@ -110,7 +110,7 @@ def test_a_long_question_is_truncated_and_counted() -> None:
     assert encoded.begins.tolist() == [6] and encoded.sizes.tolist() == [3]  # at least half is the passage's
 
 
-def test_a_passage_without_tokens_has_one_empty_window() -> None:
+def test_passage_without_tokens_has_one_empty_window() -> None:
     encoded = encode_questions([Question("a", "who?", "\u200d\u200d", ())], TOKENIZER, 16, WindowsConfig())
     assert encoded.sizes.tolist() == [0] and encoded.dropped == 1
 
@@ -136,7 +136,7 @@ def expected(encoded: EncodedQuestions) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("examples", [None, 4])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_an_epoch_has_every_answer_once(packed: bool, examples: int | None, parts: int) -> None:
+def test_epoch_has_every_answer_once(packed: bool, examples: int | None, parts: int) -> None:
     encoded = encode_questions(questions(50), TOKENIZER, 24, WindowsConfig(stride=4))
     batches = AnswerBatches(encoded, 0, 96, examples, packed)
     found: list[tuple[int, ...]] = []

@@ -50,7 +50,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 # ------------------------------------------------------------------ pairs
-def test_a_pair_is_laid_out_as_in_bert_and_fills_the_context() -> None:
+def test_pair_is_laid_out_as_in_bert_and_fills_the_context() -> None:
     found = build_epoch()
     for ids, length, segments in zip(found.ids, found.lengths, found.segments, strict=True):
         seps = np.flatnonzero(ids == TOKENIZER.sep)
@@ -65,7 +65,7 @@ def test_a_pair_is_laid_out_as_in_bert_and_fills_the_context() -> None:
     assert 0.7 < full < 0.95  # all but a tenth, which is short on purpose, and document ends
 
 
-def test_the_second_segment_follows_or_is_of_another_document() -> None:
+def test_second_segment_follows_or_is_of_another_document() -> None:
     cells = np.arange(ENCODED.cells)
     spans = ENCODED.spans(3, 1, cells)
     documents = np.searchsorted(ENCODED.sentences[ENCODED.documents], np.stack([*spans.a, *spans.b]), side="right") - 1
@@ -118,7 +118,7 @@ def test_pairs_are_truncated_as_in_bert() -> None:
                 assert (a - int(from_a[0]), b - int(from_b[0])) == (first, second)
 
 
-def test_a_document_of_one_sentence_is_paired_with_another_document() -> None:
+def test_document_of_one_sentence_is_paired_with_another_document() -> None:
     encoded = encode_documents(
         [["the first one"], ["the second"], ["a third"]], TOKENIZER, 16, PairRules(unrelated=0.0)
     )
@@ -168,11 +168,11 @@ def to_tensors(found: MaskedPairs) -> PretrainingBatch:
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 9, 10, 11, 64, 512])
-def test_the_number_of_masked_tokens_is_a_rounded_share_and_at_least_one(length: int) -> None:
+def test_number_of_masked_tokens_is_a_rounded_share_and_at_least_one(length: int) -> None:
     assert count_masked(np.array([length]), 0.15)[0] == max(1, round(0.15 * length))
 
 
-def test_the_requested_number_of_text_positions_is_chosen() -> None:
+def test_requested_number_of_text_positions_is_chosen() -> None:
     rng = np.random.default_rng(0)
     text, counts = rng.random((50, 20)) < 0.5, rng.integers(1, 20, 50)
     text[3] = False
@@ -245,7 +245,7 @@ def split_pairs(batch: PretrainingBatch) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("how", ["padded", "even", "packed"])
-def test_an_epoch_has_every_cell_once_within_the_budget(how: str) -> None:
+def test_epoch_has_every_cell_once_within_the_budget(how: str) -> None:
     batches = PretrainingBatches(ENCODED, 5, 1024, packed=how == "packed", even=how == "even")
     plain = {row[0]: row for row in split_pairs(to_tensors(ENCODED.build(5, 0, np.arange(ENCODED.cells))))}
     seen = Counter[object]()
@@ -297,7 +297,7 @@ def test_batches_are_the_same_after_a_restart_and_from_workers(packed: bool) -> 
     assert not same(batches.at(0), PretrainingBatches(ENCODED, 2, 512, packed=packed).at(0))
 
 
-def test_a_batch_too_small_for_a_pair_is_refused() -> None:
+def test_batch_too_small_for_a_pair_is_refused() -> None:
     with pytest.raises(UserError, match=r"train.batch_tokens"):
         PretrainingBatches(ENCODED, 0, CONTEXT - 1, packed=True)
 

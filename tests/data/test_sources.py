@@ -138,7 +138,7 @@ def test_devices_are_refused() -> None:
         list(lines(Path("/dev/zero"), 100))
 
 
-def test_a_split_that_is_not_given_is_reported(tmp_path: Path) -> None:
+def test_split_that_is_not_given_is_reported(tmp_path: Path) -> None:
     assert error_for(tsv(tmp_path, b"a\tb\n"), "test").where == "data.test"
 
 
@@ -207,7 +207,7 @@ def test_corrupted_gzip_is_reported(tmp_path: Path) -> None:
             list(lines(path, 100))
 
 
-def test_a_gzip_bomb_of_text_is_refused(tmp_path: Path) -> None:
+def test_gzip_bomb_of_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress((b"a" * 63 + b"\n") * 2**21))
     with pytest.raises(UserError, match="suspiciously high"):

@@ -51,7 +51,7 @@ def test_questions_are_read_with_all_their_answers(tmp_path: Path) -> None:
         ({"text": "", "answer_start": 3}, "' ' at character 3", "''", "it does not occur in the passage"),
     ],
 )
-def test_an_answer_outside_the_passage_is_reported(
+def test_answer_outside_the_passage_is_reported(
     tmp_path: Path, answer: dict[str, Any], found: str, expected: str, todo: str
 ) -> None:
     error = problem(tmp_path, squad_file(answers=[answer]))
@@ -65,7 +65,7 @@ def test_unanswerable_questions_of_squad_2_are_refused(tmp_path: Path) -> None:
     assert len(read(tmp_path, squad_file(is_impossible=False))) == 1
 
 
-def test_a_question_without_an_answer_is_refused(tmp_path: Path) -> None:
+def test_question_without_an_answer_is_refused(tmp_path: Path) -> None:
     assert problem(tmp_path, squad_file(answers=[])).message == "this question has no answer"
 
 

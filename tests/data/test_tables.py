@@ -135,7 +135,7 @@ def test_missing_labels_are_counted(tmp_path: Path) -> None:
     assert error.value.where == f"{tmp_path}/f:3:3"
 
 
-def test_an_unclosed_quote_is_reported_where_it_opens(tmp_path: Path) -> None:
+def test_unclosed_quote_is_reported_where_it_opens(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="this is not CSV") as error:
         csv(tmp_path, 'text,label\na,1\n"b,0\nc,1\n').read("train")
     assert error.value.where == f"{tmp_path}/f:3"
@@ -148,7 +148,7 @@ def test_invalid_json_labels_are_refused(label: str, tmp_path: Path) -> None:
     assert error.value.where == f"{tmp_path}/f:1"
 
 
-def test_an_unknown_label_is_located_with_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_label_is_located_with_the_known_ones(tmp_path: Path) -> None:
     read = tsv(tmp_path, "text\tlabel\na\tyes\nb\tmaybe\n").read("train")
     with pytest.raises(UserError, match="unknown label") as error:
         class_numbers(read.items, ("no", "yes"))

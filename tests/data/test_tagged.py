@@ -52,7 +52,7 @@ def test_every_word_is_tagged_once_in_its_window() -> None:
             assert sum(sizes[window.start : window.end]) <= room
 
 
-def test_a_word_in_two_windows_is_tagged_where_it_has_more_context() -> None:
+def test_word_in_two_windows_is_tagged_where_it_has_more_context() -> None:
     windows = word_windows([1] * 40, 16)
     assert [(window.start, window.end) for window in windows] == [(0, 16), (12, 28), (24, 40)]
     for window in windows:
@@ -63,7 +63,7 @@ def test_a_word_in_two_windows_is_tagged_where_it_has_more_context() -> None:
                     assert here >= min(word - other.start, other.end - 1 - word) - 1
 
 
-def test_a_sentence_that_fits_has_one_window() -> None:
+def test_sentence_that_fits_has_one_window() -> None:
     assert word_windows([3, 2, 3], 8) == [(0, 3, 0, 3)]
 
 
@@ -94,7 +94,7 @@ def test_words_with_too_many_pieces_are_truncated_and_counted() -> None:
     assert encoded.labels.tolist() == [IGNORE_INDEX, IGNORE_INDEX]
 
 
-def test_an_unknown_tag_is_reported() -> None:
+def test_unknown_tag_is_reported() -> None:
     with pytest.raises(UserError) as error:
         encode_tags([Sentence(("Ann",), ("B-ORG",), "file:7")], TOKENIZER, LABELS, 16)
     assert str(error.value.where).startswith("file:7") and error.value.found == "'B-ORG'"
@@ -119,7 +119,7 @@ def one_epoch(batches: TagBatches, parts: int = 1) -> list[TagBatch]:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("examples", [None, 4])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_an_epoch_has_every_word_once(packed: bool, examples: int | None, parts: int) -> None:
+def test_epoch_has_every_word_once(packed: bool, examples: int | None, parts: int) -> None:
     encoded = encode_tags(sentences(50), TOKENIZER, LABELS, 12)
     batches = TagBatches(encoded, 0, 64, examples, packed)
     every = one_epoch(batches, parts)
@@ -148,7 +148,7 @@ def test_packed_batches_of_a_budget_have_one_shape() -> None:
     assert len(shapes) == 1
 
 
-def test_the_order_of_batches_depends_on_the_seed_only() -> None:
+def test_order_of_batches_depends_on_the_seed_only() -> None:
     encoded = encode_tags(sentences(50), TOKENIZER, LABELS, 12)
     first, again, other = (one_epoch(TagBatches(encoded, seed, 64)) for seed in (0, 0, 1))
     assert all(a.ids.equal(b.ids) and a.labels.equal(b.labels) for a, b in zip(first, again, strict=True))

@@ -28,7 +28,7 @@ def files(folder: Path, **texts: str) -> TextFiles:
 
 
 # ------------------------------------------------------------------ files
-def test_a_text_keeps_blank_lines_and_spaces(tmp_path: Path) -> None:
+def test_text_keeps_blank_lines_and_spaces(tmp_path: Path) -> None:
     source = files(tmp_path, train="\n".join(LINES) + "\n", valid="x\r\ny")
     assert source.read("train") == Text(LINES, 0)
     assert source.read("valid").lines == ["x", "y"]
@@ -37,7 +37,7 @@ def test_a_text_keeps_blank_lines_and_spaces(tmp_path: Path) -> None:
     assert source.read("train").lines == LINES
 
 
-def test_the_end_of_the_text_is_held_out_by_default(tmp_path: Path) -> None:
+def test_end_of_the_text_is_held_out_by_default(tmp_path: Path) -> None:
     source = files(tmp_path, train="\n".join(LINES))
     train, valid = source.read("train"), source.read("valid")
     assert [*train.lines, *valid.lines] == LINES
@@ -118,7 +118,7 @@ def test_every_token_is_predicted_once_per_epoch_from_the_tokens_before_it(conte
     assert (len(cuts) > 1) == (not full and context < len(encoded))
 
 
-def test_the_order_of_windows_depends_on_seed_and_position_only() -> None:
+def test_order_of_windows_depends_on_seed_and_position_only() -> None:
     encoded = encode_text(Text(LINES), LETTERS, 8)
 
     def order(seed: int, positions: range) -> list[list[int]]:

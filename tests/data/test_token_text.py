@@ -82,7 +82,7 @@ def test_token_files_equal_encoding_in_memory(tmp_path: Path, tokenizer: Languag
         data.read("test")
 
 
-def test_a_large_vocabulary_is_stored_in_wider_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_vocabulary_is_stored_in_wider_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_building, "SMALL", 256)
     build(tmp_path / "tokens")
     read = TokenizedText(folder=str(tmp_path / "tokens")).read("train")
@@ -114,7 +114,7 @@ def build_and_stop(folder: Path, after: int, split: Split = "train", **more: Any
 
 
 @pytest.mark.parametrize(("split", "after"), [("train", 1), ("train", 30), ("train", 50), ("valid", 5)])
-def test_an_interrupted_tokenization_resumes_to_the_same_files(tmp_path: Path, split: Split, after: int) -> None:
+def test_interrupted_tokenization_resumes_to_the_same_files(tmp_path: Path, split: Split, after: int) -> None:
     build(tmp_path / "whole")
     begin = 0 if split == "train" else 50
 
@@ -136,7 +136,7 @@ def test_an_interrupted_tokenization_resumes_to_the_same_files(tmp_path: Path, s
     assert not work.exists()
 
 
-def test_a_changed_text_or_recipe_restarts_tokenization(tmp_path: Path) -> None:
+def test_changed_text_or_recipe_restarts_tokenization(tmp_path: Path) -> None:
     build(tmp_path / "whole")
     build_and_stop(tmp_path / "a", 40)
     assert "the recipe or the text files" in build(tmp_path / "a", plan={"tokenizer": "other"})[0]
@@ -161,7 +161,7 @@ def changed_documents(changed: list[str] | None) -> DocumentStream:
 
 
 @pytest.mark.slow
-def test_a_killed_tokenize_command_resumes(tmp_path: Path) -> None:
+def test_killed_tokenize_command_resumes(tmp_path: Path) -> None:
     text = "".join(f"line {number} of a text that is long enough to be cut\n" for number in range(90_000))
     (tmp_path / "text.txt").write_text(text)
     words = ["tokenize", "gpt-prose", "-o", "tokens", "data={kind: text, train: text.txt}", "tokenizer.vocab=300"]

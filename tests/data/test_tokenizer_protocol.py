@@ -9,6 +9,14 @@ from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.data.tokenizers.gpt1_bpe import UNKNOWN, Gpt1Tokenizer
 from heedful.data.tokenizers.roberta import RobertaBpe, RobertaTokenizer
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, TrainedTokenizer, Unigram, WholeWords, WordPiece
+from heedful.data.tokenizers.unigram import (
+    AlbertTokenizer,
+    AlbertUnigram,
+    XlmRobertaTokenizer,
+    XlmUnigram,
+    XlnetTokenizer,
+    XlnetUnigram,
+)
 from heedful.data.tokenizers.vocabulary import TextVocab
 from heedful.data.tokenizers.wordpiece import BertTokenizer
 
@@ -18,6 +26,9 @@ WORD_ENDS = {piece: number for number, piece in enumerate([UNKNOWN, *ENDS])}
 MASKS: dict[str, MaskTokenizer] = {
     "wordpieces": BertTokenizer.train(WordPiece(vocab=80), TEXTS),
     "roberta pairs": RobertaTokenizer.train(RobertaBpe(vocab=290), TEXTS),
+    "albert unigram": AlbertTokenizer.train(AlbertUnigram(vocab=60), TEXTS),
+    "xlnet unigram": XlnetTokenizer.train(XlnetUnigram(vocab=60), TEXTS),
+    "xlm unigram": XlmRobertaTokenizer.train(XlmUnigram(vocab=60), TEXTS),
 }
 PAIRS: dict[str, PairTokenizer] = {
     **MASKS,
@@ -52,13 +63,16 @@ def test_ids_have_offsets_and_decode_back(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_a_pair_is_put_between_special_tokens(kind: str) -> None:
+def test_pair_is_put_between_special_tokens(kind: str) -> None:
     tokenizer = PAIRS[kind]
     a, b = tokenizer.ids(["the cat", "sat"])
     one, two = tokenizer.pair(a), tokenizer.pair(a, b)
-    assert len(one[0]) == len(a) + count_special_tokens(tokenizer, 1) and not any(one[1])
+    assert len(one[0]) == len(a) + count_special_tokens(tokenizer, 1) and set(one[1]) <= {0, 2}
     assert len(two[0]) == len(a) + len(b) + count_special_tokens(tokenizer, 2) and len(two[1]) == len(two[0])
     assert [number for number in two[0] if number not in tokenizer.special] == [*a, *b]
+    if kind in MASKS:
+        assert two[0][-1 if tokenizer.cls_last else 0] == one[0][-1 if tokenizer.cls_last else 0] == MASKS[kind].cls
+        assert tokenizer.pads_left == tokenizer.cls_last == (2 in one[1])
 
 
 def test_lowercasing_keeps_offsets_into_the_original_text() -> None:

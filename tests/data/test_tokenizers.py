@@ -212,7 +212,7 @@ def test_rounding_of_scores_does_not_change_unigram_tokenizers() -> None:
 
 
 @pytest.mark.parametrize("texts", [[], [""], [" ", "\n"]])
-def test_an_empty_corpus_is_an_error(texts: list[str]) -> None:
+def test_empty_corpus_is_an_error(texts: list[str]) -> None:
     with pytest.raises(UserError, match="no text"):
         TrainedTokenizer.train(Bpe(), texts)
 
@@ -224,7 +224,7 @@ def test_tiny_corpus(config: TokenizerConfig) -> None:
     assert is_valid(tokenizer, "ab zz", tokenizer.encode("ab zz"))
 
 
-def test_a_vocabulary_smaller_than_the_alphabet_is_an_error() -> None:
+def test_vocabulary_smaller_than_the_alphabet_is_an_error() -> None:
     with pytest.raises(UserError, match=r"tokenizer\.vocab"):
         TrainedTokenizer.train(Unigram(vocab=40), ["".join(map(chr, range(0x400, 0x480)))])
     letters = TrainedTokenizer.train(WordPiece(vocab=40), ["".join(map(chr, range(0x400, 0x480)))])
@@ -331,7 +331,7 @@ def test_characters_and_words_keep_the_most_frequent() -> None:
     assert words.decode(words.encode("n  A").ids) == "n a"
 
 
-def test_a_single_string_instead_of_a_list_is_refused() -> None:
+def test_single_string_instead_of_a_list_is_refused() -> None:
     assert require_list(("six", "seven")) == ["six", "seven"]
     with pytest.raises(TypeError, match="a list of texts"):
         require_list("six")

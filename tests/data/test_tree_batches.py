@@ -24,7 +24,7 @@ def encode(lines: list[str]) -> EncodedTrees:
     return encode_trees(trees, vocabulary(trees))
 
 
-def test_a_tree_batch_is_ordered_by_level() -> None:
+def test_tree_batch_is_ordered_by_level() -> None:
     batch = encode(LINES).batch(np.arange(3))
     assert batch.leaf_counts == (4, 2, 1)  # the deepest level first
     assert batch.inner_counts == (0, 2, 2)
@@ -37,7 +37,7 @@ def test_a_tree_batch_is_ordered_by_level() -> None:
 
 
 @pytest.mark.parametrize("widest", [2, 5])
-def test_the_children_of_a_level_are_the_level_below(widest: int) -> None:
+def test_children_of_a_level_are_the_level_below(widest: int) -> None:
     trees = [parse_tree(random_tree(seed, 1 + seed, widest), "here", 5) for seed in range(12)]
     batch = encode_trees(trees, vocabulary(trees)).batch(np.arange(12))
     counts = [inner + leaves for inner, leaves in zip(batch.inner_counts, batch.leaf_counts, strict=True)]
@@ -66,7 +66,7 @@ def test_inner_nodes_may_have_words() -> None:
     assert batch.tokens == 2
 
 
-def test_a_leaf_without_a_word_is_reported() -> None:
+def test_leaf_without_a_word_is_reported() -> None:
     good, bare = Tree((0,), ("a",), ((),)), Tree((0, 0, 1), ("a", None, None), ((), (), (0, 1)))
     with pytest.raises(UserError, match="a leaf has no word") as caught:
         encode_trees([good, bare], None)
@@ -79,7 +79,7 @@ def test_unknown_words_share_one_id() -> None:
     assert encode_trees([tree], None).words.tolist() == [WordVocab.unk]
 
 
-def test_an_empty_batch_has_no_targets() -> None:
+def test_empty_batch_has_no_targets() -> None:
     batch = encode(LINES).batch(np.array([], np.int64))
     assert batch.tokens == 0
     assert batch.indices.tolist() == [-1]
@@ -103,7 +103,7 @@ def test_every_tree_comes_once_per_epoch_within_the_budget() -> None:
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]  # other trees come together, not only in another order
 
 
-def test_a_tree_batch_depends_on_seed_and_position_only() -> None:
+def test_tree_batch_depends_on_seed_and_position_only() -> None:
     data = encode([random_tree(seed, 1 + seed % 9) for seed in range(60)])
     one, two = TreeBatches(data, 1, 50), TreeBatches(data, 1, 50)
     ahead = [one.at(position).indices.tolist() for position in range(40)]
@@ -132,7 +132,7 @@ def test_trees_of_similar_depth_are_batched() -> None:
     assert steps < 0.9 * sum(len(data.batch(rows).leaf_counts) for rows in shuffled)
 
 
-def test_a_tree_over_the_budget_is_a_batch_of_its_own() -> None:
+def test_tree_over_the_budget_is_a_batch_of_its_own() -> None:
     data = encode([random_tree(0, 50), *LINES])
     sizes = [batch.indices.tolist() for batch in data.in_order(10)]
     assert [0] in sizes
@@ -140,13 +140,13 @@ def test_a_tree_over_the_budget_is_a_batch_of_its_own() -> None:
     assert all(a >= b for a, b in pairwise(len(batch.leaf_counts) for batch in data.in_order(10)))
 
 
-def test_a_batch_moves_to_a_device() -> None:
+def test_batch_moves_to_a_device() -> None:
     batch = encode(LINES).batch(np.arange(3))
     moved = batch.to("cpu")
     assert type(moved) is type(batch) and moved.tokens == batch.tokens
     assert moved.to("meta").words.device.type == moved.to("meta").nodes.device.type == "meta"
 
 
-def test_the_hash_covers_order_words_and_labels() -> None:
+def test_hash_covers_order_words_and_labels() -> None:
     names = {encode(LINES).sha256, encode(LINES[::-1]).sha256, encode(["(2 no)", *LINES[1:]]).sha256}
     assert len(names) == 3 and encode(LINES).sha256 in names

@@ -77,7 +77,7 @@ def test_malformed_trees_are_located(line: str, column: int, found: str, message
     assert caught.value.expected
 
 
-def test_the_maximum_depth_is_accepted() -> None:
+def test_maximum_depth_is_accepted() -> None:
     assert len(parse_tree("(1 " * MAX_DEPTH + "a" + ")" * MAX_DEPTH, "here", 5)) == MAX_DEPTH
 
 
@@ -93,13 +93,13 @@ def test_plain_and_gzip_files_are_equal_and_blank_lines_counted(tmp_path: Path) 
         source.read("test")
 
 
-def test_the_number_of_classes_is_a_setting(tmp_path: Path) -> None:
+def test_number_of_classes_is_a_setting(tmp_path: Path) -> None:
     (tmp_path / "trees.txt").write_text("(6 word)\n")
     source = SentimentTrees(root=str(tmp_path), train="trees.txt", valid="trees.txt", classes=7)
     assert source.read("train").trees[0].labels == (6,)
 
 
-def test_a_file_without_a_tree_is_refused(tmp_path: Path) -> None:
+def test_file_without_a_tree_is_refused(tmp_path: Path) -> None:
     (tmp_path / "blank.txt").write_text("\n \n")
     with pytest.raises(UserError, match="no tree") as caught:
         read_trees(tmp_path / "blank.txt", 100, 5)
@@ -117,7 +117,7 @@ def test_every_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not SST.is_dir(), reason=f"no sentiment trees in {SST}; set HEEDFUL_DATA")
-def test_the_sentiment_treebank_has_its_published_counts() -> None:
+def test_sentiment_treebank_has_its_published_counts() -> None:
     source = SentimentTrees(root=str(SST), train="train.txt.gz", valid="dev.txt.gz", test="test.txt.gz")
     splits = [source.read(split).trees for split in ("train", "valid", "test")]
     assert [len(trees) for trees in splits] == [8544, 1101, 2210]

@@ -47,7 +47,7 @@ def test_files_of_a_list_or_folder_are_documents(tmp_path: Path) -> None:
     assert [problem.where for problem in problems] == [str(tmp_path / "gone.txt"), str(tmp_path / "empty")]
 
 
-def test_the_end_of_several_files_is_held_out(tmp_path: Path) -> None:
+def test_end_of_several_files_is_held_out(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text("".join(f"{name}{number}\n" for number in range(10)))
     source = TextFiles(root=str(tmp_path), train=".", held_out=0.5)
@@ -158,7 +158,7 @@ def test_every_token_is_predicted_once_and_in_its_document(tokenizer: LanguageTo
     assert seen == set(range(len(encoded)))
 
 
-def test_a_single_document_has_no_boundaries() -> None:
+def test_single_document_has_no_boundaries() -> None:
     encoded = encode_text(Text(TEXT.lines), LETTERS, 8)
     assert all(batch.documents is None for batch in encoded.in_order(32))
     assert TextBatches(encoded, 0, 32).at(0, 7, 9).documents is None

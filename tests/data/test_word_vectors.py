@@ -42,7 +42,7 @@ def test_word_vectors_round_trip_bit_for_bit(tmp_path: Path, format: Format, pac
         assert again.notes == ()
 
 
-def test_the_extension_determines_the_format(tmp_path: Path) -> None:
+def test_extension_determines_the_format(tmp_path: Path) -> None:
     for name, format in (("a.bin", "word2vec-binary"), ("a.txt", "word2vec"), ("a.bin.gz", "word2vec-binary")):
         random_vectors(["x", "y"]).save(tmp_path / name)
         data = (tmp_path / name).read_bytes()
@@ -133,7 +133,7 @@ def test_missing_files_and_unknown_formats_are_reported(tmp_path: Path) -> None:
         load_vectors(tmp_path, "bin")  # type: ignore[arg-type]
 
 
-def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     bad = WordVectors(["a", "b"], np.array([[1, np.nan], [1, 2]], np.float32))
     with pytest.raises(UserError, match="not finite"):
         bad.save(tmp_path / "v.txt")
@@ -155,7 +155,7 @@ def test_neighbours_are_by_cosine_without_the_word_itself() -> None:
         vectors.neighbours(np.zeros(3, np.float32))
 
 
-def test_an_analogy_is_b_minus_a_plus_c_without_the_three() -> None:
+def test_analogy_is_b_minus_a_plus_c_without_the_three() -> None:
     words = ["man", "king", "woman", "queen", "apple"]
     matrix = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1], [-1, 0.2, 0]], np.float32)
     found = WordVectors(words, matrix).analogy("man", "king", "woman")
@@ -165,7 +165,7 @@ def test_an_analogy_is_b_minus_a_plus_c_without_the_three() -> None:
     assert found[0].cosine == pytest.approx(unit[3] @ expected / np.linalg.norm(expected))
 
 
-def test_an_unknown_word_suggests_a_similar_one() -> None:
+def test_unknown_word_suggests_a_similar_one() -> None:
     vectors = random_vectors(["house", "river"])
     for word in ("River", "rivr"):
         with pytest.raises(UserError, match="this word has no vector") as raised:

@@ -63,7 +63,7 @@ def test_ids_equal_transformers_on_odd_texts(lower: bool, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no vocabulary in {PUBLISHED}; set HEEDFUL_WEIGHTS")
-def test_the_published_vocabulary_equals_transformers() -> None:
+def test_published_vocabulary_equals_transformers() -> None:
     from transformers import BertTokenizer as HuggingFaceTokenizer
 
     ours = BertTokenizer.from_vocab(read_vocab(PUBLISHED), True, str(PUBLISHED))
@@ -129,7 +129,7 @@ def test_pairs_are_truncated_as_tokenizers_does(room: int, tmp_path: Path) -> No
         assert TRAINED[True].pair(*truncate_pair(dog * a, dog * b, room))[0] == kept, (a, b)
 
 
-def test_the_odd_token_goes_to_the_longer_text() -> None:
+def test_odd_token_goes_to_the_longer_text() -> None:
     found = [tuple(map(len, truncate_pair(range(a), range(b), 45))) for a, b in ((40, 30), (30, 40), (30, 30))]
     assert found == [(23, 22), (22, 23), (22, 23)]
 
@@ -194,7 +194,7 @@ def test_invalid_tokenizer_files_are_refused(text: str, found: str) -> None:
     assert str(error.value).startswith("tokenizer.json")
 
 
-def test_an_invalid_vocabulary_is_reported_by_its_line(tmp_path: Path) -> None:
+def test_invalid_vocabulary_is_reported_by_its_line(tmp_path: Path) -> None:
     file = tmp_path / "vocab.txt"
     file.write_text("\n".join([*NAMES, "dog", "cat", "dog"]))
     with pytest.raises(UserError, match=r"vocab.txt:8") as error:
@@ -212,3 +212,21 @@ def test_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "tokenizer.json").write_text(TRAINED[True].json)
     with pytest.raises(UserError, match="over 100 bytes"):
         BertTokenizer.load(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_persian_texts_have_the_ids_of_transformers(lower: bool, tmp_path: Path) -> None:
+    """Letters of Arabic and Persian, the zero-width non-joiner, digits, marks, and text in both directions."""
+    from transformers import BertTokenizer as HuggingFaceTokenizer
+
+    texts = ["او به خانه می‌رود", "آب و نان، ۱۲۳ تا", "كتاب علي", "مُدَرِّس", "کتـــاب", "ABC و آب ۴۵٪", "\u202bمن\u202c"]
+    ours = BertTokenizer.train(WordPiece(vocab=120, lowercase=lower), texts * 3)
+    (tmp_path / "vocab.txt").write_text("\n".join(ours.pieces(range(ours.vocab))) + "\n", encoding="utf-8")
+    theirs = HuggingFaceTokenizer(vocab=str(tmp_path / "vocab.txt"), do_lower_case=lower)
+    for text in texts:
+        found = ours.encode(text)
+        expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+        assert found.ids == expected["input_ids"] and ours.unk not in found.ids
+        assert found.offsets == [tuple(place) for place in expected["offset_mapping"]]
+    assert ours.decode(ours.ids(["می‌رود"])[0]) == "میرود"  # the non-joiner is a format character
+    assert ours.decode(ours.ids(["آب"])[0]) == ("اب" if lower else "آب")  # without accents, the madda is lost

@@ -60,7 +60,7 @@ def test_json_round_trip() -> None:
     ],
     ids=lambda text: text[:60],
 )  # fmt: skip
-def test_a_damaged_vocabulary_file_is_named(text: str) -> None:
+def test_damaged_vocabulary_file_is_named(text: str) -> None:
     with pytest.raises(UserError, match="damaged") as caught:
         WordVocab(text, "run/words.json")
     assert caught.value.where == "run/words.json"
@@ -108,7 +108,7 @@ def test_headers_and_words_with_spaces_are_parsed(tmp_path: Path) -> None:
         ("", "number of columns", "0 numbers"),
     ],
 )
-def test_an_invalid_vector_is_reported_by_its_line(line: str, message: str, found: str, tmp_path: Path) -> None:
+def test_invalid_vector_is_reported_by_its_line(line: str, message: str, found: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text(f"the 1 2 3\n{line}\ncat 1 2 3\n")
     with pytest.raises(UserError, match=message) as caught:
@@ -117,7 +117,7 @@ def test_an_invalid_vector_is_reported_by_its_line(line: str, message: str, foun
     assert found in (caught.value.found or "")
 
 
-def test_a_file_without_vectors_is_refused(tmp_path: Path) -> None:
+def test_file_without_vectors_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text("word\n")
     with pytest.raises(UserError, match="not a word with its vector"):
@@ -141,7 +141,7 @@ def test_json_format() -> None:
     assert json.loads(build_vocab().json) == {"kind": "words", "lowercase": True, "words": build_vocab().words}
 
 
-def test_a_vocabulary_records_its_pretrained_vectors(tmp_path: Path) -> None:
+def test_vocabulary_records_its_pretrained_vectors(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
 
     def with_vectors(text: str) -> WordVocab:

@@ -41,7 +41,7 @@ def same(one: Batch, other: Batch) -> bool:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-def test_the_order_does_not_depend_on_workers(packed: bool) -> None:
+def test_order_does_not_depend_on_workers(packed: bool) -> None:
     expected = [PairBatches(ENCODED, 3, 256, packed).at(position) for position in range(5, 45)]
     for workers in (0, 1, 2):
         found = list(islice(load_batches(PairBatches(ENCODED, 3, 256, packed), indices(5), workers), 40))
@@ -74,12 +74,12 @@ def error_after_signal(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGALRM])
-def test_a_dead_worker_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+def test_dead_worker_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     error = error_after_signal(number, LONG, monkeypatch)  # not a timeout
     assert f"was killed by {number.name} (signal {number.value})" in str(error.found)
 
 
-def test_a_dead_worker_is_detected_after_its_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_worker_is_detected_after_its_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     source = load_batches(PairBatches(ENCODED, 0, 256), indices(), 2)
     next(source)  # the next batch is that of the second worker, which is alive
     first = min(multiprocessing.active_children(), key=lambda worker: worker.pid or 0)
@@ -90,7 +90,7 @@ def test_a_dead_worker_is_detected_after_its_last_batch(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("batch_tokens", [256, 16384])  # the larger ones fill the pipe, so it stops within a batch
-def test_a_frozen_worker_is_an_error_after_a_timeout(monkeypatch: pytest.MonkeyPatch, batch_tokens: int) -> None:
+def test_frozen_worker_is_an_error_after_a_timeout(monkeypatch: pytest.MonkeyPatch, batch_tokens: int) -> None:
     error = error_after_signal(signal.SIGSTOP, 0.5, monkeypatch, batch_tokens)
     assert "of 2 has sent nothing for" in str(error.found)
 
@@ -113,7 +113,7 @@ def test_workers_ignore_signals() -> None:
     source.close()
 
 
-def test_a_program_that_stops_reading_exits() -> None:
+def test_program_that_stops_reading_exits() -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; import test_workers as t;"
         "from heedful.data.pairs.batches import PairBatches;"
@@ -147,11 +147,11 @@ def test_finite_positions_end() -> None:
         assert len(list(load_batches(PairBatches(ENCODED, 0, 256), lambda: iter(asked), workers))) == 5
 
 
-def test_the_worker_timeout_is_below_a_minute() -> None:
+def test_worker_timeout_is_below_a_minute() -> None:
     assert feeding.TIMEOUT <= 50
 
 
-def test_an_error_in_a_worker_is_raised_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_a_worker_is_raised_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, *place: int) -> Batch:
         raise KeyError("no such row")
 

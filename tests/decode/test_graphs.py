@@ -1,4 +1,4 @@
-"""Searches whose steps are captured as device graphs find what the plain ones find."""
+"""Searches with steps captured as CUDA graphs find the same as plain ones."""
 
 import pickle
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import torch
 from heedful.blocks.layouts import Padded
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import NoRepeat, TopK
+from heedful.decode.rules import NoRepeatNgram, TopK
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.decode.settings import TextSettings
 from heedful.models import build
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs ar
 
 SEARCHES: dict[str, Callable[..., Search]] = {
     "greedy": greedy,
-    "beam": partial(beam, beams=4, top=4, rules=[NoRepeat(3)]),
+    "beam": partial(beam, beams=4, top=4, rules=[NoRepeatNgram(3)]),
     "sample": partial(sample, seeds=range(6), rules=[TopK(5)]),
 }
 
@@ -37,10 +37,12 @@ def model() -> Transformer:
 
 
 def run(model: Transformer, search: Callable[..., Search], limit: int, graphs: Graphs | None, seed: int = 1) -> Paths:
-    return drain(begun(model, search, limit, graphs, seed))
+    return drain(search_steps(model, search, limit, graphs, seed))
 
 
-def begun(model: Transformer, search: Callable[..., Search], limit: int, graphs: Graphs | None, seed: int) -> Search:
+def search_steps(
+    model: Transformer, search: Callable[..., Search], limit: int, graphs: Graphs | None, seed: int
+) -> Search:
     generator = torch.Generator().manual_seed(seed)
     source = torch.randint(2, 29, (6, 9), generator=generator).cuda()
     real = (torch.arange(9) < torch.randint(1, 10, (6, 1), generator=generator)).cuda()
@@ -50,7 +52,7 @@ def begun(model: Transformer, search: Callable[..., Search], limit: int, graphs:
 
 @pytest.mark.parametrize("limit", [1, 7, 40, 140])
 @pytest.mark.parametrize("name", SEARCHES)
-def test_captured_steps_find_the_same(model: Transformer, name: str, limit: int) -> None:
+def test_captured_searches_find_the_same_tokens(model: Transformer, name: str, limit: int) -> None:
     graphs = Graphs(model)
     for seed in (1, 2):  # the second time, the graphs are there
         plain, captured = (run(model, SEARCHES[name], limit, g, seed) for g in (None, graphs))
@@ -61,23 +63,23 @@ def test_captured_steps_find_the_same(model: Transformer, name: str, limit: int)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_captured_steps_tell_the_same(model: Transformer, name: str) -> None:
+def test_captured_searches_yield_the_same_steps(model: Transformer, name: str) -> None:
     graphs = Graphs(model)
     for seed in (1, 2):
-        told: list[list[list[object]]] = []
+        yielded: list[list[list[object]]] = []
         for each in (None, graphs):
             steps = []
-            for step in begun(model, SEARCHES[name], 12, each, seed):
+            for step in search_steps(model, SEARCHES[name], 12, each, seed):
                 for row in (~step.done).nonzero()[:, 0].tolist():
                     real = step.logs[row] > -torch.inf
                     parts = (step.tokens, step.parents, step.kept, step.ended)
                     steps.append([row, *(part[row][real].tolist() for part in parts)])
-            told.append(steps)
-        assert told[0] == told[1]
+            yielded.append(steps)
+        assert yielded[0] == yielded[1]
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi", "none"])
-def test_texts_of_different_lengths_are_gone_on_with_alike_alone_and_together(positions: str) -> None:
+def test_batched_generation_equals_single_texts(positions: str) -> None:
     torch.manual_seed(0)
     pairs = Gpt2Tokenizer.train(Gpt2Bpe(vocab=280), ["a rose is a rose"] * 5)
     settings = {"width": 64, "heads": 4, "layers": 2, "context": 90, "positions": positions, "vocab": pairs.vocab}
@@ -105,7 +107,7 @@ def test_texts_of_different_lengths_are_gone_on_with_alike_alone_and_together(po
     assert "".join(there.stream("a rose", seed=3)) == there.generate(["a rose"], seed=3)[0].completion
 
 
-def test_graphs_are_reused_and_the_oldest_dropped(model: Transformer) -> None:
+def test_graphs_are_reused_and_the_oldest_is_dropped(model: Transformer) -> None:
     graphs = Graphs(model, most=2)
     run(model, greedy, 20, graphs)
     first = list(graphs.kept.values())
@@ -116,7 +118,7 @@ def test_graphs_are_reused_and_the_oldest_dropped(model: Transformer) -> None:
     assert len(graphs.kept) == 2
 
 
-def test_new_weights_are_read_where_they_stand(model: Transformer) -> None:
+def test_graphs_read_changed_weights(model: Transformer) -> None:
     other = deepcopy(model)
     graphs = Graphs(other)
     run(other, greedy, 20, graphs)
@@ -129,7 +131,7 @@ def test_new_weights_are_read_where_they_stand(model: Transformer) -> None:
     assert torch.equal(run(other, greedy, 20, graphs).tokens, run(other, greedy, 20, None).tokens)
 
 
-def test_what_has_graphs_can_be_copied(model: Transformer) -> None:
+def test_models_with_graphs_can_be_copied(model: Transformer) -> None:
     graphs = Graphs(model)
     run(model, greedy, 20, graphs)
     for copied in (deepcopy(graphs), pickle.loads(pickle.dumps(graphs))):  # noqa: S301

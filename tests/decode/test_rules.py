@@ -7,24 +7,24 @@ import torch
 from torch import Tensor
 
 from heedful.decode.rules import (
-    Banned,
-    Below,
     ForcedPrefix,
     Generated,
     MinLength,
-    NoRepeat,
-    Penalty,
+    NoRepeatNgram,
+    RepetitionPenalty,
     Rule,
+    SuppressTokens,
     Temperature,
     TopK,
     TopP,
+    VocabLimit,
 )
 
 R, V, L = 40, 5, 9
 
 
 def so_far(tokens: Tensor, chosen: int) -> Generated:
-    """Rows to which nothing was given."""
+    """Rows without a prompt."""
     none = torch.zeros(len(tokens), 1, dtype=torch.long)
     return Generated(tokens, none, torch.tensor(chosen), none + chosen)
 
@@ -39,7 +39,7 @@ def allowed(rule: Rule, logits: Tensor, tokens: Tensor, chosen: int) -> list[lis
 @pytest.mark.parametrize("chosen", [0, 1, 2, 5, L])
 def test_no_repeat(size: int, chosen: int) -> None:
     logits, tokens = torch.randn(R, V), torch.randint(0, 3, (R, L))
-    got = allowed(NoRepeat(size), logits, tokens, chosen)
+    got = allowed(NoRepeatNgram(size), logits, tokens, chosen)
     for row in range(R):
         past = tokens[row, :chosen].tolist()
         runs = {tuple(past[i : i + size]) for i in range(len(past) - size + 1)}
@@ -48,10 +48,10 @@ def test_no_repeat(size: int, chosen: int) -> None:
             assert got[row][token] == (len(run) < size or run not in runs)
 
 
-def test_no_repeat_looks_only_at_what_was_chosen() -> None:
+def test_no_repeat_counts_generated_tokens_only() -> None:
     tokens = torch.tensor([[1, 2, 9, 9, 1, 2]])
     logits = torch.zeros(1, 10)
-    assert NoRepeat(2)(logits, so_far(tokens, 1)).isfinite().all()
+    assert NoRepeatNgram(2)(logits, so_far(tokens, 1)).isfinite().all()
 
 
 @pytest.mark.parametrize("chosen", range(5))
@@ -61,12 +61,12 @@ def test_at_least(chosen: int) -> None:
 
 
 def test_never() -> None:
-    got = allowed(Banned((0, 3)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
+    got = allowed(SuppressTokens((0, 3)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
     assert got == [[token not in (0, 3) for token in range(V)]] * R
 
 
 @pytest.mark.parametrize("chosen", range(4))
-def test_the_first_tokens_are_those_that_are_given(chosen: int) -> None:
+def test_forced_first_tokens(chosen: int) -> None:
     got = allowed(ForcedPrefix((3, 0)), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), chosen)
     assert got == [[chosen >= 2 or token == (3, 0)[chosen] for token in range(V)]] * R
 
@@ -103,22 +103,22 @@ def test_temperature() -> None:
         Temperature(0)
 
 
-def test_equal_rules_are_equal_so_that_captured_steps_can_be_shared() -> None:
-    assert NoRepeat(2) == NoRepeat(2)
+def test_equal_rules_share_captured_steps() -> None:
+    assert NoRepeatNgram(2) == NoRepeatNgram(2)
     assert hash(MinLength(1, 2)) == hash(MinLength(1, 2))
     assert TopK(2) != TopK(3)
 
 
-def test_tokens_beyond_the_vocabulary_are_never_chosen() -> None:
-    got = allowed(Below(3), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
+def test_tokens_outside_the_vocabulary_are_never_chosen() -> None:
+    got = allowed(VocabLimit(3), torch.randn(R, V), torch.zeros(R, L, dtype=torch.long), 1)
     assert got == [[token < 3 for token in range(V)]] * R
 
 
 @pytest.mark.parametrize("penalty", [1.5, 0.5])
 @pytest.mark.parametrize("end", [0, 3, L])
-def test_tokens_that_occurred_are_penalised_as_often_as_once(penalty: float, end: int) -> None:
+def test_repetition_penalty_applies_once_per_token(penalty: float, end: int) -> None:
     logits, tokens, begin = 3 * torch.randn(R, V), torch.randint(0, V, (R, L)), torch.randint(0, 5, (R, 1))
-    got = Penalty(penalty)(logits, Generated(tokens, begin, torch.tensor(end), begin))
+    got = RepetitionPenalty(penalty)(logits, Generated(tokens, begin, torch.tensor(end), begin))
     for row in range(R):
         past = tokens[row, int(begin[row, 0]) : end].tolist()
         for token in range(V):
@@ -126,14 +126,14 @@ def test_tokens_that_occurred_are_penalised_as_often_as_once(penalty: float, end
             wanted = value if token not in past else value / penalty if value > 0 else value * penalty
             assert float(got[row, token]) == pytest.approx(wanted, rel=1e-6)
     with pytest.raises(ValueError, match="above 0"):
-        Penalty(0.0)
+        RepetitionPenalty(0.0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("end", [0, 2, 6, L])
-def test_runs_that_were_given_do_not_repeat_and_what_stands_before_them_does_not_count(size: int, end: int) -> None:
+def test_no_repeat_ngram_includes_the_prompt_but_not_padding(size: int, end: int) -> None:
     logits, tokens, begin = torch.randn(R, V), torch.randint(0, 3, (R, L)), torch.randint(0, 5, (R, 1))
-    got = NoRepeat(size)(logits, Generated(tokens, begin.clamp(max=end), torch.tensor(end), begin))
+    got = NoRepeatNgram(size)(logits, Generated(tokens, begin.clamp(max=end), torch.tensor(end), begin))
     for row in range(R):
         past = tokens[row, int(begin[row, 0]) : end].tolist()
         runs = {tuple(past[i : i + size]) for i in range(len(past) - size + 1)}
@@ -142,7 +142,7 @@ def test_runs_that_were_given_do_not_repeat_and_what_stands_before_them_does_not
             assert bool(got[row, token] > -math.inf) == (len(run) < size or run not in runs)
 
 
-def test_an_end_is_due_by_what_each_row_has_chosen() -> None:
+def test_min_length_counts_each_rows_own_tokens() -> None:
     chosen = torch.tensor([[1], [3], [5]])
     so_far = Generated(torch.zeros(3, L, dtype=torch.long), 0 * chosen, torch.tensor(2), chosen)
     assert MinLength(3, eos=1)(torch.zeros(3, V), so_far)[:, 1].isfinite().tolist() == [False, True, True]

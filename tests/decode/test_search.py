@@ -13,8 +13,8 @@ from torch import Tensor
 
 from generators import drain_generator
 from heedful.blocks.state import Shared
-from heedful.decode.rules import Banned, Generated, MinLength, NoRepeat, Rule, Temperature, TopK, TopP
-from heedful.decode.search import Paths, Prompt, beam, drain, greedy, largest, sample
+from heedful.decode.rules import Generated, MinLength, NoRepeatNgram, Rule, SuppressTokens, Temperature, TopK, TopP
+from heedful.decode.search import Paths, Prompt, beam, drain, greedy, grouped_topk, sample
 from tolerance import close, near
 
 EOS, BOS, V = 0, 1, 4
@@ -22,7 +22,7 @@ EOS, BOS, V = 0, 1, 4
 
 @dataclass(frozen=True)
 class History:
-    """Everything that was said to a hypothesis, and the sentence that its logits depend on."""
+    """All tokens of a hypothesis, and the sentence that its logits depend on."""
 
     tokens: Tensor
     sentence: Shared[Tensor]
@@ -71,7 +71,7 @@ def words(paths: Paths, row: int = 0, rank: int = 0) -> list[int]:
 
 
 def so_far(tokens: Tensor, chosen: int) -> Generated:
-    """Rows to which nothing was given."""
+    """Rows without a prompt."""
     none = torch.zeros(len(tokens), 1, dtype=torch.long)
     return Generated(tokens, none, torch.tensor(chosen), none + chosen)
 
@@ -85,7 +85,7 @@ def every_path(limit: int, vocab: int = V) -> list[tuple[int, ...]]:
 
 # ------------------------------------------------------------------ greedy and beam
 @pytest.mark.parametrize("sentence", range(20))
-def test_one_beam_is_greedy_and_greedy_takes_the_likeliest(sentence: int) -> None:
+def test_one_beam_equals_greedy(sentence: int) -> None:
     toy = Toy()
     one = drain(greedy(toy, toy.start(sentence), **begin(7)))
     two = drain(beam(toy, toy.start(sentence), **begin(7), beams=1))
@@ -99,9 +99,9 @@ def test_one_beam_is_greedy_and_greedy_takes_the_likeliest(sentence: int) -> Non
     assert words(one) == expected
 
 
-@pytest.mark.parametrize("rules", [(), (Banned((2, 3)),), (MinLength(3, EOS),), (NoRepeat(1),)], ids=str)
+@pytest.mark.parametrize("rules", [(), (SuppressTokens((2, 3)),), (MinLength(3, EOS),), (NoRepeatNgram(1),)], ids=str)
 @pytest.mark.parametrize("vocab", [4, 9])
-def test_a_single_hypothesis_takes_the_steps_of_one_beam(rules: tuple[Rule, ...], vocab: int) -> None:
+def test_one_row_takes_the_same_steps_as_one_beam(rules: tuple[Rule, ...], vocab: int) -> None:
     toy, limits, rows = Toy(vocab=vocab), (7, 1, 4, 6, 2, 7), range(6)
     one, lean = drain_generator(greedy(toy, toy.start(*rows), **begin(*limits), rules=rules))
     two, wide = drain_generator(beam(toy, toy.start(*rows), **begin(*limits), beams=1, rules=rules))
@@ -122,8 +122,8 @@ def test_a_single_hypothesis_takes_the_steps_of_one_beam(rules: tuple[Rule, ...]
             close(mine_.logs[row], its_.logs[row, :1])
 
 
-def test_rules_know_what_was_given_and_chance_goes_on() -> None:
-    toy, rules = Toy(vocab=9), [NoRepeat(1), Banned((EOS,))]
+def test_rules_and_random_numbers_continue_after_a_prompt() -> None:
+    toy, rules = Toy(vocab=9), [NoRepeatNgram(1), SuppressTokens((EOS,))]
     whole = drain(sample(toy, toy.start(0), **begin(8), seeds=[4], rules=rules))
     first = drain(sample(toy, toy.start(0), **begin(3), seeds=[4], rules=rules))
     assert words(first) == words(whole)[:3]
@@ -132,22 +132,22 @@ def test_rules_know_what_was_given_and_chance_goes_on() -> None:
     rest = drain(sample(toy, toy.start(0), *start, seeds=[4], rules=rules, given=given))
     assert words(first) + words(rest) == words(whole)
     for search in (greedy, beam):
-        found = words(drain(search(toy, toy.start(0), *start, rules=[NoRepeat(1)], given=given)))  # type: ignore[operator]
+        found = words(drain(search(toy, toy.start(0), *start, rules=[NoRepeatNgram(1)], given=given)))  # type: ignore[operator]
         assert not set(found) & set(words(first))
         late = words(drain(search(toy, toy.start(0), *start, rules=[MinLength(5, EOS)], given=given)))  # type: ignore[operator]
         assert EOS not in late[:2]
 
 
-def test_where_the_rules_leave_nothing_nothing_is_found() -> None:
+def test_nothing_is_found_when_rules_forbid_every_token() -> None:
     toy = Toy(vocab=3)
     for search in (greedy, beam):
-        paths = drain(search(toy, toy.start(0, 1), **begin(4, 4), rules=[Banned((0, 1, 2))]))  # type: ignore[operator]
+        paths = drain(search(toy, toy.start(0, 1), **begin(4, 4), rules=[SuppressTokens((0, 1, 2))]))  # type: ignore[operator]
         assert paths.scores.tolist() == [[-math.inf]] * 2
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 0.6])
 @pytest.mark.parametrize("sentence", range(6))
-def test_a_wide_beam_finds_the_best_of_all_strings(sentence: int, penalty: float) -> None:
+def test_wide_beam_finds_the_best_of_all_strings(sentence: int, penalty: float) -> None:
     toy, limit = Toy(), 4
     paths = every_path(limit)
     truth = sorted(paths, key=lambda path: -toy.log(sentence, path) / len(path) ** penalty)
@@ -163,7 +163,7 @@ def test_a_wide_beam_finds_the_best_of_all_strings(sentence: int, penalty: float
 @pytest.mark.parametrize("beams", [1, 2, 3])
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_narrow_beam_is_the_textbook_search(beams: int, penalty: float, exact: bool) -> None:
+def test_narrow_beam_matches_the_textbook_search(beams: int, penalty: float, exact: bool) -> None:
     toy, limit = Toy(), 6
     for sentence in range(15):
         start = toy.start(sentence)
@@ -172,7 +172,7 @@ def test_a_narrow_beam_is_the_textbook_search(beams: int, penalty: float, exact:
         assert [tuple(words(found, 0, r)) for r in range(len(expected))] == expected
 
 
-def test_an_exact_search_goes_on_where_a_longer_path_may_still_win() -> None:
+def test_exact_search_continues_while_a_longer_path_may_win() -> None:
     toy, differ = Toy(), 0
     for sentence in range(40):
         quick, exact = (
@@ -205,7 +205,7 @@ def textbook(toy: Toy, sentence: int, limit: int, beams: int, penalty: float, ex
     return [path for _, path in done]
 
 
-def test_batched_is_one_by_one_with_limits_of_their_own() -> None:
+def test_batch_equals_single_rows_with_their_own_limits() -> None:
     toy, limits = Toy(), (7, 1, 4, 6, 2)
     together = drain(beam(toy, toy.start(*range(5)), **begin(*limits), beams=3, top=3))
     chosen = drain(greedy(toy, toy.start(*range(5)), **begin(*limits)))
@@ -219,13 +219,13 @@ def test_batched_is_one_by_one_with_limits_of_their_own() -> None:
         assert words(chosen, row) == words(drain(greedy(toy, toy.start(row), **begin(limit))))
 
 
-def test_scores_add_up_to_the_log_probability_of_the_path() -> None:
+def test_scores_are_the_log_probability_of_the_path() -> None:
     toy = Toy(vocab=9)
     for search in (
         greedy(toy, toy.start(0, 1, 2), **begin(6, 6, 6)),
         sample(toy, toy.start(0, 1, 2), **begin(6, 6, 6), seeds=[1, 2, 3]),
         beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, penalty=0.5),
-        beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, rules=[NoRepeat(1), MinLength(3, EOS)]),
+        beam(toy, toy.start(0, 1, 2), **begin(6, 6, 6), beams=4, top=4, rules=[NoRepeatNgram(1), MinLength(3, EOS)]),
     ):
         paths = drain(search)
         for row in range(3):
@@ -235,7 +235,7 @@ def test_scores_add_up_to_the_log_probability_of_the_path() -> None:
                     assert float(paths.logs[row, rank]) == near(toy.log(row, path), 1024)
 
 
-def test_top_lies_between_one_and_the_beams() -> None:
+def test_top_is_between_one_and_the_number_of_beams() -> None:
     toy = Toy()
     paths = drain(beam(toy, toy.start(0), **begin(5), beams=4, top=2))
     assert paths.tokens.shape[:2] == (1, 2)
@@ -245,7 +245,7 @@ def test_top_lies_between_one_and_the_beams() -> None:
             beam(toy, toy.start(0), **begin(5), beams=4, top=top)
 
 
-def test_a_beam_never_loses_to_greedy_by_much_and_an_exact_one_is_never_worse_when_wide() -> None:
+def test_wide_exact_beam_is_never_worse_than_greedy() -> None:
     toy = Toy()
     for sentence in range(10):
         one = drain(greedy(toy, toy.start(sentence), **begin(5)))
@@ -253,7 +253,7 @@ def test_a_beam_never_loses_to_greedy_by_much_and_an_exact_one_is_never_worse_wh
         assert float(wide.logs[0, 0]) >= float(one.logs[0, 0]) - 1e-6
 
 
-def test_a_longer_prefix_is_read_and_not_repeated() -> None:
+def test_longer_prefix_is_read_and_not_repeated() -> None:
     toy = Toy()
     prefix = torch.tensor([[BOS, 3, 2]])
     path = words(drain(greedy(toy, toy.start(4), prefix, torch.tensor([5]), EOS)))
@@ -261,7 +261,9 @@ def test_a_longer_prefix_is_read_and_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [[Banned((2, 3))], [MinLength(4, EOS)], [NoRepeat(1)], [NoRepeat(2), MinLength(2, EOS)]], ids=str
+    "rules",
+    [[SuppressTokens((2, 3))], [MinLength(4, EOS)], [NoRepeatNgram(1)], [NoRepeatNgram(2), MinLength(2, EOS)]],
+    ids=str,
 )
 def test_rules_hold_in_every_search(rules: list[Rule]) -> None:
     toy = Toy(vocab=7)
@@ -294,9 +296,9 @@ def frequencies(rules: Sequence[Rule], rows: int = 4000) -> tuple[list[int], Ten
 
 
 @pytest.mark.parametrize(
-    "rules", [(), (Temperature(0.5),), (Temperature(3.0),), (TopK(3),), (TopP(0.8),), (Banned((1,)),)], ids=str
+    "rules", [(), (Temperature(0.5),), (Temperature(3.0),), (TopK(3),), (TopP(0.8),), (SuppressTokens((1,)),)], ids=str
 )
-def test_tokens_come_as_often_as_they_should(rules: tuple[Rule, ...]) -> None:
+def test_sampled_frequencies_match_the_probabilities(rules: tuple[Rule, ...]) -> None:
     counts, logits = frequencies(rules)
     ruled = logits[None]
     for rule in rules:
@@ -307,7 +309,7 @@ def test_tokens_come_as_often_as_they_should(rules: tuple[Rule, ...]) -> None:
     assert chi < 20.5  # five degrees of freedom: one in a thousand is beyond
 
 
-def test_a_seed_repeats_itself_and_the_batch_does_not_matter() -> None:
+def test_samples_depend_on_the_seed_and_not_on_the_batch() -> None:
     toy, seeds = Toy(vocab=9), [5, 77, 2**40]
     together = drain(sample(toy, toy.start(0, 1, 2), **begin(6, 6, 4), seeds=seeds))
     again = drain(sample(toy, toy.start(0, 1, 2), **begin(6, 6, 4), seeds=seeds))
@@ -319,16 +321,16 @@ def test_a_seed_repeats_itself_and_the_batch_does_not_matter() -> None:
     assert not together.tokens.equal(other.tokens)
 
 
-def test_luck_of_zero_never_picks_what_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_number_zero_never_picks_a_banned_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "rand", lambda room, generator: torch.zeros(room))
     toy = Toy(vocab=5)
-    paths = drain(sample(toy, toy.start(0), **begin(3), seeds=[1], rules=[Banned((0, 1))]))
+    paths = drain(sample(toy, toy.start(0), **begin(3), seeds=[1], rules=[SuppressTokens((0, 1))]))
     assert words(paths) == [2, 2, 2]
 
 
 # ------------------------------------------------------------------ the tree
 @pytest.mark.parametrize("spread", [1.5, 0.0], ids=["usual", "all ties"])
-def test_steps_form_a_tree_that_holds_every_returned_path(spread: float) -> None:
+def test_steps_form_a_tree_with_every_returned_path(spread: float) -> None:
     toy, beams, rows = Toy(vocab=5, spread=spread), 3, 4
     found, paths = drain_generator(beam(toy, toy.start(*range(rows)), **begin(6, 5, 3, 6), beams=beams, top=beams))
     for row in range(rows):
@@ -361,15 +363,15 @@ def test_steps_form_a_tree_that_holds_every_returned_path(spread: float) -> None
                 assert ended[path] == near(float(paths.logs[row, rank]))
 
 
-def test_the_longest_of_a_long_row_are_found_by_groups() -> None:
+def test_largest_by_groups_equals_topk() -> None:
     x = torch.randn(5, 3000)
     for count in (1, 4, 5):
-        values, places = largest(x, count)
+        values, places = grouped_topk(x, count)
         expected = x.topk(count, 1)
         assert values.equal(expected.values)
         assert x.gather(1, places).equal(values)
     short = torch.randn(2, 50)
-    assert largest(short, 3)[1].equal(short.topk(3, 1).indices)
+    assert grouped_topk(short, 3)[1].equal(short.topk(3, 1).indices)
     last = torch.zeros(1, 1030)
     last[0, 1029] = 1.0
-    assert largest(last, 1)[1].item() == 1029
+    assert grouped_topk(last, 1)[1].item() == 1029

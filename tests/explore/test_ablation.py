@@ -53,7 +53,7 @@ def says(explorer: Explorer, **asked: Any) -> tuple[dict[str, Any], list[float]]
 
 
 def small(kind: Any, config: Any = None, **settings: Any) -> Any:
-    """A model of two heads with an encoder of its own, its weights drawn large enough to tell."""
+    """A model of two heads with its own encoder, with weights large enough to make a difference."""
     torch.manual_seed(0)
     parts = {"pooler": kind in (Classifier, Regressor), "masked_words": False, "next_sentence": False}
     encoder = BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=2, hidden=20, context=24,
@@ -66,7 +66,7 @@ def small(kind: Any, config: Any = None, **settings: Any) -> Any:
 
 
 # ------------------------------------------------------------------ against other computations
-def test_the_loss_with_all_heads_is_that_of_the_translation(run: Callable[[str], Path]) -> None:
+def test_loss_with_all_heads_is_that_of_the_translation(run: Callable[[str], Path]) -> None:
     for name in ("translation", "recurrent"):
         explorer, subject = opened(run(name))
         predictor, text = subject.predictor, TEXTS[name]
@@ -86,13 +86,13 @@ def test_the_loss_with_all_heads_is_that_of_the_translation(run: Callable[[str],
         assert words["answers"] == [{"text": best.text, "chance": pytest.approx(math.exp(best.log_probability))}]
 
 
-def test_the_loss_with_all_heads_is_that_of_the_text(run: Callable[[str], Path]) -> None:
+def test_loss_with_all_heads_is_that_of_the_text(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("gpt"))
     predictor, text = subject.predictor, TEXTS["gpt"]
     words, losses = says(explorer, model=subject.name, text=text)
     ids = predictor.codec.encode(text)
     with torch.inference_mode():
-        assert sum(losses) == pytest.approx(-predictor._log([predictor.codec.start_id], ids), rel=1e-5)
+        assert sum(losses) == pytest.approx(-predictor._log_prob([predictor.codec.start_id], ids), rel=1e-5)
         logits = predictor.model(torch.tensor([[predictor.codec.start_id, *ids]]), predictor.model.start(1, CPU))[0][
             0, -1
         ]
@@ -122,17 +122,17 @@ def test_ablating_heads_equals_zeros_in_the_output_projection(run: Callable[[str
                 attention.out.weight.copy_(kept)
                 assert without.tolist() == near(expected.tolist(), 8192, dtype=torch.float64), tap
                 assert (without - whole).abs().max() > 1e-4, tap
-            assert said.losses().tolist() == whole.tolist()  # nothing of it stays
+            assert said.losses().tolist() == whole.tolist()  # no trace of it is left
 
 
-def test_a_recurrent_decoder_without_attention_ignores_the_source(run: Callable[[str], Path]) -> None:
+def test_recurrent_decoder_without_attention_ignores_the_source(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("recurrent"))
     with_it, _ = says(explorer, model=subject.name, text=TEXTS["recurrent"])
     without, _ = says(explorer, model=subject.name, text=TEXTS["recurrent"], off=[[0, 0, 0]])
     assert without["loss"] > with_it["loss"] + 0.1
 
 
-def test_the_losses_of_a_layer_are_those_of_single_heads(run: Callable[[str], Path]) -> None:
+def test_losses_of_a_layer_are_those_of_single_heads(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("translation"))
     asked = {"model": subject.name, "text": TEXTS["translation"]}
     for look in range(3):
@@ -142,7 +142,7 @@ def test_the_losses_of_a_layer_are_those_of_single_heads(run: Callable[[str], Pa
         assert len(set(losses.tolist())) == len(losses) == 4
 
 
-# ------------------------------------------------------------------ what each kind of model says
+# ------------------------------------------------------------------ predictions of each kind of model
 def test_every_kind_of_model_has_a_prediction() -> None:
     classifier, tagger = (
         small(kind, config, labels=LABELS) for kind, config in ((Classifier, ClassifierConfig), (Tagger, TaggerConfig))
@@ -203,7 +203,7 @@ def test_only_ordinary_tokens_can_be_masked() -> None:
             prediction_of(reader, TextInput(text=text), reading(reader, TextInput(text=text)), place)
 
 
-# ------------------------------------------------------------------ questions
+# ------------------------------------------------------------------ requests
 def test_missing_heads_and_layers_are_errors(run: Callable[[str], Path]) -> None:
     explorer, subject = opened(run("gpt"))
     asked = {"model": subject.name, "text": "The"}
@@ -224,7 +224,7 @@ def number(page: Any, name: str) -> float:
     return float(page.get_by_test_id(name).inner_text().replace("−", "-"))
 
 
-def test_the_page_ablates_heads(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_page_ablates_heads(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
     text = TEXTS["gpt"]
     page = browsing.go("ablation", text=text)
@@ -267,7 +267,7 @@ def test_the_page_ablates_heads(browse: Callable[..., Any], run: Callable[[str],
     assert page.get_by_test_id("missed").inner_text() == f"layer {worst // 4 + 1}, head {worst % 4 + 1}"
 
 
-def test_a_saved_file_ablates_heads_without_a_server(
+def test_saved_file_ablates_heads_without_a_server(
     browse: Callable[..., Any], run: Callable[[str], Path], tmp_path: Path
 ) -> None:
     explorer, subject = opened(run("translation"))
@@ -286,8 +286,8 @@ def test_a_saved_file_ablates_heads_without_a_server(
     assert number(browsing.page, "loss-after") == pytest.approx(without["loss"], rel=5e-4)
 
 
-def test_the_loss_without_ablation_does_not_change(minilm: Path) -> None:
-    """Of a model that gives vectors alone: exactly nothing, and not what rounding leaves."""
+def test_loss_without_ablation_does_not_change(minilm: Path) -> None:
+    """For a model with vectors only: exactly zero, without rounding errors."""
     (name,) = (explorer := Explorer([minilm])).subjects
     words, arrays = unpack(explorer.answer("ablation", "says", {"model": name, "text": "It was late.", "off": []}))
     assert words["loss"] == 0 and not arrays["losses"].any()

@@ -24,7 +24,7 @@ def opened(folder: Path) -> tuple[Explorer, Subject]:
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
-def test_the_alignment_is_that_of_the_translator(run: Callable[[str], Path], name: str) -> None:
+def test_alignment_is_that_of_the_translator(run: Callable[[str], Path], name: str) -> None:
     explorer, subject = opened(run(name))
     asked = {"model": subject.name, "text": TEXT}
     translation = subject.predictor.search([TEXT])[0][0]
@@ -38,7 +38,7 @@ def test_the_alignment_is_that_of_the_translator(run: Callable[[str], Path], nam
     assert arrays["heads"].mean(0) == pytest.approx(expected.weights.numpy(), abs=1e-3)
     again, same = unpack(explorer.answer("alignment", "weights", {**asked, "layer": words["sharpest"]}))
     assert again == found and (same["mean"] == arrays["mean"]).all()
-    # What each step held for likely: the chances of the tokens that were written make up that of the translation.
+    # The probabilities of the generated tokens multiply to that of the translation.
     assert float(torch.tensor(steps["chance"]).log().sum()) == pytest.approx(translation.log_probability, abs=1e-3)
     likeliest = [pieces[0] for pieces in words["likely"]]
     assert [one["piece"] for one, best in zip(words["written"], steps["chances"][:, 0], strict=True) if best > 0.5] == [
@@ -65,7 +65,7 @@ def test_every_layer_has_an_alignment_also_for_a_given_translation(run: Callable
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
-def test_the_page_shows_and_plays_the_alignment(
+def test_page_shows_and_plays_the_alignment(
     browse: Callable[..., Any], run: Callable[[str], Path], name: str, tmp_path: Path
 ) -> None:
     browsing = browse(run(name), accept_downloads=True)
@@ -77,16 +77,16 @@ def test_the_page_shows_and_plays_the_alignment(
     marks = page.locator("rect.mark").evaluate_all("(all) => all.map((one) => Number(one.dataset.key))")
     assert marks == most
 
-    # The cell under the pointer is told in words.
+    # The cell under the pointer is described in words.
     row, key = written - 2, most[written - 2]
     box = page.get_by_test_id("cells").bounding_box()
     page.get_by_test_id("cells").hover(
         position={"x": (key + 0.5) * box["width"] / read, "y": (row + 0.5) * box["height"] / written}
     )
-    told = page.get_by_test_id("said").inner_text()
-    assert told == f"{found.target[row]} → {found.source[key]}: {float(f'{found.weights[row, key]:.2g}'):g}"
+    readout = page.get_by_test_id("said").inner_text()
+    assert readout == f"{found.target[row]} → {found.source[key]}: {float(f'{found.weights[row, key]:.2g}'):g}"
 
-    # The keys reach it too, and no name is cut off, be it as bold as that of the cell.
+    # It is reachable by keyboard, and no label is truncated, not even a bold one.
     page.mouse.move(0, 0)
     page.get_by_test_id("cells").focus()
     longest = max(range(written), key=lambda place: len(found.target[place]))
@@ -114,7 +114,7 @@ def test_the_page_shows_and_plays_the_alignment(
     page.keyboard.press("Escape")
     assert "step" not in page.url and page.locator("rect.mark").count() == written
 
-    # As a picture, its words are words, and its cells are there.
+    # In a saved picture, words are text, and all cells are there.
     with page.expect_download() as download:
         page.get_by_test_id("export-svg").click()
     download.value.save_as(tmp_path / "picture.svg")

@@ -54,7 +54,7 @@ if sys.platform != "linux":
 
 T = TypeVar("T")
 
-# A server in a process of its own that gives back what it is sent, a moment later.
+# A server in its own process that echoes what it is sent, after a moment.
 ECHO = """
 import time
 from fastapi import FastAPI, Request, Response
@@ -92,7 +92,7 @@ def port_of(url: str) -> int:
 
 
 def finished(story: Coroutine[Any, Any, T]) -> T:
-    """What a story comes to, told in a thread of its own, since a browser that is open has a loop in this one."""
+    """The result of a coroutine, run in its own thread, since an open browser has a loop in this one."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, story).result()
 
@@ -100,7 +100,7 @@ def finished(story: Coroutine[Any, Any, T]) -> T:
 def ask(port: int, raw: bytes) -> Reply:
     """One request, which must be answered."""
     got = finished(send(port, raw))
-    assert got is not None, "closed without a word"
+    assert got is not None, "closed without an answer"
     return got
 
 
@@ -131,7 +131,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def careless(outside: Path) -> FastAPI:
-    """An application that opens any path that it is given, as none should."""
+    """An application that opens any path it is given, as none should."""
     app = FastAPI(openapi_url=None)
 
     @app.get("/assets/{name:path}")
@@ -354,14 +354,14 @@ def test_every_response_has_security_headers_and_no_paths(
     assert str(outside) in capfd.readouterr().err, "the terminal says what went wrong"
 
 
-def test_the_limit_of_the_request_head(port: int) -> None:
+def test_limit_of_the_request_head(port: int) -> None:
     room = Policy().head - len(f"Host: 127.0.0.1:{port}\r\nX-Long: \r\n")
     assert ask(port, request(port, headers=[("X-Long", "a" * room)])).status == 200
     assert ask(port, request(port, headers=[("X-Long", "a" * (room + 1))])).status == 431
     assert ask(port, request(port, headers=[("X-Long", "a" * 500_000)])).status in (400, 431)
 
 
-def test_the_limit_of_the_request_body(port: int) -> None:
+def test_limit_of_the_request_body(port: int) -> None:
     longest = json.dumps("a" * (Policy().body - 2)).encode()
     assert ask(port, request(port, "/api/echo", "POST", longest)).body == longest
     assert ask(port, request(port, "/api/echo", "POST", longest + b" ")).status == 413
@@ -397,7 +397,7 @@ def test_slow_clients_are_disconnected_and_others_are_served(careless: FastAPI) 
         finished(story(port_of(url)))
 
 
-def test_a_deadline_is_not_extended_by_earlier_requests(careless: FastAPI) -> None:
+def test_deadline_is_not_extended_by_earlier_requests(careless: FastAPI) -> None:
     """Silence, a request after a good one, and half a request right behind a good one are all closed."""
 
     async def until_closed(port: int, first: bytes, then: bytes) -> None:
@@ -464,7 +464,7 @@ def test_active_connections_are_not_closed_for_others() -> None:
         finished(story(port_of(url)))
 
 
-def test_a_client_that_does_not_read_is_disconnected(careless: FastAPI) -> None:
+def test_client_that_does_not_read_is_disconnected(careless: FastAPI) -> None:
     async def story(port: int) -> None:
         loop, wire = asyncio.get_running_loop(), await connected(port)
         await loop.sock_sendall(wire, request(port, "/api/large", "POST", b"{}"))
@@ -480,7 +480,7 @@ def test_a_client_that_does_not_read_is_disconnected(careless: FastAPI) -> None:
 
 @pytest.fixture
 def echo() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server in a process of its own."""
+    """A server in its own process."""
     process, port = started("-c", ECHO)
     yield process, port
     process.kill()
@@ -499,7 +499,7 @@ def test_long_bodies_are_rejected_unread(echo: tuple[subprocess.Popen[str], int]
     assert memory(process.pid) - before < 20
 
 
-def test_a_rejection_reaches_a_client_that_is_still_sending(careless: FastAPI) -> None:
+def test_rejection_reaches_a_client_that_is_still_sending(careless: FastAPI) -> None:
     """A socket that is closed with unread bytes resets the connection, whether or not its answer was read."""
     with serving(careless, Policy(lingering=LONG)) as url:
         port = port_of(url)
@@ -515,7 +515,7 @@ def test_a_rejection_reaches_a_client_that_is_still_sending(careless: FastAPI) -
     assert answer.startswith(b"HTTP/1.1 413 ") and answer.endswith(b"}")
 
 
-def test_a_rejected_client_that_keeps_sending_is_disconnected(careless: FastAPI) -> None:
+def test_rejected_client_that_keeps_sending_is_disconnected(careless: FastAPI) -> None:
     def send_on(wire: socket.socket) -> None:
         while True:
             wire.sendall(b"a" * 2**14)
@@ -572,7 +572,7 @@ def test_sigterm_waits_for_running_requests(echo: tuple[subprocess.Popen[str], i
     assert process.wait(LONG) == -signal.SIGTERM
 
 
-def test_the_error_for_a_port_in_use_suggests_a_command(port: int, careless: FastAPI) -> None:
+def test_error_for_a_port_in_use_suggests_a_command(port: int, careless: FastAPI) -> None:
     with pytest.raises(UserError, match=f"port {port} is in use.*\n.*\n*.*--port 0"):
         serve(careless, Policy(port=port), lambda url: pytest.fail("it does not listen"))
     with pytest.raises(UserError, match="not an address of this machine"):
@@ -600,7 +600,7 @@ def test_other_addresses_need_a_token_which_is_never_shown(
     assert policy.token not in "".join(capfd.readouterr())
 
 
-def test_a_browser_logs_in_and_returns_by_a_link(chromium: Any, careless: FastAPI) -> None:
+def test_browser_logs_in_and_returns_by_a_link(chromium: Any, careless: FastAPI) -> None:
     token, elsewhere = "a-token-that-nobody-guesses", FastAPI(openapi_url=None)
 
     @elsewhere.get("/")

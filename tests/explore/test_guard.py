@@ -69,7 +69,7 @@ async def ask(
 
 
 def finished(story: Coroutine[Any, Any, T]) -> T:
-    """What a story comes to, told in a thread of its own, since a browser that is open has a loop in this one."""
+    """The result of a coroutine, run in its own thread, since an open browser has a loop in this one."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, story).result()
 
@@ -127,7 +127,7 @@ def test_other_addresses_need_a_token(host: str) -> None:
     assert Policy.open(host, 8000, TOKEN).token == TOKEN
 
 
-def test_the_printed_address_is_accepted() -> None:
+def test_printed_address_is_accepted() -> None:
     for host in ("127.0.0.1", "::1", "192.168.1.5", "Lab.example.org"):
         policy = Policy.open(host, 8000)
         assert policy.answers_to(policy.url.removeprefix("http://").rstrip("/").encode())
@@ -147,14 +147,14 @@ def test_invalid_ports_are_rejected(port: int) -> None:
         Policy(port=port)
 
 
-def test_the_port_may_be_omitted_only_if_it_is_the_default() -> None:
+def test_port_may_be_omitted_only_if_it_is_the_default() -> None:
     assert Policy(port=80).answers_to(b"localhost") and Policy(port=80).answers_to(b"localhost:80")
     assert not Policy(port=8000).answers_to(b"localhost")
     assert Policy.open("0.0.0.0", 80).answers_to(b"10.1.2.3")
     assert not Policy.open("0.0.0.0", 8000).answers_to(b"10.1.2.3")
 
 
-def test_a_server_on_all_addresses_accepts_ip_addresses_and_its_own_name() -> None:
+def test_server_on_all_addresses_accepts_ip_addresses_and_its_own_name() -> None:
     policy = Policy.open("0.0.0.0", 8000)
     name = socket.gethostname()
     for host in ("10.1.2.3:8000", "[fe80::1]:8000", "[::ffff:1.2.3.4]:8000", "localhost:8000", f"{name.upper()}:8000"):
@@ -175,7 +175,7 @@ def test_duplicate_security_headers_are_rejected(guard: Guard) -> None:
     assert request(guard, headers=()).error == "there is no Host header"
 
 
-def test_the_origin_must_match_the_host(guard: Guard) -> None:
+def test_origin_must_match_the_host(guard: Guard) -> None:
     assert post(guard, b"{}", (b"origin", b"http://127.0.0.1:8000")).status == 200
     assert post(guard, b"{}", (b"origin", b"HTTP://127.0.0.1:8000")).status == 200
     for origin in (b"null", b"http://localhost:8000", b"http://127.0.0.1", b"https://127.0.0.1:8000", b""):
@@ -204,9 +204,9 @@ def test_the_origin_must_match_the_host(guard: Guard) -> None:
 def test_cross_site_requests_are_rejected_except_links(
     guard: Guard, site: bytes, mode: bytes, dest: bytes, method: str, path: str, status: int
 ) -> None:
-    told = [(b"sec-fetch-site", site), (b"sec-fetch-mode", mode), (b"sec-fetch-dest", dest)]
+    headers = [(b"sec-fetch-site", site), (b"sec-fetch-mode", mode), (b"sec-fetch-dest", dest)]
     kind = [JSON] if method == "POST" else []
-    assert request(guard, path, method, [HERE, *kind, *told]).status == status
+    assert request(guard, path, method, [HERE, *kind, *headers]).status == status
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "get", "X"])
@@ -238,7 +238,7 @@ def test_body_sizes_are_checked_before_and_while_reading(guard: Guard) -> None:
     assert guard.held == 0
 
 
-def test_the_total_size_of_bodies_is_limited() -> None:
+def test_total_size_of_bodies_is_limited() -> None:
     async def story() -> list[int]:
         halt = asyncio.Event()
 
@@ -266,7 +266,7 @@ def test_the_total_size_of_bodies_is_limited() -> None:
         [(b"content-length", b"2"), (b"content-length", b"3")],
     ],
 )
-def test_an_ambiguous_content_length_is_rejected(guard: Guard, headers: Headers) -> None:
+def test_ambiguous_content_length_is_rejected(guard: Guard, headers: Headers) -> None:
     assert post(guard, b"{}", *headers).status == 400
 
 
@@ -276,7 +276,7 @@ def test_only_post_requests_have_a_body(guard: Guard) -> None:
     assert request(guard, headers=(HERE, (b"content-length", b"0"))).status == 200
 
 
-def test_the_length_of_urls_is_limited(guard: Guard) -> None:
+def test_length_of_urls_is_limited(guard: Guard) -> None:
     path, query = guard.policy.path, guard.policy.query
     assert request(guard, "/" + "a" * (path - 1)).status == 200
     assert request(guard, "/" + "a" * path).status == 414
@@ -354,14 +354,14 @@ def test_valid_json_is_parsed(value: Any) -> None:
     assert read_json(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
-def test_the_limit_of_json_nesting() -> None:
+def test_limit_of_json_nesting() -> None:
     assert read_json(b"[" * 32 + b"]" * 32) is not None
     assert read_json(b'[{"a": []}]', deepest=3) == [{"a": []}]
     with pytest.raises(Refused, match="more than 2 deep"):
         read_json(b'[{"a": []}]', deepest=2)
 
 
-def test_a_megabyte_of_quotes_is_parsed_fast() -> None:
+def test_megabyte_of_quotes_is_parsed_fast() -> None:
     for body in (b'\\"' * 2**19, b'"\\' * 2**19, b'"' * 2**20, b'["' + b'\\"' * 2**19, b'"a' * 2**19):
         with pytest.raises(Refused):
             read_json(body)  # hours, if each of a million quotes were followed to the end
@@ -402,18 +402,18 @@ def test_internal_errors_are_printed_to_the_terminal_only(capsys: pytest.Capture
     assert reply.status == 500 and json.loads(reply.body) == {
         "error": "internal error; the traceback is in the terminal"
     }
-    told = capsys.readouterr().err
-    assert "Traceback" in told and "/home/someone/secret" in told and "\x1b" not in told
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed and "/home/someone/secret" in printed and "\x1b" not in printed
 
 
-def test_an_application_without_a_response_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_application_without_a_response_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         return
 
     assert request(Guard(app, Policy(port=8000))).status == 500
 
 
-def test_an_application_may_reject_a_request(guard: Guard) -> None:
+def test_application_may_reject_a_request(guard: Guard) -> None:
     async def refuses(scope: Any) -> bytes:
         raise Refused(418, "no tea")
 
@@ -435,7 +435,7 @@ def log_in(guard: Guard, token: str = TOKEN) -> Reply:
     return post(guard, json.dumps({"token": token}).encode(), path="/login")
 
 
-def test_the_token_gives_a_session_cookie(locked: Guard) -> None:
+def test_token_gives_a_session_cookie(locked: Guard) -> None:
     reply = log_in(locked)
     assert reply.status == 204
     cookie, *flags = reply.headers[b"set-cookie"].split(b"; ")
@@ -455,7 +455,7 @@ def test_other_cookies_are_rejected(locked: Guard, cookie: bytes) -> None:
     assert post(locked, b"{}", (b"cookie", cookie)).status == 401
 
 
-def test_a_program_may_send_the_token_in_a_header(locked: Guard) -> None:
+def test_program_may_send_the_token_in_a_header(locked: Guard) -> None:
     for words in (b"Bearer ", b"bearer "):
         assert post(locked, b"{}", (b"authorization", words + TOKEN.encode())).status == 200
     for words in (b"Basic ", b"", b"Bearer x"):
@@ -466,7 +466,7 @@ def test_a_program_may_send_the_token_in_a_header(locked: Guard) -> None:
 @pytest.mark.parametrize(
     "body", [b"{}", b"[]", b'"x"', b'{"token": 1}', b'{"token": null}', b"x", b'{"token": "\\ud800"}']
 )
-def test_an_invalid_login_request_is_not_counted_as_a_guess(locked: Guard, body: bytes) -> None:
+def test_invalid_login_request_is_not_counted_as_a_guess(locked: Guard, body: bytes) -> None:
     assert post(locked, body, path="/login").status == 400
     assert locked.login is not None and not locked.login.wrong
 
@@ -483,7 +483,7 @@ def test_guesses_are_limited() -> None:
     assert time.perf_counter() - began > 0.6
     began = time.perf_counter()
     assert log_in(guard, "x").status == 429
-    assert log_in(guard).status == 429, "who guesses right after too many wrong ones is not told"
+    assert log_in(guard).status == 429, "a right guess after too many wrong ones is not accepted"
     assert post(guard, b"{}", (b"authorization", b"Bearer " + TOKEN.encode())).status == 429
     assert time.perf_counter() - began < 0.6, "what is refused at once is not slowed"
     assert guard.login is not None
@@ -510,7 +510,7 @@ def test_every_start_has_another_cookie() -> None:
     assert Login(TOKEN, policy).cookie != Login(TOKEN, policy).cookie
 
 
-def test_the_token_is_in_no_response_and_no_log(locked: Guard, capfd: pytest.CaptureFixture[str]) -> None:
+def test_token_is_in_no_response_and_no_log(locked: Guard, capfd: pytest.CaptureFixture[str]) -> None:
     replies = [
         request(locked),
         request(locked, "/login.js"),
@@ -525,7 +525,7 @@ def test_the_token_is_in_no_response_and_no_log(locked: Guard, capfd: pytest.Cap
 
 
 class Workshop:
-    """An application whose work ends when it is told to, and the guard around it."""
+    """An application whose work ends on demand, and the guard around it."""
 
     def __init__(self, **limits: Any) -> None:
         self.end = asyncio.Event()
@@ -560,7 +560,7 @@ def test_requests_beyond_the_queue_are_rejected_at_once() -> None:
         assert refused and refused.status == 503 and refused.headers[b"retry-after"] == b"1"
         page = asyncio.create_task(ask(shop.guard, "/"))
         await settle()
-        assert shop.now == 3, "the page waits for nobody"
+        assert shop.now == 3, "the page does not wait"
         shop.end.set()
         assert [reply.status for reply in await asyncio.gather(*busy, page)] == [200] * 6
         again = await ask(shop.guard, "/api/x")
@@ -585,7 +585,7 @@ def test_requests_are_answered_in_order() -> None:
     assert finished(story()) == list("abcdef")
 
 
-def test_a_client_that_disconnects_leaves_the_queue() -> None:
+def test_client_that_disconnects_leaves_the_queue() -> None:
     async def story() -> None:
         shop, gone = Workshop(at_work=1, waiting=1), asyncio.Event()
         working = shop.start(1)
@@ -605,7 +605,7 @@ def test_a_client_that_disconnects_leaves_the_queue() -> None:
     finished(story())
 
 
-def test_a_request_that_times_out_keeps_its_slot_until_it_ends() -> None:
+def test_request_that_times_out_keeps_its_slot_until_it_ends() -> None:
     async def story() -> None:
         shop = Workshop(at_work=1, waiting=1, longest=0.1)
         replies = await asyncio.gather(*shop.start(2))
@@ -620,7 +620,7 @@ def test_a_request_that_times_out_keeps_its_slot_until_it_ends() -> None:
     finished(story())
 
 
-def test_an_application_is_notified_when_its_client_disconnects() -> None:
+def test_application_is_notified_when_its_client_disconnects() -> None:
     async def story() -> list[str]:
         heard, gone = [], asyncio.Event()
 

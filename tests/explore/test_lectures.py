@@ -47,7 +47,7 @@ def test_decks_topics_and_links_to_views(browse: Callable[..., Any], run: Callab
 
 
 @pytest.mark.claim("N1")
-def test_the_quiz_accepts_right_answers_and_explains_wrong_ones(
+def test_quiz_accepts_right_answers_and_explains_wrong_ones(
     browse: Callable[..., Any], run: Callable[[str], Path]
 ) -> None:
     browsing = browse(run("translation"))
@@ -72,7 +72,7 @@ def test_the_quiz_accepts_right_answers_and_explains_wrong_ones(
     assert "5 of 10 right" in page.get_by_test_id("result").inner_text()
 
 
-def test_the_server_gives_both_as_json(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_server_gives_both_as_json(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("translation"))
     browsing.page.goto(browsing.url)
     fetched = "path => fetch(path).then(async (response) => [response.status, await response.text()])"

@@ -74,7 +74,7 @@ def test_predictions_of_the_last_layer_are_those_of_the_model(norm: Any) -> None
         assert before and all(not torch.allclose(one, logits) for one in before)
 
 
-def test_a_model_without_an_output_layer_has_no_lens() -> None:
+def test_model_without_an_output_layer_has_no_lens() -> None:
     assert build(BertConfig(vocab=9, width=8, heads=2, layers=2, hidden=8, masked_words=False)).lens_taps is None
 
 
@@ -106,7 +106,7 @@ def test_ranks_and_probabilities_are_over_the_whole_vocabulary(explorer: Explore
             assert order[0] in ids
 
 
-def test_the_target_of_an_encoder_is_the_token_itself(chemist: Path) -> None:
+def test_target_of_an_encoder_is_the_token_itself(chemist: Path) -> None:
     explorer = Explorer([chemist])
     (name,) = explorer.subjects
     words, arrays = ask(explorer, "words", model=name, text="C = O")
@@ -117,7 +117,7 @@ def test_the_target_of_an_encoder_is_the_token_itself(chemist: Path) -> None:
     close(torch.from_numpy(arrays["shares"][-1].copy()), right, slack=16)
 
 
-def test_the_view_fits_predicting_models_with_several_layers(run: Callable[[str], Path], minilm: Path) -> None:
+def test_view_fits_predicting_models_with_several_layers(run: Callable[[str], Path], minilm: Path) -> None:
     names = ("gpt", "translation", "recurrent", "rnn", "images")
     subjects = Explorer([*(run(name) for name in names), minilm]).subjects
     assert {name for name, one in subjects.items() if lens.fits(one)} == {"gpt", "translation"}
@@ -131,7 +131,7 @@ def test_unusual_texts_are_shown_or_errors(explorer: Explorer) -> None:
         ask(explorer, "ranks", place=500)
 
 
-def test_the_page_follows_a_token_through_the_layers(
+def test_page_follows_a_token_through_the_layers(
     browse: Callable[..., Any], run: Callable[[str], Path], explorer: Explorer
 ) -> None:
     browsing = browse(run("gpt"))
@@ -144,19 +144,19 @@ def test_the_page_follows_a_token_through_the_layers(
     assert shown == [f"{100 * share:.{3 if share < 0.0005 else 1}f} %" for share in arrays["shares"][0, place - 1]]
     page.get_by_test_id(f"cell-0-{place - 1}").click()
     page.locator(f'[data-testid="lens"][data-ready="true"][data-place="{place - 1}"]').wait_for()
-    _, told = ask(explorer, "ranks", place=place - 1)
-    one = told["ids"].tolist().index(int(arrays["ids"][0, place - 1, 0]))
+    _, ranked = ask(explorer, "ranks", place=place - 1)
+    one = ranked["ids"].tolist().index(int(arrays["ids"][0, place - 1, 0]))
     for layer in range(last + 1):
-        assert int(page.get_by_test_id(f"rank-{layer}").get_attribute("data-value")) == told["rank"][layer, one]
+        assert int(page.get_by_test_id(f"rank-{layer}").get_attribute("data-value")) == ranked["rank"][layer, one]
         share = float(page.get_by_test_id(f"share-{layer}").get_attribute("data-value"))
-        assert share == near(float(told["share"][layer, one]), 1)
-    assert f"follow={told['ids'][one]}" in page.url
+        assert share == near(float(ranked["share"][layer, one]), 1)
+    assert f"follow={ranked['ids'][one]}" in page.url
     page.get_by_test_id(f"cell-0-{place - 1}").press("ArrowUp")
     assert page.evaluate("document.activeElement.dataset.testid") == f"cell-1-{place - 1}"
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-def test_the_selected_column_is_visible_and_an_image_has_all_columns(
+def test_selected_column_is_visible_and_an_image_has_all_columns(
     browse: Callable[..., Any], run: Callable[[str], Path], explorer: Explorer
 ) -> None:
     text = "The child came home from the school of the town, and then it"
@@ -181,7 +181,7 @@ def test_the_selected_column_is_visible_and_an_image_has_all_columns(
     assert right.endswith("\u2002actual next token")
 
 
-def test_a_saved_file_has_every_position(explorer: Explorer) -> None:
+def test_saved_file_has_every_position(explorer: Explorer) -> None:
     state = {"model": "gpt", "text": TEXT}
     asked = [one.settings.get("place") for one in lens.calls(explorer.subject(state["model"]), state)]
     count = len(ask(explorer, "words")[0]["tokens"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.decode.rules import Banned, Generated, Rule, Temperature, TopK, TopP
+from heedful.decode.rules import Generated, Rule, SuppressTokens, Temperature, TopK, TopP
 from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
@@ -52,7 +52,7 @@ def test_logits_are_those_of_the_model(run: Callable[[str], Path], name: str) ->
 
 
 @pytest.mark.parametrize("name", ["translation", "recurrent"])
-def test_a_translator_continues_the_translation_so_far(run: Callable[[str], Path], name: str) -> None:
+def test_translator_continues_the_translation_so_far(run: Callable[[str], Path], name: str) -> None:
     explorer = Explorer([run(name)])
     predictor = explorer.subjects[name].predictor
     words, arrays = logits(explorer, text=SOURCE, other="neun", then=[20])
@@ -73,7 +73,7 @@ def test_long_texts_are_truncated_to_the_context(run: Callable[[str], Path]) -> 
     text = "one two three " * 60
     words, arrays = logits(explorer, text=text)
     ids = [predictor.codec.start_id, *predictor.codec.encode(text)]
-    assert words["forgotten"] == predictor.forgotten(len(ids)) > 0
+    assert words["forgotten"] == predictor.context_start(len(ids)) > 0
     seen = torch.tensor([ids[words["forgotten"] :]])
     with torch.inference_mode():
         whole, _ = predictor.model(seen, predictor.model.start(1, predictor.device))
@@ -116,7 +116,7 @@ def test_unusual_texts_have_a_next_token(run: Callable[[str], Path], name: str, 
     assert math.isfinite(unpack(packet)[1]["logits"].max())
 
 
-def test_a_saved_file_answers_likely_requests(run: Callable[[str], Path]) -> None:
+def test_saved_file_answers_likely_requests(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt")])
     state = {"model": "gpt", "text": TEXT, "then": "9,12", "seed": "4", "top_k": "10"}
     asked = view.calls(explorer.subject(state["model"]), state)
@@ -147,7 +147,7 @@ def test_temperature_top_k_and_top_p_in_the_page_are_those_of_the_library(
 ) -> None:
     opened = browse(run(name))
     _, arrays = logits(opened.explorer)
-    never: list[Rule] = [Banned(tuple(arrays["never"].tolist()))]
+    never: list[Rule] = [SuppressTokens(tuple(arrays["never"].tolist()))]
     pieces = opened.explorer.subjects[name].predictor.tokenizer.pieces
     for asked, rules in SETTINGS:
         page = opened.go("next", text=TEXT, **asked)

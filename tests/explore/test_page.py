@@ -32,7 +32,7 @@ def address(page: Any) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(page.url).fragment).items()}
 
 
-def test_the_page_shows_the_weights_of_a_published_model(browse: Callable[..., Any], minilm: Path) -> None:
+def test_page_shows_the_weights_of_a_published_model(browse: Callable[..., Any], minilm: Path) -> None:
     """Pointing, clicking, heads on and off, sentences A and B, and every number as Python has it."""
     browsing = browse(minilm)
     page = browsing.go("heads", text=TEXT, other=OTHER, token="all", lines="all")
@@ -81,7 +81,7 @@ def test_the_page_shows_the_weights_of_a_published_model(browse: Callable[..., A
     assert not any(drawn[place] for place in second)
 
 
-def test_the_url_holds_the_whole_state(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_url_holds_the_whole_state(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("translation"), run("gpt"))
     asked: list[str] = []
     browsing.page.on("request", lambda request: asked.append(request.url))
@@ -142,7 +142,7 @@ def test_tokens_are_reachable_by_keyboard(browse: Callable[..., Any], run: Calla
     assert address(page)["heads"] == "1"
 
 
-def test_the_page_reports_that_the_server_does_not_answer(chromium: Any, run: Callable[[str], Path]) -> None:
+def test_page_reports_that_the_server_does_not_answer(chromium: Any, run: Callable[[str], Path]) -> None:
     context = chromium.new_context()
     page = context.new_page()
     with serving(application(Explorer([run("translation")])), Policy(port=0)) as url:
@@ -163,7 +163,7 @@ def test_the_page_reports_that_the_server_does_not_answer(chromium: Any, run: Ca
     context.close()
 
 
-# ------------------------------------------------------------------ words that want to be more than words
+# ------------------------------------------------------------------ HTML in texts
 HIT = "window.hit=1"
 VECTORS = [
     f"<script>{HIT}</script>",
@@ -229,7 +229,7 @@ WATCH = """
 
 
 def unharmed(page: Any) -> None:
-    """Nothing ran, nothing was made of the words, and nothing of the page's own was refused."""
+    """No script ran, no element was created from the text, and nothing of the page itself was blocked."""
     page.wait_for_timeout(50)
     assert page.evaluate("window.hit") is None
     assert page.evaluate("window.violations") == []
@@ -305,13 +305,13 @@ def test_html_in_a_run_is_escaped(browse: Callable[..., Any], tmp_path: Path) ->
     (folder / "recipe.yaml").write_text(write_yaml({"model": {"kind": HOSTILE[0]}, **fields}), encoding="utf-8")
     (folder / "env.json").write_text(json.dumps(fields))
     parts = [HOSTILE[at : at + 3] for at in range(0, len(HOSTILE), 3)]
-    told = [
+    evaluations = [
         {"kind": "evaluated", "step": at + 1, "split": HOSTILE[at], "loss": 1.0, "samples": parts[at : at + 20],
          "scores": {HOSTILE[at + 1]: {"value": 1.0, "signature": HOSTILE[at + 2]}}}
         for at in range(0, len(parts), 20)
     ]  # fmt: skip
     steps = [{"kind": "step", "step": at, "loss": 1 / at} for at in range(1, 60)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (*steps, *told)))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (*steps, *evaluations)))
     browsing = browse(folder)
     browsing.page.add_init_script(WATCH)
     page = browsing.go("run")
@@ -349,7 +349,7 @@ MAKERS = ["{@html", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.wr
 
 
 @pytest.mark.parametrize("pattern", [*MAKERS, ' style="', "http://", "https://"])
-def test_the_page_has_no_raw_html_and_no_external_requests(pattern: str) -> None:
+def test_page_has_no_raw_html_and_no_external_requests(pattern: str) -> None:
     files = [WEB / "index.html", *(file for file in (WEB / "src").rglob("*") if file.is_file())]
     assert len(files) > 10
     text = {file.name: file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "") for file in files}

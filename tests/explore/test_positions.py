@@ -52,7 +52,7 @@ def test_sinusoids_are_those_of_the_library_bit_for_bit(layout: str, made: Calla
     assert products == near(made(30, 64).double().numpy() @ made(30, 64).double().numpy().T, 1024)
 
 
-def test_the_position_encoding_of_a_model_is_recognized() -> None:
+def test_position_encoding_of_a_model_is_recognized() -> None:
     for kind in ("learned", "sinusoid", "sinusoid_halves"):
         explorer, model = opened(positions=kind)
         own = unpack(explorer.answer("positions", "own", {"model": "made"}))[0]["own"]
@@ -117,7 +117,7 @@ def test_invalid_requests_are_errors() -> None:
             explorer.answer(*request)
 
 
-def test_the_view_fits_models_with_positions_only(tmp_path: Path, run: Callable[[str], Path]) -> None:
+def test_view_fits_models_with_positions_only(tmp_path: Path, run: Callable[[str], Path]) -> None:
     """Not a broken run, an autoencoder, recurrent nets, or a Transformer without positions."""
     assert not view.fits(Subject("empty", tmp_path))
     assert not any(view.fits(Subject(name, run(name))) for name in ("images", "recurrent", "rnn"))
@@ -126,7 +126,7 @@ def test_the_view_fits_models_with_positions_only(tmp_path: Path, run: Callable[
     assert [kind for kind, subject in made.items() if view.fits(subject)] == ["sinusoid", "alibi", "rotary"]
 
 
-def test_the_page_opens_on_the_positions_of_its_model(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_page_opens_on_the_positions_of_its_model(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     """A learned table for a GPT, and for a translator its sinusoids, as wide as the model is, with their formula."""
     browsing = browse(run("gpt"), run("translation"))
     page = browsing.go("positions", model="gpt")
@@ -142,7 +142,7 @@ def test_the_page_opens_on_the_positions_of_its_model(browse: Callable[..., Any]
 
 @pytest.mark.claim("D2")
 @pytest.mark.claim("D4")
-def test_the_page_draws_the_figures_of_the_lectures(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_page_draws_the_figures_of_the_lectures(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
     page = browsing.go("positions", of="interleaved")
     table = sinusoids(20, 512).numpy()
@@ -189,7 +189,7 @@ def test_the_page_draws_the_figures_of_the_lectures(browse: Callable[..., Any], 
 
 
 @pytest.mark.claim("G6")
-def test_the_page_compares_three_masks(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_page_compares_three_masks(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
     page = browsing.go("positions", show="three")
 

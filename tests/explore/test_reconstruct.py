@@ -118,7 +118,7 @@ def test_principal_components_are_cached(run: Callable[[str], Path], monkeypatch
     assert calls == [10]
 
 
-def test_a_drawing_is_reconstructed_like_any_image(run: Callable[[str], Path]) -> None:
+def test_drawing_is_reconstructed_like_any_image(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images")])
     autoencoder = load(run("images"))
     pixels = np.zeros((1, 1, 8, 8), np.float32)
@@ -144,7 +144,7 @@ def test_without_its_data_a_model_shows_digits_or_an_error(run: Callable[[str], 
         call_view(explorer, "rows")
 
 
-def test_the_view_fits_image_autoencoders_only(run: Callable[[str], Path]) -> None:
+def test_view_fits_image_autoencoders_only(run: Callable[[str], Path]) -> None:
     found = {name: view.fits(Subject(name, run(name))) for name in ("images", "noisy", "gpt", "recurrent")}
     assert found == {"images": True, "noisy": True, "gpt": False, "recurrent": False}
 
@@ -169,7 +169,7 @@ def test_invalid_requests_are_errors(run: Callable[[str], Path]) -> None:
         explorer.answer(*request)
 
 
-def test_the_page_changes_a_code_and_interpolates(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_page_changes_a_code_and_interpolates(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("images"))
     page, explorer = browsing.go("reconstruct"), browsing.explorer
     words, arrays = call_view(explorer, "rows")
@@ -239,4 +239,4 @@ def test_the_page_changes_a_code_and_interpolates(browse: Callable[..., Any], ru
     first = call_view(explorer, "rows")[0]["numbers"][0]
     page.get_by_text(f"The code of image {first + 1} ").wait_for()
     browsing.ready()
-    assert answers and set(answers) == {200}, "nobody asks for a drawing that was wiped off"
+    assert answers and set(answers) == {200}, "a cleared drawing is not requested"

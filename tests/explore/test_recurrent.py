@@ -90,7 +90,7 @@ def test_gates_and_gradients_match_the_equations_in_float64(run: Callable[[str],
     assert norms["kept0"].tolist() == pytest.approx([*kept, 0, 0], rel=1e-4)
 
 
-def test_the_gradient_of_a_translator_matches_finite_differences(run: Callable[[str], Path]) -> None:
+def test_gradient_of_a_translator_matches_finite_differences(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("recurrent")])
     subject = explorer.subjects["recurrent"]
     subject.model.double()
@@ -171,7 +171,7 @@ def test_backward_layers_are_shown_in_token_order(run: Callable[[str], Path]) ->
     assert back["hidden"] == pytest.approx(states[0].flip(0).detach().half().numpy(), abs=1e-3)
 
 
-def test_an_lstm_on_top_of_an_encoder_is_shown(minilm: Path) -> None:
+def test_lstm_on_top_of_an_encoder_is_shown(minilm: Path) -> None:
     torch.manual_seed(0)
     tokenizer = load(minilm).tokenizer
     encoder = BertConfig(vocab=tokenizer.vocab, width=8, heads=2, layers=1, hidden=8, context=32)
@@ -216,7 +216,7 @@ def test_unusual_requests_are_answered_or_errors(run: Callable[[str], Path]) -> 
             view.calls(explorer.subject("rnn"), state)
 
 
-def test_the_page_shows_the_gates_and_the_gradient_of_any_step(
+def test_page_shows_the_gates_and_the_gradient_of_any_step(
     browse: Callable[..., Any], run: Callable[[str], Path]
 ) -> None:
     browsing = browse(run("recurrent"))

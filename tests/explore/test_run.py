@@ -19,7 +19,7 @@ def labels(axes: Axes) -> tuple[list[str], list[str]]:
     return [text.get_text() for text in axes.get_yticklabels()], [text.get_text() for text in axes.get_xticklabels()]
 
 
-def test_the_loss_plot_has_the_recorded_losses(run: Trained) -> None:
+def test_loss_plot_has_the_recorded_losses(run: Trained) -> None:
     one = Run(run("translation"))
     assert repr(one) == f"Run({str(run('translation'))!r})"
     axes = one.plot().axes[0]
@@ -27,7 +27,7 @@ def test_the_loss_plot_has_the_recorded_losses(run: Trained) -> None:
     assert list(axes.lines[1].get_xdata()) == [60, 120]  # type: ignore[arg-type]
 
 
-def test_the_attention_plot_is_of_the_chosen_layer_and_head(run: Trained) -> None:
+def test_attention_plot_is_of_the_chosen_layer_and_head(run: Trained) -> None:
     one = Run(run("translation"))
     text = "twenty-one"
     with heedful.watch(one.predictor.model, "decoder.*.cross.weights") as seen:
@@ -43,7 +43,7 @@ def test_the_attention_plot_is_of_the_chosen_layer_and_head(run: Trained) -> Non
     assert "decoder.0.cross.weights" in seen
 
 
-def test_an_alignment_can_be_plotted(run: Trained) -> None:
+def test_alignment_can_be_plotted(run: Trained) -> None:
     translator = Run(run("translation")).predictor
     found = translator.search(["twenty-one"])[0][0]
     alignment = translator.align("twenty-one", found)
@@ -52,7 +52,7 @@ def test_an_alignment_can_be_plotted(run: Trained) -> None:
     np.testing.assert_allclose(np.ma.getdata(axes.images[0].get_array()), alignment.weights.numpy())
 
 
-def test_an_autoencoder_has_image_plots(run: Trained) -> None:
+def test_autoencoder_has_image_plots(run: Trained) -> None:
     one = Run(run("images"))
     assert one.plot("images").axes[0].images
     assert len(one.plot("walk").axes[0].images) == 12

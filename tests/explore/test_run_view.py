@@ -84,7 +84,7 @@ def test_only_new_events_are_sent_and_incomplete_lines_wait(started: Path) -> No
     assert since(explorer, third["offset"], third["mark"])[1]["step"].size == 0
 
 
-def test_a_truncated_or_replaced_file_is_read_again(started: Path) -> None:
+def test_truncated_or_replaced_file_is_read_again(started: Path) -> None:
     explorer, path = Explorer([started]), started / "metrics.jsonl"
     before, arrays = since(explorer)
     assert trim_jsonl(path, 60) > 0
@@ -125,7 +125,7 @@ def test_invalid_lines_are_skipped(started: Path) -> None:
     assert words["evaluations"][1]["samples"] == [["\\x1b[31m", "2", "None"]]
 
 
-def test_a_long_file_is_sent_in_parts(started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_file_is_sent_in_parts(started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "AT_ONCE", 700)
     explorer = Explorer([started])
     (started / "metrics.jsonl").open("ab").write(b"x" * 2000 + b"\n")  # a line that no part holds as a whole
@@ -144,7 +144,7 @@ def test_a_long_file_is_sent_in_parts(started: Path, monkeypatch: pytest.MonkeyP
     assert steps == [event["step"] for event in whole if event["kind"] == "step"]
 
 
-def test_a_running_run_is_recognized_by_its_lock(started: Path, tmp_path: Path) -> None:
+def test_running_run_is_recognized_by_its_lock(started: Path, tmp_path: Path) -> None:
     assert not is_training(started)
     lock = acquire_lock(started)
     assert is_training(started)
@@ -153,11 +153,11 @@ def test_a_running_run_is_recognized_by_its_lock(started: Path, tmp_path: Path) 
     assert not is_training(started)
     release_lock(acquire_lock(started))  # nothing keeps it from being trained on
     assert not is_training(tmp_path / "nowhere")
-    os.mkfifo(tmp_path / "lock")  # which nobody waits for
+    os.mkfifo(tmp_path / "lock")  # without waiting
     assert not is_training(tmp_path)
 
 
-def test_the_view_fits_all_runs_and_nothing_else(started: Path, minilm: Path) -> None:
+def test_view_fits_all_runs_and_nothing_else(started: Path, minilm: Path) -> None:
     explorer = Explorer([started, minilm])
     _, published = explorer.subjects
     assert view.fits(explorer.subject("begun"))
@@ -188,7 +188,7 @@ def test_no_path_is_sent_to_the_page(started: Path) -> None:
     assert words["sample"] == ["given", "right", "made"]  # of a recipe that is not valid any more
 
 
-def test_the_recipe_is_described_in_the_terms_of_its_task(run: Callable[[str], Path]) -> None:
+def test_recipe_is_described_in_the_terms_of_its_task(run: Callable[[str], Path]) -> None:
     folder = run("images")
     words, _ = unpack(Explorer([folder]).answer("run", "about", {"model": "images"}))
     assert words["recipe"] == (folder / "recipe.yaml").read_text()
@@ -196,7 +196,7 @@ def test_the_recipe_is_described_in_the_terms_of_its_task(run: Callable[[str], P
     assert dict(words["settings"])["train.budget.epochs"] == "10"
 
 
-def test_the_page_follows_a_run_that_trains(
+def test_page_follows_a_run_that_trains(
     browse: Callable[..., Any], started: Path, locked: int, run: Callable[[str], Path]
 ) -> None:
     browsing = browse(started)
@@ -220,7 +220,7 @@ def test_the_page_follows_a_run_that_trains(
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(1300)
-    assert asked == []  # nobody asks any more
+    assert asked == []  # no more requests
     assert page.locator("nav a[data-testid^=view-]").count() == 1
     shutil.copytree(
         run("translation") / "model", started / "model"
@@ -230,7 +230,7 @@ def test_the_page_follows_a_run_that_trains(
     assert page.locator("h2").inner_text() == "Run"
 
 
-def test_the_page_compares_two_runs(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_page_compares_two_runs(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("translation"), run("recurrent"))
     page = browsing.go("run", model="translation")
     page.get_by_test_id("beside").select_option("recurrent")

@@ -20,7 +20,7 @@ from heedful.runs.evaluate import results
 from heedful.runs.recipe import load_recipe
 from heedful.tasks import task_of
 from heedful.tasks.base import Example
-from heedful.tasks.classification.task import joined
+from heedful.tasks.classification.task import sample_text
 from heedful.tasks.language_model.task import LanguageModelTask
 
 
@@ -58,7 +58,7 @@ def test_examples_are_read_again_after_an_evaluation(run: Callable[[str], Path],
     assert {one.text for one in subject.examples.examples} == {given for given, _, _ in found.samples}
 
 
-def test_a_run_without_its_data_has_a_default_text(
+def test_run_without_its_data_has_a_default_text(
     run: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "moved"
@@ -100,7 +100,7 @@ def test_every_task_has_examples(tmp_path: Path) -> None:
     ]))  # fmt: skip
     (found,) = pairs.examples("valid")
     assert found == Example("a b", "c d", "yes")
-    assert pairs.example((joined("a b", "c d"), "yes", "no (51%)")) == found
+    assert pairs.example((sample_text("a b", "c d"), "yes", "no (51%)")) == found
     prose = first("bert-prose", [], "test")
     assert prose.other is None and "[MASK]" not in prose.text and len(prose.text) > 3
 
@@ -125,7 +125,7 @@ class Letters:
 
 
 @pytest.mark.parametrize("sentence", [one for some in samples.SENTENCES.values() for one in some])
-def test_a_model_without_data_has_a_text_in_its_language(sentence: samples.Sentence) -> None:
+def test_model_without_data_has_a_text_in_its_language(sentence: samples.Sentence) -> None:
     predictor = SimpleNamespace(tokenizer=Letters(sentence.text), model=Module(), context=None)
     assert samples.best_sentence(predictor) == sentence
     assert samples.default(predictor).text == sentence.text
@@ -133,14 +133,14 @@ def test_a_model_without_data_has_a_text_in_its_language(sentence: samples.Sente
     assert samples.best_sentence(strange) is None
 
 
-def test_an_example_fits_the_context_of_its_model(run: Callable[[str], Path]) -> None:
+def test_example_fits_the_context_of_its_model(run: Callable[[str], Path]) -> None:
     subject = Subject("gpt", run("gpt"))
     (long,) = samples.fitted(subject.predictor, [Example("some words " * 200, None, "more")])
     assert samples.fits(subject.predictor, long.text) and long.text.startswith("some words")
     subject.trace(samples.inspect.TextInput(text=long.text))
 
 
-def test_the_page_shows_the_source_of_its_text(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_page_shows_the_source_of_its_text(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     """The true label stands beside a text of the data, and goes when another text is written."""
     browsing = browse(run("languages"))
     page = browsing.go("ablation")
@@ -155,7 +155,7 @@ def test_the_page_shows_the_source_of_its_text(browse: Callable[..., Any], run: 
     assert page.get_by_test_id("origin").count() == 0
 
 
-def test_a_file_opens_on_the_same_example(run: Callable[[str], Path]) -> None:
+def test_file_opens_on_the_same_example(run: Callable[[str], Path]) -> None:
     from heedful.explore.export import Export, complete_state
 
     explorer = Explorer([run("languages")])

@@ -141,7 +141,7 @@ def test_shape_letters_are_explained_by_the_docstring() -> None:
     assert source.meanings("x = 1\n") == {}
 
 
-def test_the_page_shows_shapes_next_to_the_lines(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_page_shows_shapes_next_to_the_lines(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("translation"))
     page = browsing.go("source", text="forty-two")
     found, arrays = files(browsing.explorer, text="forty-two")

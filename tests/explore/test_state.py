@@ -25,7 +25,7 @@ def undone(browsing: Any, choice: Callable[[], object]) -> None:
     browsing.ready()
 
 
-def test_the_back_button_undoes_each_choice(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_back_button_undoes_each_choice(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     """Heads and tokens, kinds of attention, hidden heads, steps, points of a map: one entry of the history each."""
     browsing = browse(run("translation"))
     page, by = browsing.go("heads", text="five six"), browsing.page.get_by_test_id
@@ -128,7 +128,7 @@ def test_changing_the_model_keeps_the_valid_state(
     assert browsing.address["view"] == browsing.explorer.subject("images").views[0]
 
 
-def test_an_invalid_link_is_reported(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_invalid_link_is_reported(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     """A model or a view that is not here, and a view that does not fit its model, with what there is."""
     browsing = browse(run("gpt"), run("images"))
     page = browsing.page

@@ -76,7 +76,7 @@ def test_each_stage_follows_from_the_previous_one(run: Callable[[str], Path], na
 
 
 @pytest.mark.claim("N2")
-def test_the_values_are_those_of_the_taps_of_a_published_model(minilm: Path) -> None:
+def test_values_are_those_of_the_taps_of_a_published_model(minilm: Path) -> None:
     from heedful.blocks.taps import watch
     from heedful.explore.inspect import reading
 
@@ -91,7 +91,7 @@ def test_the_values_are_those_of_the_taps_of_a_published_model(minilm: Path) -> 
         assert (arrays[name] == seen[f"blocks.3.attention.{name}"][0, 7].numpy()).all(), name
 
 
-def test_a_bias_is_distinguished_from_rounding() -> None:
+def test_bias_is_distinguished_from_rounding() -> None:
     torch.manual_seed(1)
     q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
     for bias in (None, alibi(2)):
@@ -133,7 +133,7 @@ def test_attention_of_a_recurrent_decoder_has_its_own_stages(run: Callable[[str]
         close(found["sums"], found["products"].astype(np.float64).sum(0))
 
 
-def test_the_page_names_the_normalizer(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+def test_page_names_the_normalizer(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
     model = browsing.explorer.subject("gpt").model
     attention = [module for module in model.modules() if isinstance(module, HasNormalize)]
@@ -147,7 +147,7 @@ def test_the_page_names_the_normalizer(browse: Callable[..., Any], run: Callable
     assert page.get_by_text("softmax", exact=True).count() == 0
 
 
-def test_the_example_of_the_lectures(minilm: Path) -> None:
+def test_example_of_the_lectures(minilm: Path) -> None:
     words, arrays = unpack(Explorer([minilm]).answer("steps", "example", {}))
     assert (words["pieces"], words["width"]) == (["Thinking", "Machines"], 64)
     assert "mask" not in words["stages"]
@@ -157,7 +157,7 @@ def test_the_example_of_the_lectures(minilm: Path) -> None:
     check_stages(words, arrays)
 
 
-def test_the_view_fits_models_with_attention_only(run: Callable[[str], Path]) -> None:
+def test_view_fits_models_with_attention_only(run: Callable[[str], Path]) -> None:
     expected = {"translation": True, "gpt": True, "recurrent": True, "rnn": False, "images": False}
     explorer = Explorer([run(name) for name in expected])
     assert {name: steps.fits(explorer.subject(name)) for name in expected} == expected
@@ -180,7 +180,7 @@ def test_invalid_requests_are_errors(run: Callable[[str], Path]) -> None:
         recurrent.answer("steps", "products", request_of(recurrent, **given))
 
 
-def test_a_saved_file_has_all_heads_of_the_layer(run: Callable[[str], Path]) -> None:
+def test_saved_file_has_all_heads_of_the_layer(run: Callable[[str], Path]) -> None:
     for name in ("gpt", "recurrent"):
         explorer = Explorer([run(name)])
         look = attentions(explorer)[0]
@@ -191,9 +191,7 @@ def test_a_saved_file_has_all_heads_of_the_layer(run: Callable[[str], Path]) -> 
 
 
 @pytest.mark.claim("N2")
-def test_the_page_plays_the_stages_with_the_model_s_values(
-    browse: Callable[..., Any], run: Callable[[str], Path]
-) -> None:
+def test_page_plays_the_stages_with_the_model_s_values(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
     given = {"model": "gpt", "text": TEXT, "other": None}
     page = browsing.go("steps", text=TEXT, layer=1)
@@ -228,12 +226,12 @@ def test_the_page_plays_the_stages_with_the_model_s_values(
     assert page.get_by_test_id("scale-0").is_visible()
     page.locator('[data-testid="steps"][data-step="3"]').wait_for()
     page.get_by_test_id("play").click()
-    # A strip tells its numbers.
+    # A strip shows its numbers.
     page.get_by_test_id("asking").focus()
     page.keyboard.press("ArrowRight")
-    told = page.get_by_test_id("pointed").inner_text().replace("−", "-")
-    assert told.startswith("query of")
-    assert float(told.split(": ")[1]) == pytest.approx(float(arrays["queries"][3, 0]), rel=1e-3)
+    readout = page.get_by_test_id("pointed").inner_text().replace("−", "-")
+    assert readout.startswith("query of")
+    assert float(readout.split(": ")[1]) == pytest.approx(float(arrays["queries"][3, 0]), rel=1e-3)
     # The lectures' own example, whatever the model.
     page.get_by_test_id("example").select_option("lectures")
     browsing.ready()
@@ -243,9 +241,7 @@ def test_the_page_plays_the_stages_with_the_model_s_values(
     assert [page.get_by_test_id(f"weight-{key}").inner_text().strip() for key in (0, 1)] == ["0.88", "0.12"]
 
 
-def test_the_page_shows_attention_of_a_recurrent_decoder(
-    browse: Callable[..., Any], run: Callable[[str], Path]
-) -> None:
+def test_page_shows_attention_of_a_recurrent_decoder(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("recurrent"))
     page = browsing.go("steps", token=1)
     given = request_of(browsing.explorer)

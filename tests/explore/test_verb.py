@@ -55,7 +55,7 @@ def explorer(*words: str, **environment: str) -> Iterator[tuple[subprocess.Popen
             process.kill()
 
 
-def test_the_page_is_served_until_ctrl_c(run: Run) -> None:
+def test_page_is_served_until_ctrl_c(run: Run) -> None:
     with explorer(str(run("gpt")), "--port", "0") as (process, url, said):
         assert "token" not in said
         assert url.startswith("http://127.0.0.1:")
@@ -68,7 +68,7 @@ def test_the_page_is_served_until_ctrl_c(run: Run) -> None:
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
 
 
-def test_the_page_opens_at_a_view(run: Run) -> None:
+def test_page_opens_at_a_view(run: Run) -> None:
     with explorer(str(run("gpt")), "--port", "0", "--view", "steps", "--set", "text=Return the") as (_, url, _):
         assert url.endswith("/#view=steps&model=gpt&text=Return+the")
 
@@ -91,7 +91,7 @@ def test_another_address_requires_a_token(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_token_comes_from_the_environment(run: Run) -> None:
+def test_token_comes_from_the_environment(run: Run) -> None:
     with explorer(str(run("gpt")), "--port", "0", "--host", "0.0.0.0", HEEDFUL_TOKEN="a" * 20) as (_, _, said):
         assert "aaaa" not in said
     with explorer(str(run("gpt")), "--port", "0", "--host", "0.0.0.0", HEEDFUL_TOKEN="") as (_, _, said):
@@ -99,7 +99,7 @@ def test_a_token_comes_from_the_environment(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_port_in_use_is_an_error_but_the_default_port_may_change(run: Run) -> None:
+def test_port_in_use_is_an_error_but_the_default_port_may_change(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         error = failing(str(run("gpt")), "--port", port, "--no-browser")
@@ -109,7 +109,7 @@ def test_a_port_in_use_is_an_error_but_the_default_port_may_change(run: Run) -> 
         assert first != second
 
 
-def test_a_view_is_written_to_a_file(run: Run, tmp_path: Path) -> None:
+def test_view_is_written_to_a_file(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "heads.html"
     state = ["--view", "heads", "--set", "text=Return the", "--set", "layer=1"]
     result = CliRunner().invoke(app, ["explore", str(run("gpt")), "--out", str(out), *state])
@@ -120,7 +120,7 @@ def test_a_view_is_written_to_a_file(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_a_run_without_a_checkpoint_can_be_saved(run: Run, tmp_path: Path) -> None:
+def test_run_without_a_checkpoint_can_be_saved(run: Run, tmp_path: Path) -> None:
     prefix_of, out = tmp_path / "begun", tmp_path / "run.html"
     prefix_of.mkdir()
     for name in ("recipe.yaml", "metrics.jsonl"):
@@ -164,14 +164,14 @@ def _with_token(folder: str) -> str:
     return found.message
 
 
-def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
+def test_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     error = failing(str(tmp_path / "empty"))
     assert "nothing to explore" in error.message
     assert "heedful runs" in (error.todo or "")
 
 
-def test_an_invalid_token_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_token_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEEDFUL_TOKEN", "a-long-token-with-\udcff-in-it")
     with pytest.raises(UserError, match="HEEDFUL_TOKEN: the token is not UTF-8 text"):
         explore_command([tmp_path], "127.0.0.1", None, False, None, None, [])

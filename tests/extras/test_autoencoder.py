@@ -133,9 +133,11 @@ def test_training_equals_that_of_a_recipe(kind: type[BaseAutoencoder], tmp_path:
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.model_.state_dict().items())
     steps = [event for event in events if type(event).__name__ == "Step"]
     assert len(steps) == 8
-    for epoch, told in enumerate(ours.loss_curve_):
+    for epoch, epoch_loss in enumerate(ours.loss_curve_):
         losses = [step.loss for step in steps if step.epoch == epoch]
-        assert told == pytest.approx(np.average(losses, weights=[64, 64, 64, 8]))  # the last batch is what is left
+        assert epoch_loss == pytest.approx(
+            np.average(losses, weights=[64, 64, 64, 8])
+        )  # the last batch is what is left
 
 
 @every_kind
@@ -146,7 +148,7 @@ def test_replayed_steps_give_the_same_bits(kind: type[BaseAutoencoder], monkeypa
 
 
 @pytest.mark.parametrize("solver", ["rmsprop", "adam"])
-def test_the_loss_falls(solver: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loss_falls(solver: str, capsys: pytest.CaptureFixture[str]) -> None:
     estimator = Autoencoder(10, solver=solver, max_iter=30, batch_size=32, random_state=0, verbose=True).fit(X)
     assert estimator.loss_ == estimator.loss_curve_[-1] < 0.4 * estimator.loss_curve_[0]
     assert estimator.n_iter_ == len(estimator.loss_curve_) == 30
@@ -169,7 +171,7 @@ def test_adam_is_that_of_torch() -> None:
     assert made == pytest.approx(start(given).detach().numpy(), abs=4e-3)
 
 
-def test_a_denoising_autoencoder_removes_noise() -> None:
+def test_denoising_autoencoder_removes_noise() -> None:
     images = (load_digits().data / 16).astype(np.float32)
     noisy = images + np.random.default_rng(0).normal(scale=0.5, size=images.shape).astype(np.float32)
     noisy = noisy.clip(0, 1)
@@ -235,14 +237,14 @@ def test_transform_and_inverse_transform_are_encoder_and_decoder(kind: type[Base
 
 
 @pytest.mark.parametrize(("scaler", "least"), [(StandardScaler, 0.9), (MinMaxScaler, 0.93)])
-def test_a_pipeline_classifies_digits_by_their_codes(scaler: type, least: float) -> None:
+def test_pipeline_classifies_digits_by_their_codes(scaler: type, least: float) -> None:
     digits = load_digits()
     train, test, labels, wanted = train_test_split(digits.data, digits.target, random_state=0)
     whole = make_pipeline(scaler(), Autoencoder(20, random_state=0), StandardScaler(), LogisticRegression(max_iter=500))
     assert whole.fit(train, labels).score(test, wanted) > least
 
 
-def test_a_grid_search_prefers_more_components() -> None:
+def test_grid_search_prefers_more_components() -> None:
     search = GridSearchCV(Autoencoder(max_iter=20, random_state=0), {"n_components": np.array([1, 16])}, cv=2).fit(X)
     assert search.best_params_ == {"n_components": 16}
     assert search.best_estimator_.n_components_ == 16
@@ -260,7 +262,7 @@ def test_set_output_gives_a_data_frame() -> None:
 
 # ---------------------------------------------------------------- keeping
 @every_kind
-def test_a_saved_model_is_loaded_by_heedful(kind: type[BaseAutoencoder], tmp_path: Path) -> None:
+def test_saved_model_is_loaded_by_heedful(kind: type[BaseAutoencoder], tmp_path: Path) -> None:
     estimator = kind(max_iter=1, random_state=0).fit(X)
     estimator.save(tmp_path / "model")
     autoencoder = heedful.load(tmp_path / "model", "cpu")
@@ -276,7 +278,7 @@ def test_a_saved_model_is_loaded_by_heedful(kind: type[BaseAutoencoder], tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_saved_model_of_plain_features_is_loaded(tmp_path: Path) -> None:
+def test_saved_model_of_plain_features_is_loaded(tmp_path: Path) -> None:
     for kind, image in ((Autoencoder, (1, 1, 10)), (ConvAutoencoder, (10, 1, 1))):
         estimator = kind(max_iter=1, random_state=0).fit(X[:, :10])
         estimator.save(tmp_path / kind.__name__)
@@ -351,7 +353,7 @@ def test_invalid_settings_are_errors(fit: Callable[[], object], words: str) -> N
 
 
 @every_kind
-def test_an_unfitted_estimator_is_an_error(kind: type[BaseAutoencoder]) -> None:
+def test_unfitted_estimator_is_an_error(kind: type[BaseAutoencoder]) -> None:
     for use in (kind().transform, kind().inverse_transform, kind().reconstruct, kind().score):
         with pytest.raises(NotFittedError, match=f"This {kind.__name__} instance is not fitted yet"):
             use(X)
@@ -365,7 +367,7 @@ def test_one_sample_and_constant_features_work(kind: type[BaseAutoencoder]) -> N
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_missing_gpu_is_an_error() -> None:
+def test_missing_gpu_is_an_error() -> None:
     with pytest.raises(ValueError, match="torch finds no GPU here: use device='auto'"):
         Autoencoder(device="cuda").fit(X)
 

@@ -36,7 +36,7 @@ def holds(found: Estimate | None, value: float) -> bool:
     return found.low <= value <= found.high
 
 
-def test_an_exact_power_law_is_fitted_exactly() -> None:
+def test_exact_power_law_is_fitted_exactly() -> None:
     line = fit_line("N", along(5, 0.1, 0.0, 0))
     assert line.plain is not None and line.plain.scale is not None
     assert line.plain.exponent.value == pytest.approx(0.1, rel=1e-6)
@@ -52,7 +52,7 @@ def test_intervals_of_exponents_have_ninety_percent_coverage() -> None:
     assert LEVEL - 0.05 <= share <= LEVEL + 0.05  # three deviations of a share of 400, and the quantiles' own chance
 
 
-def test_a_floor_is_fitted_with_its_interval() -> None:
+def test_floor_is_fitted_with_its_interval() -> None:
     lines = [fit_line("N", along(7, 0.3, 0.003, seed, floor=1.2, span=200), seed, draws=100) for seed in range(30)]
     laws = [line.above_floor for line in lines if line.above_floor]
     assert all(line.has_floor for line in lines)
@@ -62,7 +62,7 @@ def test_a_floor_is_fitted_with_its_interval() -> None:
     assert np.median([line.plain.exponent.value for line in lines if line.plain]) < 0.25  # a floor flattens the line
 
 
-def test_a_missing_floor_is_rarely_significant() -> None:
+def test_missing_floor_is_rarely_significant() -> None:
     lines = [fit_line("N", along(6, 0.1, 0.01, seed), seed, draws=100) for seed in range(30)]
     assert sum(line.has_floor for line in lines) <= 5
 
@@ -78,7 +78,7 @@ def test_predictions_of_larger_runs_have_ninety_percent_coverage() -> None:
     assert sum(inside) >= 10
 
 
-def test_the_surface_of_exact_losses_is_fitted_exactly() -> None:
+def test_surface_of_exact_losses_is_fitted_exactly() -> None:
     surface, (said,) = fit_surface(grid(0.0, 0), [(10**7, 2 * 10**8)], draws=50)
     assert surface.size_exponent is not None and surface.data_exponent is not None and surface.floor is not None
     assert surface.size_exponent.value == pytest.approx(0.3, rel=0.02)
@@ -87,7 +87,7 @@ def test_the_surface_of_exact_losses_is_fitted_exactly() -> None:
     assert said is not None and said.value == pytest.approx(both(1e7, 2e8), rel=1e-3)
 
 
-def test_the_band_contains_the_law_and_is_narrowest_in_the_middle() -> None:
+def test_band_contains_the_law_and_is_narrowest_in_the_middle() -> None:
     line = fit_line("N", along(5, 0.1, 0.01, 3))
     assert line.band is not None
     low, middle, high = (np.array(part) for part in (line.band.low, line.band.middle, line.band.high))
@@ -96,14 +96,14 @@ def test_the_band_contains_the_law_and_is_narrowest_in_the_middle() -> None:
     assert widths[20] < 0.8 * min(widths[0], widths[-1])
 
 
-def test_the_same_seed_gives_the_same_intervals() -> None:
+def test_same_seed_gives_the_same_intervals() -> None:
     runs = grid(0.01, 0)
     assert fit(runs, [(10**7, 10**9)], seed=5, draws=50) == fit(runs, [(10**7, 10**9)], seed=5, draws=50)
     assert fit(runs, seed=5, draws=50) != fit(runs, seed=6, draws=50)
 
 
 @pytest.mark.parametrize("count", [3, 7])
-def test_the_scatter_of_runs_is_estimated(count: int) -> None:
+def test_scatter_of_runs_is_estimated(count: int) -> None:
     found = [fit_line("N", along(count, 0.1, 0.01, seed), seed, draws=10).plain for seed in range(300 // (count - 2))]
     assert np.mean([law.scatter**2 for law in found if law]) == pytest.approx(0.01**2, rel=0.25)
 
@@ -149,7 +149,7 @@ def test_two_sizes_are_too_few_for_predictions() -> None:
     assert surface.missing is not None and "2 sizes" in surface.missing
 
 
-def test_the_frontier_has_the_runs_that_beat_all_cheaper_ones() -> None:
+def test_frontier_has_the_runs_that_beat_all_cheaper_ones() -> None:
     runs = [
         Run("cheap", "a", 10, 10, 3.0),
         Run("worse", "b", 20, 10, 3.1),

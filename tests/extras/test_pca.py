@@ -77,7 +77,7 @@ def test_results_match_scikit_learn(solver: str, kind: str, batch: int | None) -
 
 @pytest.mark.parametrize("n_components", [None, 0.5, 0.9, 0.999, 1, 64])
 @pytest.mark.parametrize("solver", ["auto", "exact", "incremental"])
-def test_the_number_of_components_matches_scikit_learn(n_components: float | None, solver: str) -> None:
+def test_number_of_components_matches_scikit_learn(n_components: float | None, solver: str) -> None:
     ours = PCA(n_components, solver=solver).fit(DIGITS)
     theirs = decomposition.PCA(n_components, svd_solver="full").fit(DIGITS)
     assert ours.n_components_ == theirs.n_components_
@@ -98,7 +98,7 @@ def test_results_have_the_dtype_of_the_data(solver: str, dtype: type) -> None:
 
 
 @every_solver
-def test_the_error_is_the_variance_of_the_other_components(solver: str) -> None:
+def test_error_is_the_variance_of_the_other_components(solver: str) -> None:
     ours = PCA(10, solver=solver, random_state=0).fit(DIGITS)
     made = ours.reconstruct(DIGITS)
     V = ours.components_.T
@@ -140,7 +140,7 @@ def test_partial_fit_continues_after_fit(solver: str) -> None:
     assert ours.components_ == near(whole.components_, 0.125)
 
 
-def test_an_invalid_batch_does_not_change_the_estimator() -> None:
+def test_invalid_batch_does_not_change_the_estimator() -> None:
     ours = PCA(3).partial_fit(DIGITS[:100])
     before = ours.components_.copy()
     bad = DIGITS[100:200].copy()
@@ -158,7 +158,7 @@ def test_too_few_samples_are_an_error_when_components_are_used() -> None:
     assert ours.partial_fit(DIGITS[3:50]).transform(DIGITS[:3]).shape == (3, 5)
 
 
-def test_the_randomized_solver_is_reproducible() -> None:
+def test_randomized_solver_is_reproducible() -> None:
     one, same, other = (
         PCA(5, solver="randomized", iterated_power=1, random_state=seed).fit(DIGITS).components_ for seed in (0, 0, 1)
     )
@@ -167,7 +167,7 @@ def test_the_randomized_solver_is_reproducible() -> None:
 
 
 @every_solver
-def test_a_memory_map_is_not_copied(solver: str, tmp_path: Path) -> None:
+def test_memory_map_is_not_copied(solver: str, tmp_path: Path) -> None:
     shape, k = (60_000, 40), 3
     r = np.random.default_rng(0)
     X = np.memmap(tmp_path / "x", dtype=np.float32, mode="w+", shape=shape)  # 9.6 MB; 19.2 in float64

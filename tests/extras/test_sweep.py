@@ -74,7 +74,7 @@ def test_lists_of_sizes_budgets_and_runs_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "told"),
+    ("read", "text", "message"),
     [
         (read_sizes, "64", "invalid size"),
         (read_sizes, "2x0", "invalid size"),
@@ -88,14 +88,14 @@ def test_lists_of_sizes_budgets_and_runs_are_parsed() -> None:
         (read_runs, "6x192:-1", "invalid number of tokens"),
     ],
 )
-def test_invalid_lists_are_errors(read: Any, text: str, told: str) -> None:
-    with pytest.raises(UserError, match=told) as error:
+def test_invalid_lists_are_errors(read: Any, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
         read(text)
     assert error.value.where is not None and error.value.where.startswith("--")
 
 
 @pytest.mark.parametrize(("count", "name"), [(10, "10"), (10**6, "1e6"), (2_500_000, "2.5e6"), (1_234_567, "1234567")])
-def test_a_budget_has_one_short_name(count: int, name: str) -> None:
+def test_budget_has_one_short_name(count: int, name: str) -> None:
     assert short(count) == name and int(float(name)) == count
 
 
@@ -106,7 +106,7 @@ def test_heads_divide_the_width_and_are_16_to_64_wide(width: int) -> None:
     assert width % heads_for(width) == 0
 
 
-def test_a_width_that_cannot_be_split_into_heads_is_an_error() -> None:
+def test_width_that_cannot_be_split_into_heads_is_an_error() -> None:
     with pytest.raises(UserError, match="cannot be split") as error:
         heads_for(67)
     assert error.value.todo == "use width 80"
@@ -125,7 +125,7 @@ def test_parameters_are_counted_without_embeddings(recipe: str, name: str, overr
     assert cell.parameters == sum(sizes.values()) - sum(sizes[key] for key in embeddings)
 
 
-def test_a_run_has_the_recipe_with_its_own_size_and_budget(recipe: str) -> None:
+def test_run_has_the_recipe_with_its_own_size_and_budget(recipe: str) -> None:
     small, large = cells_of(recipe, "1x8", "5120,512000", "train.seed=3")
     assert (small.recipe.model.width, small.recipe.model.hidden) == (8, 16)
     assert (small.recipe.train.budget.tokens, small.recipe.train.budget.steps) == (5120, None)
@@ -137,7 +137,7 @@ def test_a_run_has_the_recipe_with_its_own_size_and_budget(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["{kind: constant}", "{kind: noam, warmup: 10}"])
-def test_a_schedule_that_does_not_decay_is_an_error(recipe: str, schedule: str) -> None:
+def test_schedule_that_does_not_decay_is_an_error(recipe: str, schedule: str) -> None:
     with pytest.raises(UserError, match="must decay to the end of its own budget"):
         cells_of(recipe, "1x8", "5120", f"train.schedule={schedule}")
 
@@ -147,7 +147,7 @@ def test_only_language_models_are_swept() -> None:
         plan("numbers", [], [Size(1, 8)], [1000], [], Path("sweep"))
 
 
-def test_a_folder_is_locked_by_one_sweep(tmp_path: Path) -> None:
+def test_folder_is_locked_by_one_sweep(tmp_path: Path) -> None:
     with sweep_folder(tmp_path / "sweep"):
         with pytest.raises(UserError, match="another process is training") as error, sweep_folder(tmp_path / "sweep"):
             pass
@@ -156,7 +156,7 @@ def test_a_folder_is_locked_by_one_sweep(tmp_path: Path) -> None:
         pass
 
 
-def test_a_fitted_run_cannot_be_predicted(recipe: str) -> None:
+def test_fitted_run_cannot_be_predicted(recipe: str) -> None:
     with pytest.raises(UserError, match="cannot be one of those that are fitted"):
         plan(recipe, [], [Size(1, 8)], [5120], [(Size(1, 8), 5120)], Path("sweep"))
 
@@ -231,7 +231,7 @@ def verb(recipe: str, sizes: str, tokens: str, *overrides: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_resumes_to_the_same_losses(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_sweep_resumes_to_the_same_losses(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [sys.executable, "-m", "heedful", "scaling", recipe, "--sizes", "1x8,1x16", "--tokens", "51200"]
     killed = subprocess.Popen([*words, "-o", "sweep", "--jobs", "2"], stderr=subprocess.DEVNULL)
     cells = cells_of(recipe, "1x8,1x16", "51200")
@@ -269,7 +269,7 @@ def test_a_killed_sweep_resumes_to_the_same_losses(recipe: str, capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_a_failed_run_does_not_affect_the_others(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_run_does_not_affect_the_others(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     os.makedirs("sweep/1x8-5120")
     Path("sweep/1x8-5120/mine.txt").write_text("something else")
     with pytest.raises(UserError, match="1 of 2 runs failed") as error:

@@ -50,7 +50,7 @@ def test_words_are_numbered_by_frequency(tmp_path: Path) -> None:
     assert "a.txt" in str(raised.value.where)
 
 
-def test_a_step_matches_loops_in_float64() -> None:
+def test_step_matches_loops_in_float64() -> None:
     """The same blocks and chance words; pair by pair, from the vectors as they were before the step."""
     draw = np.random.default_rng(0)
     vocab, width, rate = 17, 6, 0.3
@@ -124,12 +124,12 @@ def test_subsampling_and_the_distribution_of_negative_samples() -> None:
 def test_similar_words_have_similar_vectors_and_training_is_reproducible(tmp_path: Path) -> None:
     path = text(tmp_path / "t.txt")
     config = SkipGramConfig(width=16, window=2, sample=1.0, epochs=20, seed=3)
-    corpus, told = read_corpus([path], config), []
-    vectors = train_vectors(corpus, config, told.append)
+    corpus, progress = read_corpus([path], config), []
+    vectors = train_vectors(corpus, config, progress.append)
     assert {one.word for one in vectors.neighbours("cat", 3)} == {"dog", "horse", "cow"}
     assert {one.word for one in vectors.neighbours("three", 3)} == {"one", "two", "four"}
-    assert told == sorted(told)
-    assert told[-1] == 1.0
+    assert progress == sorted(progress)
+    assert progress[-1] == 1.0
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     again = train_vectors(corpus, config)

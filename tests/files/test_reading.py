@@ -47,7 +47,7 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.chmod(0o700)
 
 
-def test_a_regular_file_is_read_within_its_limit(tmp_path: Path) -> None:
+def test_regular_file_is_read_within_its_limit(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("file")
     assert read_file(tmp_path / "file") == read_file(tmp_path / "link", 5) == b"12345"

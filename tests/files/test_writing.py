@@ -74,7 +74,7 @@ def test_records_are_lines_of_strict_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 24))
-def test_a_truncated_last_line_and_later_steps_are_dropped(tmp_path: Path, cut: int) -> None:
+def test_truncated_last_line_and_later_steps_are_dropped(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "metrics.jsonl"
     for step in (1, 2, 2, 3):
         files.append_jsonl(path, {"step": step, "loss": 0.25})
@@ -85,7 +85,7 @@ def test_a_truncated_last_line_and_later_steps_are_dropped(tmp_path: Path, cut: 
     assert trim_jsonl(path, 2) == 0
 
 
-def test_a_complete_last_line_without_newline_is_kept(tmp_path: Path) -> None:
+def test_complete_last_line_without_newline_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}')
     assert trim_jsonl(path, 1) == 0

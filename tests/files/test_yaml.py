@@ -106,7 +106,7 @@ def test_refused_yaml_is_reported_with_its_position(text: str, where: str, messa
     assert message in str(caught.value)
 
 
-def test_a_missing_file_or_a_directory_is_reported(tmp_path: Path) -> None:
+def test_missing_file_or_a_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         load_yaml(tmp_path / "none.yaml")
     with pytest.raises(UserError, match="a directory"):
@@ -126,7 +126,7 @@ def test_a_missing_file_or_a_directory_is_reported(tmp_path: Path) -> None:
         (b"a" * (MAX_FILE + 1), "too large"),
     ],
 )
-def test_a_file_without_settings_is_reported(tmp_path: Path, raw: bytes, message: str) -> None:
+def test_file_without_settings_is_reported(tmp_path: Path, raw: bytes, message: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(raw)
     with pytest.raises(UserError, match=message) as caught:
@@ -134,7 +134,7 @@ def test_a_file_without_settings_is_reported(tmp_path: Path, raw: bytes, message
     assert (caught.value.where or "").startswith(str(path))
 
 
-def test_an_invalid_byte_is_reported_by_its_line(tmp_path: Path) -> None:
+def test_invalid_byte_is_reported_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(UserError) as caught:
@@ -149,7 +149,7 @@ def test_byte_order_mark_and_windows_line_ends_are_ignored(tmp_path: Path) -> No
     assert load_yaml(path)[0] == {"a": "no", "b": 2}
 
 
-def test_a_full_size_file_is_read_in_bounded_time() -> None:
+def test_full_size_file_is_read_in_bounded_time() -> None:
     text = "".join(f"k{i}: {i}\n" for i in range(60_000))
     begin = time.process_time()
     data, _ = read_yaml(text, "x")

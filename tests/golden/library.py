@@ -150,7 +150,7 @@ def _encode(encoder: Any) -> dict[str, Any]:
         "first": encoder.vectors([TEXTS[0]])[0].values,
         "guesses": [[{"word": one.word, "p": one.probability} for one in masked] for masked in filled.predictions],
         "fillings": [{"words": one.words, "log": [one.independent, one.forward, one.backward]} for one in filled.joint],
-        "follows": encoder.follows(*TEXTS) if encoder.model.config.next_sentence else None,
+        "follows": encoder.follows(*TEXTS) if encoder.model.config.pairs else None,
     }
 
 
@@ -207,6 +207,7 @@ PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "language_model": _generate,
     "language_model-elmo": _bidirectional,
     "pretraining": _encode,
+    "permutation_lm": _encode,
     "classification": _classify,
     "text_classification": _classify,
     "regression": _regress,

@@ -268,6 +268,27 @@ decode: {length: 12}
         + "  batch_tokens: 128\n",
         prose,
     ),
+    "language_model-transformer_xl": (
+        "task: {kind: language_model, carry: true}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: byte_pairs, vocab: 290}
+model:
+  kind: transformer_xl
+  width: 8
+  heads: 2
+  layers: 2
+  hidden: 16
+  context: 16
+  memory: 20
+  cutoffs: [40, 100]
+  divisor: 2
+decode: {length: 12}
+"""
+        + TRAIN
+        + "  batch_tokens: 64\n",
+        documents,
+    ),
     "language_model-elmo": (
         "task: {kind: language_model}\n"
         + files("text", "txt")
@@ -296,6 +317,61 @@ model: {kind: bert, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
         """
 tokenizer: {kind: roberta_pairs, vocab: 290}
 model: {kind: roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
+    "pretraining-xlnet": (
+        "task: {kind: pretraining}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: xlnet_unigram, vocab: 60}
+model: {kind: xlnet, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
+    "pretraining-xlm_roberta": (
+        "task: {kind: pretraining, unrelated: 0, full_sentences: true}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: xlm_unigram, vocab: 60}
+model: {kind: xlm_roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
+    "pretraining-albert": (
+        "task: {kind: pretraining, whole_words: true}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: albert_unigram, vocab: 60}
+model: {kind: albert, embedding: 6, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
+    "pretraining-distilbert": (
+        "task: {kind: pretraining, unrelated: 0}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: wordpiece, vocab: 60, lowercase: true}
+model: {kind: distilbert, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_tokens: 128\n",
+        documents,
+    ),
+    "permutation_lm-xlnet": (
+        "task: {kind: permutation_lm, one_in: 3, longest_span: 2, memory: 16}\n"
+        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
+        """
+tokenizer: {kind: xlnet_unigram, vocab: 60}
+model: {kind: xlnet, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
 """
         + TRAIN
         + "  batch_tokens: 128\n",

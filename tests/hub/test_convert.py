@@ -89,7 +89,7 @@ def test_only_a_model_is_overwritten_and_only_with_force(
     assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours", "model"}
 
 
-def test_a_failed_write_leaves_the_former_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_former_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from heedful.files import writing as files
 
     theirs = save_folder(random_bert(), tmp_path / "theirs")
@@ -118,7 +118,7 @@ def test_sentence_settings_survive_the_round_trip(tmp_path: Path, monkeypatch: p
         assert (found.pooling, found.normalize, found.longest) == ("mean", True, 16)
 
 
-def test_a_pickle_and_a_tensorflow_checkpoint_are_converted(
+def test_pickle_and_a_tensorflow_checkpoint_are_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = random_bert("BertForMaskedLM")

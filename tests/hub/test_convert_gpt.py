@@ -45,7 +45,7 @@ def test_gpt2_round_trip_generates_at_each_step(
     assert len(set(losses)) == 1
 
 
-def test_a_pickle_and_the_first_release_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickle_and_the_first_release_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_gpt()
     pickled = gpt_folder(model, tmp_path / "pickled")
     (pickled / "model.safetensors").unlink()
@@ -71,7 +71,7 @@ def test_without_a_tokenizer_only_external_formats_can_be_written(
     assert convert(monkeypatch, bare, tmp_path / "x.onnx") == 2
 
 
-def test_a_tokenizer_of_heedful_is_not_exported(
+def test_tokenizer_of_heedful_is_not_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = pretrained(gpt_folder(random_gpt(), tmp_path / "theirs"), role="causal")
@@ -110,7 +110,7 @@ def test_150_broken_gpt_folders_give_a_model_or_a_clear_error(tmp_path: Path) ->
     assert errors > 75
 
 
-def test_a_run_is_read_from_its_final_model_or_checkpoint(tmp_path: Path) -> None:
+def test_run_is_read_from_its_final_model_or_checkpoint(tmp_path: Path) -> None:
     small = ["model.width=16", "model.heads=2", "model.layers=1", "model.context=16", "tokenizer.vocab=300"]
     (tmp_path / "text.txt").write_text("".join(f"{chr(97 + n % 26)}{n} is the name of text {n}.\n" for n in range(200)))
     data = f"data={{kind: text, root: {tmp_path}, train: text.txt, valid: text.txt, test: text.txt}}"

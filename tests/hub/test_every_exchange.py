@@ -48,7 +48,7 @@ def test_model_types_are_unique() -> None:
 
 
 @every_kind
-def test_the_table_lists_every_tensor_once(kind: str) -> None:
+def test_table_lists_every_tensor_once(kind: str) -> None:
     exchange, found = find_exchange(kind), tiny_model(kind)
     assert exchange is not None
     assert sorted(rule.ours for rule in exchange.table(found.config).rules) == sorted(found.tensors)

@@ -108,7 +108,7 @@ def test_written_folders_read_back_equal(kind: str, tmp_path: Path) -> None:
         assert torch.equal(found.head.tensors["weight"], again.head.tensors["weight"])
 
 
-def test_a_head_with_one_output_is_a_regressor(tmp_path: Path) -> None:
+def test_head_with_one_output_is_a_regressor(tmp_path: Path) -> None:
     model, given = random_bert("BertForSequenceClassification", num_labels=1), batch()
     found = pretrained(save_folder(model, tmp_path / "theirs"))
     assert found.head is not None
@@ -134,7 +134,7 @@ def test_each_activation_is_the_same_function(act: str, tmp_path: Path) -> None:
         assert same(again(**given).last_hidden_state[real], theirs[real])
 
 
-def test_an_encoder_without_a_pooler_round_trips(tmp_path: Path) -> None:
+def test_encoder_without_a_pooler_round_trips(tmp_path: Path) -> None:
     model = transformers.BertModel(random_bert().config, add_pooling_layer=False)
     found = pretrained(save_folder(model, tmp_path / "theirs"))
     assert not found.config.pooler
@@ -142,7 +142,7 @@ def test_an_encoder_without_a_pooler_round_trips(tmp_path: Path) -> None:
     assert not any("pooler" in name for name in safetensors.torch.load_file(tmp_path / "back" / "model.safetensors"))
 
 
-def test_an_encoder_is_the_same_under_any_head(tmp_path: Path) -> None:
+def test_encoder_is_the_same_under_any_head(tmp_path: Path) -> None:
     model = random_bert("BertForPreTraining")
     save_folder(model, tmp_path / "whole")
     save_folder(model.bert, tmp_path / "encoder")
@@ -179,7 +179,7 @@ def test_old_norm_names_and_unused_tensors_are_accepted(tmp_path: Path) -> None:
     assert fates["bert.encoder.layer.1.output.LayerNorm.gamma"].name == "blocks.1.add2.norm.weight"
 
 
-def test_the_ledger_has_a_line_for_each_tensor_with_the_hash_of_its_bytes(tmp_path: Path) -> None:
+def test_ledger_has_a_line_for_each_tensor_with_the_hash_of_its_bytes(tmp_path: Path) -> None:
     folder = save_folder(random_bert(), tmp_path / "theirs")
     tensors, found = safetensors.torch.load_file(folder / "model.safetensors"), pretrained(folder)
     assert {line.source: line.sha256 for line in found.ledger} == {
@@ -237,7 +237,7 @@ def test_mismatched_tensors_are_named(change: Any, words: str, tmp_path: Path) -
     assert str(folder / "model.safetensors") in str(raised.value.where)
 
 
-def test_an_untied_output_layer_is_refused(tmp_path: Path) -> None:
+def test_untied_output_layer_is_refused(tmp_path: Path) -> None:
     folder = save_folder(random_bert("BertForMaskedLM"), tmp_path / "theirs")
     replace_tensors(folder, lambda t: t | {"cls.predictions.decoder.weight": torch.randn(len(PIECES), 24)})
     with pytest.raises(UserError, match=r"decoder.weight: not the same as bert.embeddings.word_embeddings.weight"):
@@ -266,7 +266,7 @@ def test_without_an_architecture_the_tensors_determine_the_head(tmp_path: Path) 
         assert found.config.next_sentence == (kind == "BertForPreTraining")
 
 
-def test_the_config_is_read_without_weights(tmp_path: Path) -> None:
+def test_config_is_read_without_weights(tmp_path: Path) -> None:
     folder = save_folder(random_bert("BertForPreTraining"), tmp_path / "theirs")
     (folder / "model.safetensors").unlink()
     config = read_config(folder)
@@ -292,7 +292,7 @@ def test_tokens_equal_transformers_before_and_after_conversion(
         assert theirs.mask_token_id == found.tokenizer.mask == 4
 
 
-def test_a_vocabulary_without_settings_is_lowercase_as_in_transformers(
+def test_vocabulary_without_settings_is_lowercase_as_in_transformers(
     tmp_path: Path,
 ) -> None:
     folder = save_folder(random_bert(), tmp_path / "theirs")
@@ -304,7 +304,7 @@ def test_a_vocabulary_without_settings_is_lowercase_as_in_transformers(
     assert heedful.load(folder, "cpu").notes == found.notes
 
 
-def test_the_maximum_length_round_trips(tmp_path: Path) -> None:
+def test_maximum_length_round_trips(tmp_path: Path) -> None:
     text = "a b c d e f g h i j a b c d"
     for kind in ("BertForSequenceClassification", "BertModel"):
         folder = save_folder(random_bert(kind), tmp_path / kind)
@@ -314,12 +314,12 @@ def test_the_maximum_length_round_trips(tmp_path: Path) -> None:
         assert found.longest == pretrained(tmp_path / f"{kind}-back").longest == 9
         predictor = heedful.load(folder, "cpu")
         if kind == "BertModel":
-            assert [len(row) for row in predictor.encoded([text]).rows] == [9]
+            assert [len(row) for row in predictor.tokenize([text]).rows] == [9]
         else:
             assert predictor.context == 9 and predictor.classify([text])[0].cut == 7
 
 
-def test_a_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path: Path) -> None:
     folder = save_folder(random_bert(), tmp_path / "theirs")
     (folder / "vocab.txt").write_text("\n".join([*PIECES, "z"]))
     with pytest.raises(UserError, match="does not match the model"):

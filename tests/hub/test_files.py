@@ -84,7 +84,7 @@ def test_too_many_layers_are_refused_before_any_is_built(folder: Path) -> None:
         pretrained(folder)
 
 
-def test_a_model_of_impossible_size_is_refused(folder: Path) -> None:
+def test_model_of_impossible_size_is_refused(folder: Path) -> None:
     change(folder, hidden_size=65_536, intermediate_size=1_048_576, num_hidden_layers=1000, num_attention_heads=64)
     with pytest.raises(UserError, match="billion"):
         read_config(folder)
@@ -152,7 +152,7 @@ def test_only_links_within_the_folder_are_followed(folder: Path, tmp_path: Path)
     pretrained(folder)
 
 
-def test_a_hugging_face_cache_snapshot_is_read(folder: Path, tmp_path: Path) -> None:
+def test_hugging_face_cache_snapshot_is_read(folder: Path, tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "models--x" / "blobs", tmp_path / "models--x" / "snapshots" / "1a2b"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
@@ -168,7 +168,7 @@ def write_shards(folder: Path, index: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ASTRAY if name] + ["model.bin", "config.json"])
-def test_a_weight_index_cannot_name_other_files(folder: Path, name: str) -> None:
+def test_weight_index_cannot_name_other_files(folder: Path, name: str) -> None:
     (folder.parent / "secret").write_bytes(safetensors.torch.save({"a": torch.ones(1)}))
     write_shards(folder, {"weight_map": {"a": name}})
     with pytest.raises(UserError, match=r"points outside|a different type"):
@@ -176,13 +176,13 @@ def test_a_weight_index_cannot_name_other_files(folder: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("index", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {}}])
-def test_an_empty_weight_index_is_refused(folder: Path, index: Any) -> None:
+def test_empty_weight_index_is_refused(folder: Path, index: Any) -> None:
     write_shards(folder, index)
     with pytest.raises(UserError, match="index"):
         pretrained(folder)
 
 
-def test_a_shard_that_differs_from_the_index_is_named(folder: Path) -> None:
+def test_shard_that_differs_from_the_index_is_named(folder: Path) -> None:
     (folder / "a.safetensors").write_bytes(safetensors.torch.save({"x": torch.ones(1), "y": torch.ones(1)}))
     for index in ({"x": "a.safetensors"}, dict.fromkeys(("x", "y", "z"), "a.safetensors")):
         (folder / "model.safetensors").touch()
@@ -199,7 +199,7 @@ def test_load_refuses_a_pickle_and_names_convert(folder: Path) -> None:
     assert "weights_only" not in str(raised.value)
 
 
-def test_a_model_in_the_subfolder_model_is_found(folder: Path) -> None:
+def test_model_in_the_subfolder_model_is_found(folder: Path) -> None:
     assert is_external(folder.parent)
     assert pretrained(folder.parent).config == read_config(folder.parent) == read_config(folder)
 
@@ -210,7 +210,7 @@ def test_multi_label_heads_are_refused(folder: Path) -> None:
         pretrained(folder)
 
 
-def test_an_empty_folder_names_the_expected_files(tmp_path: Path) -> None:
+def test_empty_folder_names_the_expected_files(tmp_path: Path) -> None:
     assert not is_external(tmp_path)
     for read in (read_config, pretrained):
         with pytest.raises(UserError, match=r"bert_model\.ckpt"):
@@ -233,7 +233,7 @@ sys.stdout.write(f"{{read_config(Path({str(folder)!r})).width}} {{heavy}}")
 
 @pytest.mark.parametrize("kind", [[], {}, None, 1, "x"])
 @pytest.mark.parametrize("command", ["embed", "generate", "classify", "convert", "explore"])
-def test_a_model_type_that_is_no_string_is_refused(
+def test_model_type_that_is_no_string_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: object, command: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))

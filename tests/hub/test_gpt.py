@@ -158,10 +158,10 @@ def test_tensor_names_of_the_first_upload_are_accepted(tmp_path: Path) -> None:
     assert fates["h.1.attn.c_attn.weight"].operation == "turned"
 
 
-def test_an_output_layer_must_equal_the_embedding(tmp_path: Path) -> None:
+def test_output_layer_must_equal_the_embedding(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt(), tmp_path / "theirs")
     change(folder, tie_word_embeddings=False)
-    with pytest.raises(UserError, match="which are not there"):
+    with pytest.raises(UserError, match="weights of the output layer are missing"):
         pretrained(folder, role="causal")
     before = pretrained(change(folder, tie_word_embeddings=True), role="causal")
     change(folder, tie_word_embeddings=False)
@@ -180,7 +180,7 @@ def test_sharded_weights_are_read(tmp_path: Path) -> None:
     assert all(torch.equal(many.tensors[name], value) for name, value in one.tensors.items())
 
 
-def test_the_tensorflow_release_is_the_same_model(tmp_path: Path) -> None:
+def test_tensorflow_release_is_the_same_model(tmp_path: Path) -> None:
     model = random_gpt()
     found = pretrained(release(model, tmp_path / "117M"), role="causal")
     expected = pretrained(gpt_folder(model, tmp_path / "hf"), role="causal")
@@ -265,7 +265,7 @@ def test_mismatched_tensors_are_named(change: Any, words: str, tmp_path: Path) -
         pretrained(folder, role="causal")
 
 
-def test_the_tokenizer_may_be_smaller_than_the_vocabulary_but_not_larger(tmp_path: Path) -> None:
+def test_tokenizer_may_be_smaller_than_the_vocabulary_but_not_larger(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt(), tmp_path / "theirs")
     tokenizer = pretrained(folder, role="causal").tokenizer
     assert tokenizer is not None and tokenizer.vocab == 290  # of 293 rows
@@ -284,7 +284,7 @@ def test_the_tokenizer_may_be_smaller_than_the_vocabulary_but_not_larger(tmp_pat
     assert pretrained(folder, role="causal").tokenizer is None
 
 
-def test_the_gpt1_tokenizer_is_converted(tmp_path: Path) -> None:
+def test_gpt1_tokenizer_is_converted(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt("OpenAIGPTLMHeadModel"), tmp_path / "theirs")
     pieces = ["<unk>", *"abcdefghij", *(f"{letter}</w>" for letter in "abcdefghij"), "ab", "abc</w>"]
     (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
@@ -324,7 +324,7 @@ def test_settings_without_a_hugging_face_equivalent_are_refused(
     assert not (tmp_path / "hf").exists()
 
 
-def test_the_gpt_config_is_read_without_weights(tmp_path: Path) -> None:
+def test_gpt_config_is_read_without_weights(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt(n_inner=40), tmp_path / "theirs")
     (folder / "model.safetensors").unlink()
     config = read_config(folder, "causal")
@@ -333,7 +333,7 @@ def test_the_gpt_config_is_read_without_weights(tmp_path: Path) -> None:
         read_config(tmp_path / "nowhere", "causal")
 
 
-def test_an_encoder_beside_a_gpt_is_read_as_an_encoder(tmp_path: Path) -> None:
+def test_encoder_beside_a_gpt_is_read_as_an_encoder(tmp_path: Path) -> None:
     from bert_folders import random_bert, save_folder
 
     folder = save_folder(random_bert(), tmp_path / "bert")

@@ -30,7 +30,7 @@ def test_model_folder_round_trip(tmp_path: Path, tokenizer: str | None) -> None:
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_folder_without_a_manifest_is_read(tmp_path: Path) -> None:
+def test_folder_without_a_manifest_is_read(tmp_path: Path) -> None:
     write(tmp_path / "model")
     (tmp_path / "model" / "manifest.json").unlink()
     (tmp_path / "model" / "README.md").touch()
@@ -54,7 +54,7 @@ def test_any_flipped_bit_is_detected_and_its_file_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str, sealed: bool) -> None:
+def test_missing_file_is_named(tmp_path: Path, name: str, sealed: bool) -> None:
     write(tmp_path / "model")
     (tmp_path / "model" / name).unlink()
     if not sealed:
@@ -64,7 +64,7 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str, sealed: bool) -> Non
     assert raised.value.where == str(tmp_path / "model" / name)
 
 
-def test_a_missing_tokenizer_is_detected_by_the_manifest(tmp_path: Path) -> None:
+def test_missing_tokenizer_is_detected_by_the_manifest(tmp_path: Path) -> None:
     write(tmp_path / "model")
     (tmp_path / "model" / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"tokenizer\.json"):
@@ -84,6 +84,6 @@ def test_weights_that_are_not_finite_are_neither_written_nor_read(
         read_model(tmp_path / "model")
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="absent"):
         read_model(tmp_path / "absent")

@@ -37,7 +37,7 @@ def with_labels(kind: str, labels: list[str], folder: Path) -> Path:
     return change(save_folder(model, folder), id2label={str(number): label for number, label in enumerate(labels)})
 
 
-def test_a_tagger_with_one_label_round_trips(tmp_path: Path) -> None:
+def test_tagger_with_one_label_round_trips(tmp_path: Path) -> None:
     folder = with_labels("BertForTokenClassification", ["NAME"], tmp_path / "one")
     found = pretrained(folder)
     write(tmp_path / "back", found)
@@ -82,7 +82,7 @@ def test_tagger_labels_round_trip(labels: list[str], tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_classifier_with_one_output_is_a_regressor_as_in_transformers(named: bool, tmp_path: Path) -> None:
+def test_classifier_with_one_output_is_a_regressor_as_in_transformers(named: bool, tmp_path: Path) -> None:
     folder = with_labels("BertForSequenceClassification", ["score"], tmp_path / "one")
     theirs = transformers.BertForSequenceClassification.from_pretrained(folder)
     if not named:

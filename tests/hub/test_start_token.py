@@ -90,11 +90,11 @@ def test_perplexity_next_words_and_views_use_the_same_start_token(published: Pat
     tokens = read_causal(writer, TextInput(text=text)).sides["text"]
     assert [(token.id, token.part) for token in tokens] == [(number, 0) for number in ids]
     writer.start_token = True
-    assert prefix_of(writer, TextInput(text=text), []).ids == [pairs().end, *ids] == writer.read_ids(text)
+    assert prefix_of(writer, TextInput(text=text), []).ids == [pairs().end, *ids] == writer.prompt_ids(text)
     assert read_causal(writer, TextInput(text=text)).sides["text"][0].part is None
 
 
-def test_an_empty_prompt_without_start_token_is_noted(
+def test_empty_prompt_without_start_token_is_noted(
     published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = []
@@ -114,22 +114,22 @@ def test_an_empty_prompt_without_start_token_is_noted(
     assert "causal" in capsys.readouterr().out
 
 
-def test_the_start_token_of_a_run_survives_conversion(
-    ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_token_of_a_run_survives_conversion(ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads((ours / "model" / "config.json").read_text())["decode"]["start_token"] is True
     writer = heedful.load(ours, "cpu")
     text = writer.generate(["The child"], temperature=0.0, length=6)[0].ids
     assert writer.start_token and convert(monkeypatch, ours, tmp_path / "hf") == 0
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    assert words("The child")["input_ids"] == writer.read_ids("The child")
+    assert words("The child")["input_ids"] == writer.prompt_ids("The child")
     assert hugging_face_completion(tmp_path / "hf", "The child")[:6] == text
     assert convert(monkeypatch, tmp_path / "hf", tmp_path / "back") == 0
     for folder in (tmp_path / "hf", tmp_path / "back"):
         again = heedful.load(folder, "cpu")
         assert again.start_token and again.generate(["The child"], temperature=0.0, length=6)[0].ids == text
     writer.start_token = False
-    assert writer.read_ids("The child") == writer.read_ids("The child", special=True) == train_bpe(writer, "The child")
+    assert (
+        writer.prompt_ids("The child") == writer.prompt_ids("The child", special=True) == train_bpe(writer, "The child")
+    )
 
 
 def train_bpe(writer: TextGenerator, text: str) -> list[int]:

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return copy
 
 
-def test_a_tensorflow_checkpoint_equals_transformers(tmp_path: Path) -> None:
+def test_tensorflow_checkpoint_equals_transformers(tmp_path: Path) -> None:
     import transformers
 
     from heedful.hub import write
@@ -75,7 +75,7 @@ def test_every_flipped_bit_is_detected(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [INDEX, DATA])
-def test_a_truncated_or_missing_file_is_named(folder: Path, name: str) -> None:
+def test_truncated_or_missing_file_is_named(folder: Path, name: str) -> None:
     whole = (folder / name).read_bytes()
     for length in (0, 1, 47, len(whole) // 2, len(whole) - 1):
         (folder / name).write_bytes(whole[:length])
@@ -94,7 +94,7 @@ def test_random_bytes_with_a_valid_footer_are_refused() -> None:
             read_index(data)
 
 
-def test_a_config_of_another_size_names_the_tensors(folder: Path) -> None:
+def test_config_of_another_size_names_the_tensors(folder: Path) -> None:
     config = folder / "bert_config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
     with pytest.raises(UserError, match=r"layer_2/.*not in the file"):

@@ -183,7 +183,7 @@ def test_added_tokens_are_not_split(added: list[dict[str, Any]], tmp_path: Path)
 
 
 @pytest.mark.parametrize("layout", [None, processors.TemplateProcessing("$A [SEP]", "$A $B:1", [("[SEP]", 3)])])
-def test_a_layout_other_than_berts_is_refused_unless_overridden(layout: Any, tmp_path: Path) -> None:
+def test_layout_other_than_berts_is_refused_unless_overridden(layout: Any, tmp_path: Path) -> None:
     own = write_folder(tmp_path / "own", {"tokenizer_class": "TokenizersBackend"}, {}, {"lowercase": True}, [], layout)
     with pytest.raises(UserError, match="'s special tokens"):
         find_tokenizer(own, 1000)

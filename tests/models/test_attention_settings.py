@@ -1,4 +1,4 @@
-"""The score and the normalization of attention as settings of every model that attends."""
+"""The score and the normalization of attention as settings of every model with attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTENDING = (TransformerConfig, GptConfig, BertConfig, RobertaConfig)
 SETTINGS = [{"score": "additive"}, {"score": "general"}, {"score": "cosine"}, {"normalize": "sparsemax"}]
 
 
-def test_every_model_of_attention_blocks_has_both_settings() -> None:
+def test_every_attention_model_has_both_settings() -> None:
     for kind in MODELS:
         tiny = config_class(kind).tiny()
         attends = any(name.endswith("attention.weights") for name, _ in build(tiny).named_modules())
@@ -33,7 +33,7 @@ def test_every_model_of_attention_blocks_has_both_settings() -> None:
 
 
 @pytest.mark.parametrize("config", ATTENDING)
-def test_defaults_are_those_of_models_written_before(config: Any) -> None:
+def test_defaults_match_earlier_versions(config: Any) -> None:
     old = {name: value for name, value in config.tiny().model_dump().items() if name not in ("score", "normalize")}
     assert config(**old) == config.tiny()
     assert not any("score" in name for name in build(config.tiny()).state_dict())
@@ -41,13 +41,13 @@ def test_defaults_are_those_of_models_written_before(config: Any) -> None:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("config", ATTENDING)
-def test_parameters_are_counted_whatever_the_score(config: Any, settings: dict[str, str]) -> None:
+def test_parameter_count_holds_for_every_score(config: Any, settings: dict[str, str]) -> None:
     changed = config.tiny().model_copy(update=settings)
     assert changed.parameters(23) == sum(weight.numel() for weight in build(changed).parameters())
     assert (changed.parameters(23) > config.tiny().parameters(23)) == (settings.get("score") in ("additive", "general"))
 
 
-def test_a_location_is_refused_by_transformers() -> None:
+def test_transformers_refuse_the_location_score() -> None:
     for config in ATTENDING:
         with pytest.raises(ValueError, match="score"):
             config(score="location")
@@ -56,7 +56,7 @@ def test_a_location_is_refused_by_transformers() -> None:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("config", [GptConfig, BertConfig, RobertaConfig])
-def test_what_published_folders_cannot_express_is_not_written(config: Any, settings: dict[str, str]) -> None:
+def test_settings_without_a_published_form_are_not_exported(config: Any, settings: dict[str, str]) -> None:
     weights = import_module(config.__module__.replace(".config", ".weights"))
     tiny = config.tiny().model_copy(update={"hidden": 64})
     assert weights.config_json(tiny)["model_type"] in weights.MODEL_TYPES
@@ -65,7 +65,7 @@ def test_what_published_folders_cannot_express_is_not_written(config: Any, setti
     assert error.value.where == f"model.{next(iter(settings))}"
 
 
-def test_packed_batches_are_for_attention_that_kernels_compute() -> None:
+def test_packed_batches_need_attention_with_a_kernel() -> None:
     for config in (TransformerConfig, BertConfig, RobertaConfig):
         assert config.tiny().packs
         assert not any(config.tiny().model_copy(update=settings).packs for settings in SETTINGS)

@@ -1,4 +1,4 @@
-"""One added layer on an encoder: what it reads, what it may learn, and that other heads fit on the same encoder."""
+"""Classification and regression heads on an encoder: batching, gradients, freezing, settings."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ CONFIGS = [pytest.param(CLASSIFIER, id="classifier"), pytest.param(REGRESSOR, id
 
 
 def batches(targets: np.ndarray[Any, Any]) -> tuple[LabelledBatch, LabelledBatch]:
-    """The texts a row each, and end to end with room to spare."""
+    """The texts padded, one per row, and packed into one row."""
     encoded = encode_texts(TEXTS, targets, TOKENIZER, ENCODER.context)
     rows = np.arange(len(TEXTS))
     return encoded.batch(rows), encoded.pack(rows, 128, 7)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_it_says_the_same_of_texts_in_rows_and_end_to_end(config: Any) -> None:
+def test_packed_and_padded_outputs_equal_single_texts(config: Any) -> None:
     model = build(config).eval()
     padded, packed = batches(np.arange(4))
     alone = torch.cat([outputs(model, part) for part in map(one, range(4))])
@@ -54,7 +54,7 @@ def one(row: int) -> LabelledBatch:
     return encode_texts(TEXTS, np.arange(4), TOKENIZER, ENCODER.context).batch(np.array([row]))
 
 
-def test_the_losses_of_rows_and_of_packed_texts_are_equal_with_their_gradients() -> None:
+def test_packed_and_padded_losses_and_gradients_are_equal() -> None:
     numbers = np.array([0.5, 2.25, -1.0, 4.75])
     for config, loss, targets in (
         (CLASSIFIER, class_loss, np.array([0, 2, 1, 2])),
@@ -64,11 +64,14 @@ def test_the_losses_of_rows_and_of_packed_texts_are_equal_with_their_gradients()
         found = []
         for batch in batches(targets):
             model.zero_grad()
-            told = loss(model, batch)
-            told.total.backward()
-            assert told.count == 4 and told.plain == told.total
+            computed = loss(model, batch)
+            computed.total.backward()
+            assert computed.count == 4 and computed.plain == computed.total
             found.append(
-                (told.total.detach(), [weight.grad.clone() for weight in model.parameters() if weight.grad is not None])
+                (
+                    computed.total.detach(),
+                    [weight.grad.clone() for weight in model.parameters() if weight.grad is not None],
+                )
             )
         close(found[0], found[1], slack=1024)
         said = outputs(model, batches(targets)[0])
@@ -79,27 +82,27 @@ def test_the_losses_of_rows_and_of_packed_texts_are_equal_with_their_gradients()
         close(found[0][0], by_hand.detach())
 
 
-def test_numbers_come_through_the_bits_exactly() -> None:
+def test_regression_targets_survive_the_batch_exactly() -> None:
     numbers = np.array([3.8, -0.1, 1e-7, 5.0])
     for batch in batches(numbers.view(np.int64)):
         assert batch.numbers[:4].tolist() == torch.from_numpy(numbers).float().tolist()
         assert batch.numbers[4:].tolist() == [0.0] * (len(batch.indices) - 4)
 
 
-def test_no_text_at_all_gives_no_loss_and_no_gradient() -> None:
+def test_empty_batch_has_zero_loss_and_gradient() -> None:
     encoded = encode_texts(TEXTS, np.zeros(4, dtype=np.int64), TOKENIZER, ENCODER.context)
     none = np.zeros(0, dtype=np.int64)
     for config, loss in ((CLASSIFIER, class_loss), (REGRESSOR, number_loss)):
         model = build(config).eval()
         for batch in (encoded.batch(none), encoded.pack(none, 64, 4)):
-            told = loss(model, batch)
-            told.total.backward()
-            assert (told.total, told.count, batch.tokens) == (0, 0, 0)
+            computed = loss(model, batch)
+            computed.total.backward()
+            assert (computed.total, computed.count, batch.tokens) == (0, 0, 0)
             assert all(not weight.grad.any() for weight in model.parameters() if weight.grad is not None)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_every_parameter_learns_unless_the_encoder_is_frozen(config: Any) -> None:
+def test_every_parameter_learns_unless_frozen(config: Any) -> None:
     padded, _ = batches(np.array([0, 2, 1, 2]))
     loss = class_loss if config is CLASSIFIER else number_loss
     for freeze in (False, True):
@@ -112,13 +115,13 @@ def test_every_parameter_learns_unless_the_encoder_is_frozen(config: Any) -> Non
         assert sum(len(group["params"]) for group in groups) == len(learns)
 
 
-def test_a_frozen_encoder_drops_nothing_while_the_head_trains() -> None:
+def test_frozen_encoder_has_no_dropout() -> None:
     model: Any = build(CLASSIFIER.model_copy(update={"freeze": True})).train()
     assert model.dropout.training and not model.encoder.training and not model.encoder.dropout.training
     assert build(CLASSIFIER).train().encoder.dropout.training  # type: ignore[union-attr]
 
 
-def test_the_count_of_parameters_is_told_before_there_is_a_model() -> None:
+def test_parameter_count_without_building_the_model() -> None:
     for config in (CLASSIFIER, REGRESSOR):
         assert config.parameters(TOKENIZER.vocab) == sum(weight.numel() for weight in build(config).parameters())
 
@@ -132,6 +135,6 @@ def test_the_count_of_parameters_is_told_before_there_is_a_model() -> None:
         ({"labels": ["a"]}, "at least 2 items"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_conflicting_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse(ClassifierConfig, settings)

@@ -13,7 +13,7 @@ from heedful.models.transformer.config import SIZES, TransformerConfig
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"width": 100}, "write heads: 10 or width: 104"),
         ({"width": 7, "heads": 7}, "write width: 8 or positions: learned"),
@@ -27,8 +27,8 @@ from heedful.models.transformer.config import SIZES, TransformerConfig
         ({"layers": 6}, "not permitted"),
     ],
 )
-def test_impossible_models_are_refused_with_advice(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_impossible_models_are_refused_with_advice(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         TransformerConfig(**settings)
 
 
@@ -43,7 +43,7 @@ def test_published_base_size() -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("positions", ["sinusoid", "learned", "rotary", "alibi"])
-def test_estimate_is_the_count_of_the_built_model(norm: Any, positions: Any) -> None:
+def test_parameter_count_matches_the_built_model(norm: Any, positions: Any) -> None:
     config = TransformerConfig(
         vocab=11,
         width=8,
@@ -64,7 +64,7 @@ def test_table_names_each_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_model_has_a_tiny_size_and_all_that_its_role_asks_for(kind: str) -> None:
+def test_every_model_has_a_tiny_size_and_its_roles_fields(kind: str) -> None:
     config = config_class(kind).tiny()
     assert config.kind == kind and config.role == MODELS[kind].role
     assert parse(config_class(kind), config.model_dump(mode="json")) == config
@@ -77,5 +77,7 @@ def test_every_model_has_a_tiny_size_and_all_that_its_role_asks_for(kind: str) -
     assert [name for name in inspect.get_annotations(role) if not hasattr(model, name)] == []
 
 
-def test_a_role_is_one_of_those_that_are_written_down() -> None:
-    assert set(ROLES) == set(get_args(Role)) == {model.role for model in MODELS.values()}
+def test_every_role_is_defined() -> None:
+    assert (
+        set(ROLES) == set(get_args(Role)) == {role for model in MODELS.values() for role in (model.role, *model.more)}
+    )

@@ -1,4 +1,4 @@
-"""Filters over words: their numbers, what they see at a text's ends, and that padding and batch change nothing."""
+"""The convolutional classifier against loops; padding, batches and parameter counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tolerance import close
 CONFIG = ConvClassifierConfig(vocab=23, labels=("a", "b", "c"), width=6, sizes=(1, 2, 5), filters=4, dropout=0.0)
 
 
-def made(config: ConvClassifierConfig = CONFIG) -> torch.nn.Module:
+def tiny_model(config: ConvClassifierConfig = CONFIG) -> torch.nn.Module:
     torch.manual_seed(0)
     model = build(config).eval()
     with torch.no_grad():
@@ -26,7 +26,7 @@ def made(config: ConvClassifierConfig = CONFIG) -> torch.nn.Module:
 
 
 def by_hand(model: torch.nn.Module, text: Tensor) -> Tensor:
-    """The logits of one text, place by place in float64, what lies beyond its ends being zeros."""
+    """The logits of one text, position by position in float64, with zeros beyond its ends."""
     state = {name: value.double() for name, value in model.state_dict().items()}
     words = state["tokens.weight"][text]
     found = []
@@ -42,14 +42,14 @@ def by_hand(model: torch.nn.Module, text: Tensor) -> Tensor:
 
 @pytest.mark.claim("M20")
 @pytest.mark.parametrize("length", [1, 2, 3, 9])
-def test_logits_are_those_of_plain_loops(length: int) -> None:
-    model, text = made(), torch.randint(0, 23, (length,))
+def test_logits_match_plain_loops(length: int) -> None:
+    model, text = tiny_model(), torch.randint(0, 23, (length,))
     close(model(text[None])[0], by_hand(model, text))
 
 
 @pytest.mark.parametrize("side", ["left", "right", "between"])
-def test_padding_and_batch_change_nothing(side: str) -> None:
-    model = made()
+def test_padding_and_batch_do_not_change_the_output(side: str) -> None:
+    model = tiny_model()
     texts = [torch.randint(0, 23, (length,)) for length in (1, 7, 3, 12)]
     alone = torch.cat([model(text[None]) for text in texts])
     ids, real = torch.randint(0, 23, (4, 20)), torch.zeros(4, 20, dtype=torch.bool)
@@ -60,10 +60,10 @@ def test_padding_and_batch_change_nothing(side: str) -> None:
     close(model(ids, None, Padded(real)), alone, slack=16)
 
 
-def test_every_number_is_counted_and_learns_unless_frozen() -> None:
+def test_parameters_are_counted_and_learn_unless_frozen() -> None:
     for freeze in (False, True):
         config = CONFIG.model_copy(update={"freeze": freeze})
-        model = made(config)
+        model = tiny_model(config)
         assert sum(weight.numel() for weight in model.parameters()) == config.parameters(23)
         model(torch.arange(23)[None]).square().sum().backward()
         learning = {name for name, weight in model.named_parameters() if weight.grad is not None}
@@ -71,12 +71,12 @@ def test_every_number_is_counted_and_learns_unless_frozen() -> None:
         assert still == ({"tokens.weight"} if freeze else set())
 
 
-def test_settings_that_do_not_fit_are_refused() -> None:
+def test_conflicting_settings_are_refused() -> None:
     for change, message in (
-        ("train.compile=true", "too many lengths"),
-        ("train.batching=packed", "from one text into the next"),
+        ("train.compile=true", "too many different lengths"),
+        ("train.batching=packed", "would mix packed texts"),
         ("embedding_init={file: x}", "characters have no word vectors"),
-        ("model.freeze=true", "randomly initialized vectors must be learned"),
+        ("model.freeze=true", "randomly initialized vectors must be trained"),
         ("model.labels=[a, a]", "more than once"),
     ):
         with pytest.raises(UserError, match=message):

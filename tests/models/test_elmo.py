@@ -1,4 +1,4 @@
-"""ELMo, beyond what every model must pass: who sees whom, the layers, and the embedder."""
+"""ELMo, beyond the contract tests: directions, layers, and the embedder."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ ROWS = {
 
 
 def elmo(dropout: float = 0.0) -> Elmo:
-    """A model whose weights are moved a little."""
+    """A model with random noise on its weights."""
     model = Elmo(ElmoConfig(vocab=11, width=D, hidden=12, layers=L, dropout=dropout)).double()
     with torch.no_grad():
         for weight in model.parameters():
@@ -32,7 +32,7 @@ def tokens(length: int = T) -> Tensor:
     return torch.randint(0, 11, (B, length))
 
 
-def test_each_direction_sees_its_own_side_only() -> None:
+def test_each_direction_sees_one_side_only() -> None:
     model, text, seen = elmo(), tokens(), []
     model.tokens.register_forward_hook(lambda module, inputs, output: seen.append(output))
     ahead, back = model.read(text)
@@ -42,7 +42,7 @@ def test_each_direction_sees_its_own_side_only() -> None:
             assert [t for t in range(T) if grad[:, t].any()] == list(sees)
 
 
-def test_the_directions_never_see_each_other() -> None:
+def test_directions_do_not_see_each_other() -> None:
     model, text = elmo(), tokens()
     ahead, back = model.read(text)
     with torch.no_grad():
@@ -53,7 +53,7 @@ def test_the_directions_never_see_each_other() -> None:
     assert not torch.isclose(other, ahead).all(-1).any()
 
 
-def test_reading_back_is_reading_the_mirrored_text_ahead() -> None:
+def test_backward_equals_forward_on_the_reversed_text() -> None:
     model, text = elmo(), tokens()
     _, back = model.read(text)
     model.ahead.load_state_dict(model.back.state_dict())
@@ -61,7 +61,7 @@ def test_reading_back_is_reading_the_mirrored_text_ahead() -> None:
     assert ahead.flip(1).equal(back)
 
 
-def test_layers_are_the_embedding_twice_then_both_directions_side_by_side() -> None:
+def test_layers_are_embeddings_then_both_directions_concatenated() -> None:
     model, text = elmo(), tokens()
     layers = model.layers(text)
     assert layers.shape == (B, L + 1, T, 2 * D)
@@ -71,7 +71,7 @@ def test_layers_are_the_embedding_twice_then_both_directions_side_by_side() -> N
     torch.testing.assert_close(model(text), (model.tokens.logits(ahead), model.tokens.logits(back)))
 
 
-def test_each_layer_above_the_first_adds_to_the_one_below() -> None:
+def test_layers_have_residual_connections() -> None:
     model, text = elmo(), tokens()
     layers = model.layers(text)[:, :, :, :D].unbind(1)
     for number, (layer, down) in enumerate(zip(model.ahead.layers, model.ahead.down, strict=True)):
@@ -80,7 +80,7 @@ def test_each_layer_above_the_first_adds_to_the_one_below() -> None:
 
 
 @pytest.mark.parametrize("rows", list(ROWS.values()), ids=list(ROWS))
-def test_a_padded_batch_gives_what_each_text_gives_alone(rows: list[list[int]]) -> None:
+def test_padded_batch_equals_single_texts(rows: list[list[int]]) -> None:
     model, text, real = elmo(), tokens(), torch.tensor(rows, dtype=torch.bool)
     layers, (ahead, back) = model.layers(text, real), model.read(text, real)
     assert not layers.transpose(1, 2)[~real].any()
@@ -104,13 +104,13 @@ def test_taps_show_every_layer_of_each_direction() -> None:
         close(mirrored, layers[:, number + 1, :, D:], slack=8192)
 
 
-def test_an_embedder_trains_its_mix_and_nothing_else() -> None:
+def test_embedder_trains_only_its_mix() -> None:
     embedder, text = Embedder(elmo(dropout=0.5)).double(), tokens()
     assert {name for name, weight in embedder.named_parameters() if weight.requires_grad} == {"mix.share", "mix.gamma"}
     for mode in (True, False):
         embedder.train(mode)
         assert embedder.mix.training is mode
-        assert embedder(text).equal(embedder(text))  # no dropout in what is frozen
+        assert embedder(text).equal(embedder(text))  # no dropout in frozen layers
     x = embedder(text)
     assert x.shape == (B, T, 2 * D)
     torch.testing.assert_close(x, embedder.elmo.layers(text).mean(1))
@@ -119,7 +119,7 @@ def test_an_embedder_trains_its_mix_and_nothing_else() -> None:
     assert all(weight.grad is None for weight in embedder.elmo.parameters())
 
 
-def test_an_embedder_gives_zeros_for_padding() -> None:
+def test_embedder_is_zero_at_padding() -> None:
     embedder, text = Embedder(elmo()).double(), tokens()
     real = torch.tensor(ROWS["both sides"], dtype=torch.bool)
     x = embedder(text, real)
@@ -128,6 +128,6 @@ def test_an_embedder_gives_zeros_for_padding() -> None:
     close(x[:1, 1:4], alone, slack=8192)
 
 
-def test_too_large_a_model_is_refused() -> None:
+def test_too_large_model_is_refused() -> None:
     with pytest.raises(ValidationError, match="more than 200 billion"):
         ElmoConfig(width=65536, hidden=65536, layers=100)

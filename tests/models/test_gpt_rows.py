@@ -26,17 +26,17 @@ def model(dtype: torch.dtype, **changes: Any) -> Gpt:
     return found.cuda().to(dtype).eval()
 
 
-def plainly(name: str, function: Any, inputs: Any) -> Any:
+def run_plain(name: str, function: Any, inputs: Any) -> Any:
     return function(*inputs)
 
 
 @pytest.mark.parametrize("dtype", ERROR, ids=str)
 @pytest.mark.parametrize("positions", ["learned", "none"])
-def test_logits_are_those_of_the_model(dtype: torch.dtype, positions: str) -> None:
+def test_logits_match_the_model(dtype: torch.dtype, positions: str) -> None:
     whole = model(dtype, positions=positions)
     rows = RowByRow(whole)
     with torch.inference_mode():
-        state, tokens = rows.begin(TEXTS, 160, 1, plainly)
+        state, tokens = rows.begin(TEXTS, 160, 1, run_plain)
         first, state = rows(tokens, state)
         chosen = first[:, -1].argmax(-1, keepdim=True)
         second, _ = rows(chosen, state)
@@ -49,12 +49,12 @@ def test_logits_are_those_of_the_model(dtype: torch.dtype, positions: str) -> No
 
 
 @pytest.mark.parametrize("dtype", ERROR, ids=str)
-def test_a_text_alone_gives_the_same_bits_as_among_others(dtype: torch.dtype) -> None:
+def test_batch_and_single_text_are_bit_identical(dtype: torch.dtype) -> None:
     rows = RowByRow(model(dtype))
 
     def three(texts: list[list[int]]) -> torch.Tensor:
         with torch.inference_mode():
-            state, tokens = rows.begin(texts, 160, 1, plainly)
+            state, tokens = rows.begin(texts, 160, 1, run_plain)
             found = []
             for _ in range(3):
                 logits, state = rows(tokens, state)
@@ -68,14 +68,14 @@ def test_a_text_alone_gives_the_same_bits_as_among_others(dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_searches_find_what_they_find_with_the_model(beams: int) -> None:
+def test_searches_match_the_model(beams: int) -> None:
     whole, limit = model(torch.float32), torch.tensor([12, 12, 12])
     graphs = Graphs(whole)
     rows = RowByRow(whole)
-    for run in (plainly, graphs.run, graphs.run):
+    for run in (run_plain, graphs.run, graphs.run):
         with torch.inference_mode():
             state, tokens = rows.begin(TEXTS[:3], 40, beams, run)
-        captured = None if run is plainly else graphs
+        captured = None if run is run_plain else graphs
         if beams == 1:
             found = drain(greedy(rows, state, tokens, limit, 77, graphs=captured))
         else:
@@ -91,30 +91,30 @@ def test_searches_find_what_they_find_with_the_model(beams: int) -> None:
             assert torch.allclose(found.logs[place], truth.logs[0], atol=1e-3)
 
 
-def test_a_text_that_is_done_leaves_the_others_alone_when_it_passes_the_edge() -> None:
+def test_finished_text_at_the_context_limit_does_not_affect_others() -> None:
     whole = model(torch.float32)
     whole.config = whole.config.model_copy(update={"context": 24})
     rows, limit = RowByRow(whole), torch.tensor([3, 20, 24])
     texts = [[4] * 21, [3, 5, 7, 9, 11], [6]]
     with torch.inference_mode():
-        state, tokens = rows.begin(texts, 24, 1, plainly)
+        state, tokens = rows.begin(texts, 24, 1, run_plain)
         assert state.cache.value.shape[4] == 24
         found = drain(greedy(rows, state, tokens, limit, -1))
         for place, text in enumerate(texts):
-            state, tokens = rows.begin([text], 24, 1, plainly)
+            state, tokens = rows.begin([text], 24, 1, run_plain)
             alone = drain(greedy(rows, state, tokens, limit[place : place + 1], -1))
             length = int(limit[place])
             assert torch.equal(found.tokens[place, 0, :length], alone.tokens[0, 0, :length])
 
 
 @pytest.mark.parametrize("vocab", [65, 1000, 50_257])
-def test_the_likeliest_token_and_its_log_probability(vocab: int) -> None:
-    from heedful.blocks.kernels.choices import likeliest
+def test_most_likely_token_and_its_log_probability(vocab: int) -> None:
+    from heedful.blocks.kernels.argmax import argmax_with_log_prob
 
     logits = 5 * torch.randn(5, vocab, device="cuda")
     logits[1] = 0.0
     logits[2, vocab // 3 :] = -torch.inf
     logits[3, 7] = logits[3, 9] = logits[3].max() + 1
-    tokens, logs = likeliest(logits)
+    tokens, logs = argmax_with_log_prob(logits)
     assert tokens[:, 0].tolist() == logits.cpu().argmax(-1).tolist()
     close(logs, logits.double().log_softmax(-1).gather(1, tokens).float())

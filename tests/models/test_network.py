@@ -33,7 +33,7 @@ KINDS: list[tuple[Shape, Layer]] = [
 
 
 @pytest.mark.parametrize(("shape", "layer"), KINDS, ids=[f"{shape} {layer!r}" for shape, layer in KINDS])
-def test_output_shape_and_number_of_parameters_match_the_module(shape: Shape, layer: Layer) -> None:
+def test_output_shape_and_parameter_count_match_the_module(shape: Shape, layer: Layer) -> None:
     network = Network.of(shape, [layer])
     for batch in (4, 1, 0):
         assert network(torch.rand(batch, *shape)).shape == (batch, *layer.output_shape(shape))
@@ -55,7 +55,7 @@ def test_output_shape_and_number_of_parameters_match_the_module(shape: Shape, la
         (Reshape(shape=(1, 4, 4)), (4, 2, 2), "put `kind: flatten` before it"),
     ],
 )
-def test_the_error_for_an_input_that_does_not_fit_names_the_fix(layer: Layer, shape: Shape, message: str) -> None:
+def test_error_for_a_wrong_input_shape_names_the_fix(layer: Layer, shape: Shape, message: str) -> None:
     with pytest.raises(ValueError, match=r"write|put|values") as raised:
         Network.of(shape, [layer])
     assert message in str(raised.value)
@@ -64,7 +64,7 @@ def test_the_error_for_an_input_that_does_not_fit_names_the_fix(layer: Layer, sh
 @pytest.mark.parametrize(
     ("name", "function"), [("relu", F.relu), ("sigmoid", F.sigmoid), ("tanh", F.tanh), ("linear", lambda x: x)]
 )
-def test_activations_are_what_they_are_called(name: Activation, function: Any) -> None:
+def test_activations_match_their_formulas(name: Activation, function: Any) -> None:
     torch.manual_seed(2)
     network, x = Network.of((5,), [Dense(width=6, activation=name)]), torch.randn(4, 5)
     weight, bias = network.parameters()
@@ -84,7 +84,7 @@ def test_upsampling_by_three_repeats_each_pixel_nine_times() -> None:
     assert torch.equal(Network.of((3, 2, 3), [Upsample(size=3)])(x), torch.kron(x, torch.ones(3, 3)))
 
 
-def test_weights_are_drawn_by_fan_in_and_fan_out_and_biases_are_zero() -> None:
+def test_weights_are_glorot_initialized_and_biases_zero() -> None:
     for shape, layer, fans in (((300,), Dense(width=200), 500), ((8, 9, 9), Conv(filters=24), 9 * 32)):
         weight, bias = Network.of(shape, [layer]).parameters()
         bound = (6 / fans) ** 0.5
@@ -93,7 +93,7 @@ def test_weights_are_drawn_by_fan_in_and_fan_out_and_biases_are_zero() -> None:
         assert not bias.any()
 
 
-def test_networks_share_weights_through_symbolic_tensors_but_not_through_layers_called_twice() -> None:
+def test_symbolic_tensors_share_weights() -> None:
     image, layer = Input(6), Dense(width=4)
     first, second = layer(image), layer(image)
     one, other = Network(image, first), Network(image, second)
@@ -110,7 +110,7 @@ def test_networks_share_weights_through_symbolic_tensors_but_not_through_layers_
         assert torch.equal(other(x), unlike)
 
 
-def test_a_network_may_begin_anywhere_but_must_lead_somewhere() -> None:
+def test_network_may_start_anywhere_but_needs_an_output() -> None:
     image = Input(6)
     code = Dense(width=4)(image)
     out = Dense(width=6)(code)
@@ -125,7 +125,7 @@ def test_a_network_may_begin_anywhere_but_must_lead_somewhere() -> None:
         build_module(unknown, (3,))
 
 
-def test_a_summary_counts_layers_of_a_kind_and_lines_up() -> None:
+def test_summary_counts_layers_by_kind_and_aligns_columns() -> None:
     network = Network.of((1, 4, 4), [Conv(filters=1500), MaxPool(), Flatten(), Dense(width=10), Dense(width=2)])
     table = network.summary()
     assert [row.name for row in table] == ["input", "conv_1", "max_pool_1", "flatten_1", "dense_1", "dense_2"]

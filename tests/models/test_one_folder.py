@@ -56,7 +56,7 @@ print("done")
 """
 
 
-def test_a_twin_of_bert_is_a_folder_and_a_line(tmp_path: Path) -> None:
+def test_copy_of_bert_is_one_folder_and_one_line(tmp_path: Path) -> None:
     (tmp_path / "twin").mkdir()
     for file in BERT.glob("*.py"):
         text = file.read_text(encoding="utf-8").replace("heedful.models.bert", "heedful.models.twin")

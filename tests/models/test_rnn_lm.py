@@ -1,4 +1,4 @@
-"""The recurrent language model, beyond what every model must pass."""
+"""The recurrent language model, beyond the contract tests."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ def model(cell: Any = "lstm", hidden: int = 12, layers: int = 2) -> RnnLM:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_text_may_be_longer_than_a_window_of_training(cell: str) -> None:
+def test_text_may_be_longer_than_the_training_window(cell: str) -> None:
     lm, tokens = model(cell), torch.randint(0, 11, (2, 50))
     whole, last = lm(tokens, lm.start(2, tokens.device))
     assert whole.shape == (2, 50, 11)
     state, parts = lm.start(2, tokens.device), []
-    for window in tokens.split(lm.config.context, 1):  # what carries the text on is the state
+    for window in tokens.split(lm.config.context, 1):  # the state carries over from window to window
         logits, state = lm(window, state)
         parts.append(logits)
     close(torch.cat(parts, 1), whole, slack=8192)
@@ -32,7 +32,7 @@ def test_a_text_may_be_longer_than_a_window_of_training(cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_reading_starts_from_nothing(cell: str) -> None:
+def test_reading_starts_from_a_zero_state(cell: str) -> None:
     lm, tokens = model(cell), torch.randint(0, 11, (3, 6))
     x, _ = lm.features(tokens, lm.start(3, tokens.device))
     close(lm.read(tokens), x, slack=8192)
@@ -42,7 +42,7 @@ def test_reading_starts_from_nothing(cell: str) -> None:
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_texts_of_several_lengths_leave_the_state_they_leave_alone(cell: str, side: str) -> None:
+def test_padded_batch_leaves_the_states_of_single_texts(cell: str, side: str) -> None:
     lm, tokens, lengths = model(cell), torch.randint(0, 11, (3, 6)), (6, 1, 4)
     real = torch.arange(6) < torch.tensor(lengths)[:, None]
     real = real.flip(1) if side == "left" else real
@@ -57,18 +57,18 @@ def test_texts_of_several_lengths_leave_the_state_they_leave_alone(cell: str, si
             close(own, state.layers, slack=8192)
 
 
-def test_states_are_brought_to_the_width_of_tokens_only_where_they_differ() -> None:
+def test_projection_exists_only_when_widths_differ() -> None:
     assert [tuple(weight.shape) for weight in model(hidden=12).out.parameters()] == [(8, 12), (8,)]
     assert not list(model(hidden=8).out.parameters())
 
 
-def test_one_matrix_stands_for_tokens_coming_in_and_going_out() -> None:
+def test_input_and_output_embeddings_are_tied() -> None:
     shapes = [tuple(weight.shape) for weight in model().parameters()]
     assert shapes.count((11, 8)) == 1
     assert sum(11 in shape for shape in shapes) == 1
 
 
-def test_a_window_at_a_time_is_a_shorter_memory() -> None:
+def test_window_without_state_forgets_the_text_before() -> None:
     lm, tokens = model(), torch.randint(0, 11, (1, 8))
     _, carried = lm.features(tokens[:, :4])
     on, _ = lm.features(tokens[:, 4:], carried)
@@ -77,7 +77,7 @@ def test_a_window_at_a_time_is_a_shorter_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"cell": "lstn"}, "'lstm', 'gru' or 'rnn'"),
         ({"layers": 0}, "greater than or equal to 1"),
@@ -85,11 +85,11 @@ def test_a_window_at_a_time_is_a_shorter_memory() -> None:
         ({"heads": 4}, "not permitted"),
     ],
 )
-def test_impossible_models_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_impossible_models_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         RnnLMConfig(**settings)
 
 
-def test_the_published_size() -> None:
-    # Zaremba et al.: a vocabulary of 10,000, and a second matrix of that size for the output; here they are one.
+def test_published_size() -> None:
+    # Zaremba et al.: a vocabulary of 10,000 and a separate output matrix of that size; here the two are tied.
     assert RnnLMConfig().parameters(10_000) + 10_000 * 650 == pytest.approx(19.8e6, rel=0.01)

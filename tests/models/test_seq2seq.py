@@ -151,7 +151,7 @@ def padded(sources: list[Tensor], side: str) -> tuple[Tensor, Padded]:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_a_padded_batch_matches_the_equations_of_each_sentence(name: str, side: str) -> None:
+def test_padded_batch_matches_the_equations(name: str, side: str) -> None:
     attention = ATTENTIONS[name]
     same_width = attention is not None and attention["score"] in ("dot", "scaled_dot", "cosine")
     m = small_model(attention, memory=HIDDEN if same_width else MEMORY)
@@ -177,9 +177,7 @@ SOURCES = [torch.arange(1, 7), torch.tensor([8, 3]), torch.arange(11, 15)]
 
 @pytest.mark.parametrize("feed", ["input", "output"])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_local_m_attention_has_its_window_at_the_target_position_and_stays_at_the_last_source_token(
-    feed: str, side: str
-) -> None:
+def test_local_m_window_follows_the_target_position(feed: str, side: str) -> None:
     m = small_model({"score": "general", "feed": feed, "span": MONOTONIC})
     source, layout = padded(SOURCES, side)
     target = torch.randint(1, VOCAB, (3, 8))
@@ -197,7 +195,7 @@ def test_local_m_attention_has_its_window_at_the_target_position_and_stays_at_th
 
 @pytest.mark.parametrize("feed", ["input", "output"])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_local_p_attention_is_a_gaussian_around_a_position_within_the_sentence(feed: str, side: str) -> None:
+def test_local_p_is_a_gaussian_within_the_sentence(feed: str, side: str) -> None:
     m = small_model({"score": "location", "feed": feed, "span": PREDICTIVE})
     m.decoder.attention.score.matrix.weight.data.zero_()  # so that only the Gaussian decides
     m.decoder.attention.span.v.weight.data.mul_(3)
@@ -216,7 +214,7 @@ def test_local_p_attention_is_a_gaussian_around_a_position_within_the_sentence(f
 
 
 @pytest.mark.parametrize("name", [name for name, attention in ATTENTIONS.items() if attention])
-def test_an_empty_source_gives_a_zero_context_and_finite_gradients(name: str) -> None:
+def test_empty_source_has_zero_context_and_finite_gradients(name: str) -> None:
     attention = ATTENTIONS[name]
     m = small_model(attention, memory=HIDDEN)
     real = torch.tensor([[True, True, False], [False, False, False]])
@@ -230,7 +228,7 @@ def test_an_empty_source_gives_a_zero_context_and_finite_gradients(name: str) ->
 
 
 # ------------------------------------------------------------------ hard attention
-def test_hard_attention_samples_in_training_and_takes_the_argmax_in_evaluation() -> None:
+def test_hard_attention_samples_in_training_and_takes_the_argmax_otherwise() -> None:
     m = small_model({"score": "additive", "feed": "output", "choice": "hard"})
     source, target = torch.randint(1, VOCAB, (1, 6)).expand(50, -1), torch.randint(1, VOCAB, (1, 4)).expand(50, -1)
     with watch(m, "decoder.attention.*") as seen:
@@ -264,7 +262,7 @@ def test_hard_attention_samples_in_training_and_takes_the_argmax_in_evaluation()
     ],
     ids=str,
 )  # fmt: skip
-def test_the_error_for_an_invalid_model_says_what_to_write(settings: dict[str, Any], message: str) -> None:
+def test_error_for_an_invalid_model_says_what_to_write(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Seq2SeqConfig.model_validate(settings)
 
@@ -279,20 +277,20 @@ def test_the_error_for_an_invalid_model_says_what_to_write(settings: dict[str, A
     ],
     ids=str,
 )
-def test_the_error_for_an_invalid_recipe_names_the_setting(overrides: list[str], message: str) -> None:
+def test_error_for_an_invalid_recipe_names_the_setting(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as problem:
         load_recipe("numbers-rnn", overrides)
     assert str(problem.value.message).startswith(message)
     assert "; write " in problem.value.message
 
 
-def test_packed_batching_is_an_error() -> None:
+def test_packed_batching_is_refused() -> None:
     with pytest.raises(UserError, match="write batching: padded"):
         load_recipe("numbers-rnn", ["train.batching=packed"])
 
 
 @pytest.mark.parametrize("feed", ["input", "output"])
-def test_a_source_or_target_without_tokens_is_an_error(feed: str) -> None:
+def test_empty_source_or_target_is_refused(feed: str) -> None:
     model: Any = build(Seq2SeqConfig.model_validate({"vocab": 9, "width": 4, "attention": {"feed": feed}}))
     with pytest.raises(ValueError, match="the source is empty"):
         model.start(torch.zeros(2, 0, dtype=torch.long))
@@ -300,13 +298,13 @@ def test_a_source_or_target_without_tokens_is_an_error(feed: str) -> None:
         model(torch.zeros(2, 0, dtype=torch.long), model.start(torch.ones(2, 3, dtype=torch.long)))
 
 
-def test_compiling_a_decoder_with_input_feeding_is_an_error() -> None:
+def test_compiling_input_feeding_is_refused() -> None:
     with pytest.raises(UserError, match=r"compile: false, or model.attention.feed: output"):
         load_recipe("numbers-rnn", ["train.compile=true"])
     load_recipe("numbers-rnn", ["train.compile=true", "model.attention.feed=output"])
 
 
-def test_sampling_in_half_precision_is_not_biased() -> None:
+def test_sampling_in_half_precision_is_unbiased() -> None:
     weights = torch.full((100_000, 100), 0.01, dtype=torch.bfloat16)
     share = one_hot_sample(weights).float().mean(0)
     assert float((share - 0.01).abs().max()) < 6 * (0.01 * 0.99 / 100_000) ** 0.5

@@ -16,7 +16,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.mark.parametrize("depth", [1, 2, 0])
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_rows_add_up_to_the_parameters_of_the_config(kind: str, depth: int) -> None:
+def test_rows_add_up_to_the_parameter_count(kind: str, depth: int) -> None:
     config = config_class(kind).tiny()
     torch.manual_seed(0)
     model = build(config).train()
@@ -30,7 +30,7 @@ def test_the_rows_add_up_to_the_parameters_of_the_config(kind: str, depth: int) 
     assert heedful.summary(config, depth) == found
 
 
-def test_shapes_are_those_that_pass_through() -> None:
+def test_shapes_match_a_forward_pass() -> None:
     found = {row.name: row for row in heedful.summary(config_class("gpt").tiny())}
     assert found["blocks.1"].output == "(None, 10, 16)" and found["blocks.1"].kind == "Block"
     rows = heedful.summary(config_class("seq2seq").tiny(), 0)
@@ -38,7 +38,7 @@ def test_shapes_are_those_that_pass_through() -> None:
     assert heedful.summary(config_class("conv_classifier").tiny())[-1].output == "(None, 2)"
 
 
-def test_frozen_weights_are_counted_apart() -> None:
+def test_frozen_weights_are_counted_separately() -> None:
     model = build(config_class("classifier").tiny())
     model.encoder.requires_grad_(False)
     found = heedful.summary(model)

@@ -1,4 +1,4 @@
-"""The tagger and the answerer: an encoder with one layer on top, however sequences lie in a batch."""
+"""The tagger and the answerer: one layer on an encoder, with padded and packed batches."""
 
 from itertools import product
 from typing import Any, get_args
@@ -42,7 +42,7 @@ def rows(*lengths: int) -> list[tuple[list[int], list[int]]]:
 
 
 def outputs(model: Any, some: Sequences) -> Tensor:
-    """What a model says of all tokens but the first two of each sequence, one sequence after the other."""
+    """The outputs for all tokens but the first two of each sequence, concatenated."""
     begins, sizes = some.begins, some.lengths - 2
     if isinstance(model, Answerer):
         found = model(some.ids, some.segments, layout_of(some), begins + 2, sizes, int(sizes.max()))
@@ -61,12 +61,12 @@ def prepared(config: Any) -> Any:
 
 
 @every_model
-def test_the_config_counts_its_parameters(config: Any) -> None:
+def test_parameter_count_matches_the_built_model(config: Any) -> None:
     assert config.parameters(VOCAB) == sum(weight.numel() for weight in build(config).parameters())
 
 
 @every_model
-def test_padding_and_neighbours_change_nothing(config: Any) -> None:
+def test_padded_batch_equals_single_texts(config: Any) -> None:
     model, some = prepared(config), rows(9, 4, 12)
     together = outputs(model, pad_sequences(some, 0, 16))
     alone = torch.cat([outputs(model, pad_sequences([one], 0)) for one in some])
@@ -74,14 +74,14 @@ def test_padding_and_neighbours_change_nothing(config: Any) -> None:
 
 
 @pytest.mark.parametrize("config", [tagger(), AnswererConfig(encoder=ENCODER)], ids=lambda c: c.kind)
-def test_packed_in_one_row_is_padded_in_many(config: Any) -> None:
+def test_packed_equals_padded(config: Any) -> None:
     model, some = prepared(config), rows(9, 4, 12)
     found = pack_sequences(some, 0, 40, 3, 16)
     close(outputs(model, found), outputs(model, pad_sequences(some, 0)))
 
 
 @every_model
-def test_watched_is_fast(config: Any) -> None:
+def test_watching_does_not_change_the_output(config: Any) -> None:
     model, some = prepared(config), pad_sequences(rows(9, 4), 0)
     fast = outputs(model, some)
     with watch(model) as seen:
@@ -90,7 +90,7 @@ def test_watched_is_fast(config: Any) -> None:
 
 
 @every_model
-def test_every_parameter_that_learns_gets_a_gradient(config: Any) -> None:
+def test_every_trainable_parameter_gets_a_gradient(config: Any) -> None:
     model = prepared(config).train()
     some = pad_sequences(rows(16, 16, 9), 0)
     (outputs(model, some).square()).sum().backward()
@@ -101,7 +101,7 @@ def test_every_parameter_that_learns_gets_a_gradient(config: Any) -> None:
         assert (weight.grad is not None and bool(weight.grad.any())) is learns, name
 
 
-def test_a_frozen_encoder_gives_the_same_features_each_time_and_a_tuned_one_does_not() -> None:
+def test_frozen_encoder_has_no_dropout() -> None:
     some = pad_sequences(rows(9, 4), 0)
     for freeze in (True, False):
         model = Tagger(tagger(freeze=freeze, dropout=0.0)).train()
@@ -111,7 +111,7 @@ def test_a_frozen_encoder_gives_the_same_features_each_time_and_a_tuned_one_does
         assert Answerer(AnswererConfig(encoder=ENCODER, freeze=freeze)).train().encoder.training is not freeze
 
 
-def test_features_are_what_their_names_say() -> None:
+def test_features_match_their_definitions() -> None:
     layers = [torch.randn(2, 3, 4) for _ in range(6)]  # the embeddings, and five blocks
     found = {name: make(layers) for name, make in FEATURES.items()}
     assert set(found) == set(get_args(Feature))
@@ -123,7 +123,7 @@ def test_features_are_what_their_names_say() -> None:
 
 
 @every_tagger
-def test_the_head_reads_the_features_that_are_asked_for(config: TaggerConfig) -> None:
+def test_head_reads_the_chosen_features(config: TaggerConfig) -> None:
     model, some = prepared(config), pad_sequences(rows(9, 9), 0)
     with watch(model.encoder, "embedded") as low, watch(model.encoder, "blocks.*.output") as high:
         found = outputs(model, some)
@@ -140,7 +140,7 @@ def test_the_head_reads_the_features_that_are_asked_for(config: TaggerConfig) ->
     close(found, (x @ model.head.weight.T + model.head.bias)[:, 2:].flatten(0, 1), slack=512)
 
 
-def test_layers_that_are_not_there_and_blocks_that_cannot_learn_are_refused() -> None:
+def test_missing_layers_and_frozen_blocks_are_refused() -> None:
     small = ENCODER.model_copy(update={"layers": 3})
     for features in ("sum_last_four", "concat_last_four"):
         with pytest.raises(ValidationError, match="needs four blocks, and the encoder has 3"):
@@ -152,11 +152,11 @@ def test_layers_that_are_not_there_and_blocks_that_cannot_learn_are_refused() ->
         TaggerConfig(encoder=ENCODER, labels=("O", "O"))
 
 
-def test_only_the_linear_reader_packs() -> None:
+def test_only_the_linear_head_supports_packing() -> None:
     assert [config.packs for config in CONFIGS] == [config.reader.kind == "linear" for config in CONFIGS]
 
 
-def test_a_passage_without_tokens_spoils_nothing() -> None:
+def test_empty_passage_does_not_affect_others() -> None:
     model, some = Answerer(AnswererConfig(encoder=ENCODER)), pad_sequences(rows(9, 4), 0)
     found = model(some.ids, some.segments, layout_of(some), some.begins, torch.tensor([5, 0]), 5)
     assert bool(found.softmax(1).isfinite().all())

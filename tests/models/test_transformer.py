@@ -1,4 +1,4 @@
-"""The Transformer against an independent implementation: Marian, whose random weights are mapped into ours."""
+"""The Transformer against an independent implementation: Marian, whose random weights are mapped to ours."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def marian() -> Any:
     model.eval()
     with torch.no_grad():
         for weight in model.parameters():
-            if weight.requires_grad:  # the table of positions is given
+            if weight.requires_grad:  # positions are a fixed table
                 weight += 0.05 * torch.randn_like(weight)
         end = model.get_input_embeddings().weight[EOS]
         model.model.decoder.layers[-1].final_layer_norm.bias += 2.0 * end  # so that sentences end, some early
@@ -64,12 +64,12 @@ def ours(marian: Any) -> Transformer:
         activation="swish",
     )
     model = Transformer(config).eval()
-    model.load_state_dict(mapped(marian.state_dict(), config))
+    model.load_state_dict(map_weights(marian.state_dict(), config))
     return model
 
 
-def mapped(theirs: dict[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
-    """Their weights under our names; queries stand alone, keys and values together."""
+def map_weights(theirs: dict[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
+    """Their weights under our names; queries are separate, keys and values in one matrix."""
     names = {"tokens.weight": theirs["model.shared.weight"]}
     parts = {"self_attn": "attention", "encoder_attn": "cross", "fc1": "mlp.up", "fc2": "mlp.down"}
     norms = {
@@ -103,7 +103,7 @@ def source() -> tuple[Tensor, Tensor]:
     return torch.where(real, tokens, PAD), real
 
 
-def test_logits_are_equal(marian: Any, ours: Transformer, source: tuple[Tensor, Tensor]) -> None:
+def test_logits_match_marian(marian: Any, ours: Transformer, source: tuple[Tensor, Tensor]) -> None:
     tokens, real = source
     target = torch.randint(1, PAD, (12, 7))
     with torch.no_grad():
@@ -123,7 +123,7 @@ def search(ours: Transformer, source: tuple[Tensor, Tensor], beams: int, top: in
 
 
 @pytest.mark.parametrize(("beams", "top"), [(1, 1), (2, 2), (4, 1), (4, 4)])
-def test_decoded_tokens_are_equal(
+def test_decoded_tokens_match_marian(
     marian: Any, ours: Transformer, source: tuple[Tensor, Tensor], beams: int, top: int
 ) -> None:
     tokens, real = source

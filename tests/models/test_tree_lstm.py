@@ -1,4 +1,4 @@
-"""The Tree-LSTM: level by level as node by node, and what every model must pass."""
+"""The Tree-LSTM: level by level against node by node, and the contract tests."""
 
 import random
 from pathlib import Path
@@ -24,12 +24,12 @@ WORDS = WordVocab.learn(WordsConfig(), [[f"w{number}" for number in range(20)]])
 FORMS = pytest.mark.parametrize("form", ["nary", "child_sum"])
 
 
-def drawn(seed: int, leaves: int, widest: int = 2) -> Tree:
+def sample_tree(seed: int, leaves: int, widest: int = 2) -> Tree:
     """A random tree."""
     return parse_tree(random_tree(seed, leaves, widest), "here", 5)
 
 
-TREES = [drawn(seed, leaves) for seed, leaves in enumerate((5, 1, 9, 2, 14, 7))]
+TREES = [sample_tree(seed, leaves) for seed, leaves in enumerate((5, 1, 9, 2, 14, 7))]
 
 
 def batch_of(trees: list[Tree]) -> TreeBatch:
@@ -42,7 +42,7 @@ def config(form: str, **more: object) -> TreeLSTMConfig:
 
 
 def prepared(form: str, **more: object) -> TreeLSTM:
-    """A model in eval mode, its weights moved a little so that no bias is zero."""
+    """A model in eval mode with random noise on its weights, so that no bias is zero."""
     model = build(config(form, **more)).eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -52,11 +52,11 @@ def prepared(form: str, **more: object) -> TreeLSTM:
 
 
 def in_tree_order(batch: TreeBatch, rows: Tensor) -> Tensor:
-    """What a batch has of each node, trees end to end and children first."""
+    """The values of each node, tree after tree, children first."""
     return torch.empty_like(rows).index_copy(0, batch.nodes, rows)
 
 
-def written_out(model: TreeLSTM, tree: Tree) -> Tensor:
+def reference(model: TreeLSTM, tree: Tree) -> Tensor:
     """The equations of the paper for each node, gate by gate."""
     cell, H = model.cell, model.config.hidden
     W, b = cell.x.weight.split(H), cell.x.bias.split(H)  # i, g, o, f
@@ -93,10 +93,10 @@ def gradients(model: TreeLSTM, y: Tensor) -> list[Tensor]:
 @pytest.mark.claim("J9")
 @FORMS
 @pytest.mark.parametrize("arity", [2, 4])
-def test_levels_at_once_nodes_one_by_one_and_the_equations_agree(form: str, arity: int) -> None:
+def test_level_by_level_matches_node_by_node_and_the_equations(form: str, arity: int) -> None:
     model = prepared(form, arity=arity).double()
-    trees = [drawn(seed, 1 + seed, arity) for seed in range(9)]
-    # A word at some inner nodes too, as dependency trees have.
+    trees = [sample_tree(seed, 1 + seed, arity) for seed in range(9)]
+    # Some inner nodes have words, as in dependency trees.
     trees.append(Tree((0, 1, 2, 3), ("w1", "w2", "w3", None), ((), (0,), (1,), (2,))))
     if form == "child_sum":  # any number of children
         wide = [f"(0 {' '.join(f'(1 w{child % 20})' for child in range(count))})" for count in (1, 7, 40)]
@@ -104,7 +104,7 @@ def test_levels_at_once_nodes_one_by_one_and_the_equations_agree(form: str, arit
     batch = batch_of(trees)
     fast = in_tree_order(batch, model.states(batch))
     plain = torch.cat([one_by_one(model, [w and WORDS.id(w) for w in t.words], t.children) for t in trees])
-    slow = torch.cat([written_out(model, tree) for tree in trees])
+    slow = torch.cat([reference(model, tree) for tree in trees])
     close(fast, slow, slack=8192)
     close(plain, slow, slack=8192)
     for one, two, three in zip(*(gradients(model, y) for y in (fast, plain, slow)), strict=True):
@@ -113,16 +113,16 @@ def test_levels_at_once_nodes_one_by_one_and_the_equations_agree(form: str, arit
 
 
 @FORMS
-def test_the_config_counts_its_parameters(form: str) -> None:
+def test_parameter_count_matches_the_built_model(form: str) -> None:
     for arity in (1, 2, 3):
         c = config(form, arity=arity)
         assert c.parameters(WORDS.vocab) == sum(p.numel() for p in build(c).parameters())
 
 
 @FORMS
-def test_the_order_of_children_matters_to_nary_alone(form: str) -> None:
+def test_only_nary_depends_on_the_order_of_children(form: str) -> None:
     model = prepared(form)
-    tree = drawn(3, 8)
+    tree = sample_tree(3, 8)
     turned = Tree(tree.labels, tree.words, tuple(children[::-1] for children in tree.children))
     one, two = (in_tree_order(batch, model(batch)) for batch in (batch_of([tree]), batch_of([turned])))
     if form == "nary":
@@ -132,9 +132,9 @@ def test_the_order_of_children_matters_to_nary_alone(form: str) -> None:
 
 
 @FORMS
-def test_a_batch_costs_as_many_steps_as_its_deepest_tree(form: str) -> None:
+def test_number_of_steps_is_the_deepest_tree(form: str) -> None:
     model = prepared(form)
-    batch = batch_of([drawn(seed, 6) for seed in range(50)])
+    batch = batch_of([sample_tree(seed, 6) for seed in range(50)])
     with watch(model, "cell.gates.hidden") as seen:
         model(batch)
     assert len(seen.all["cell.gates.hidden"]) == len(batch.leaf_counts) <= 6
@@ -142,9 +142,9 @@ def test_a_batch_costs_as_many_steps_as_its_deepest_tree(form: str) -> None:
 
 
 @FORMS
-def test_shapes_and_every_parameter_gets_a_gradient(form: str) -> None:
+def test_shapes_and_every_parameter_gets_gradient(form: str) -> None:
     model = prepared(form, vocab=22)
-    batch = batch_of([drawn(seed, 40) for seed in range(4)])
+    batch = batch_of([sample_tree(seed, 40) for seed in range(4)])
     logits = model(batch)
     assert logits.shape == (len(batch.labels), 5)
     logits.square().sum().backward()
@@ -155,7 +155,7 @@ def test_shapes_and_every_parameter_gets_a_gradient(form: str) -> None:
 
 
 @FORMS
-def test_eval_is_deterministic_and_each_dropout_is_not(form: str) -> None:
+def test_only_training_is_random(form: str) -> None:
     batch = batch_of(TREES)
     assert prepared(form).states(batch).equal((model := prepared(form)).states(batch)) is False
     assert model(batch).equal(model(batch))
@@ -167,7 +167,7 @@ def test_eval_is_deterministic_and_each_dropout_is_not(form: str) -> None:
 
 
 @FORMS
-def test_neither_order_nor_company_in_a_batch_matters(form: str) -> None:
+def test_order_and_batch_do_not_change_the_output(form: str) -> None:
     model = prepared(form)
     alone = torch.cat([in_tree_order(batch_of([tree]), model(batch_of([tree]))) for tree in TREES])
     batch = batch_of(TREES)
@@ -178,7 +178,7 @@ def test_neither_order_nor_company_in_a_batch_matters(form: str) -> None:
 
 
 @FORMS
-def test_what_is_not_below_a_node_does_not_reach_it(form: str) -> None:
+def test_state_depends_only_on_the_subtree(form: str) -> None:
     model = prepared(form)
     one, two = (parse_tree(f"(1 (2 (1 w1) (2 w2)) (3 (1 {word}) (0 w4)))", "here", 5) for word in ("w3", "w9"))
     first, second = (in_tree_order(batch, model(batch)) for batch in (batch_of([one]), batch_of([two])))
@@ -194,7 +194,7 @@ def test_what_is_not_below_a_node_does_not_reach_it(form: str) -> None:
 
 
 @FORMS
-def test_watched_is_fast_and_every_tap_hears(form: str) -> None:
+def test_watching_does_not_change_the_output(form: str) -> None:
     model, batch = prepared(form), batch_of(TREES)
     fast = model(batch)
     with watch(model) as seen:
@@ -206,7 +206,7 @@ def test_watched_is_fast_and_every_tap_hears(form: str) -> None:
 
 
 @FORMS
-def test_gates_that_forget_everything_leave_the_node_its_own_candidate(form: str) -> None:
+def test_closed_forget_gates_leave_the_candidate(form: str) -> None:
     model, batch = prepared(form), batch_of(TREES)
     plain = model(batch)
     with watch(model, "cell.forget", edit=lambda name, x: torch.zeros_like(x)):
@@ -214,7 +214,7 @@ def test_gates_that_forget_everything_leave_the_node_its_own_candidate(form: str
 
 
 @FORMS
-def test_saved_is_loaded(form: str, tmp_path: Path) -> None:
+def test_saved_model_is_loaded(form: str, tmp_path: Path) -> None:
     model, batch = prepared(form), batch_of(TREES)
     write_model(tmp_path / "model", model.config.model_dump_json(), model.state_dict(), {}, {})
     files = read_model(tmp_path / "model")
@@ -224,7 +224,7 @@ def test_saved_is_loaded(form: str, tmp_path: Path) -> None:
 
 
 @FORMS
-def test_half_precision_gives_finite_numbers_near_the_full(form: str) -> None:
+def test_half_precision_is_finite_and_close(form: str) -> None:
     model, batch = prepared(form), batch_of(TREES)
     full = model(batch)
     with torch.autocast("cpu", torch.bfloat16):
@@ -233,10 +233,10 @@ def test_half_precision_gives_finite_numbers_near_the_full(form: str) -> None:
 
 
 @FORMS
-def test_eight_trees_are_learned_by_heart(form: str) -> None:
+def test_eight_trees_are_memorized(form: str) -> None:
     model = build(config(form, hidden=24, width=16, dropout=0.0, input_dropout=0.0))
     r = random.Random(0)
-    trees = [drawn(seed, 3 + seed) for seed in range(8)]
+    trees = [sample_tree(seed, 3 + seed) for seed in range(8)]
     labels = tuple(dict.fromkeys(word for tree in trees for word in tree.words if word))
     fixed = {word: r.randrange(5) for word in labels}  # one word has one label
     trees = [
@@ -257,14 +257,14 @@ def test_eight_trees_are_learned_by_heart(form: str) -> None:
     assert model.eval()(batch).argmax(-1).equal(batch.labels)
 
 
-def test_a_node_with_more_children_than_the_arity_is_refused() -> None:
+def test_too_many_children_are_refused() -> None:
     tree = parse_tree("(1 (1 w1) (1 w2) (1 w3))", "here", 5)
     with pytest.raises(ValueError, match="3 children, but the model's arity is 2"):
         prepared("nary")(batch_of([tree]))
     assert prepared("child_sum")(batch_of([tree])).shape == (4, 5)
 
 
-def test_a_batch_of_no_trees_gives_no_loss() -> None:
+def test_empty_batch_has_zero_loss() -> None:
     batch = encode_trees(TREES, WORDS).batch(np.array([], np.int64))
     model = prepared("nary")
     loss = cross_entropy(model(batch), batch.labels)

@@ -88,6 +88,12 @@ def test_heatmap_rejects_mismatched_labels(values: Any, rows: Any, columns: Any)
         heatmap(values, rows, columns)
 
 
+def test_wide_heatmaps_are_drawn_in_several_rows() -> None:
+    figure = heatmaps({str(n): (np.eye(20), ["word"] * 20, ["word"] * 20) for n in range(3)})
+    rows = {round(axes.get_subplotspec().rowspan.start) for axes in figure.axes[:3]}  # type: ignore[union-attr]
+    assert len(rows) > 1 and figure.get_figwidth() < 20
+
+
 def test_heatmaps_share_one_scale_and_have_own_titles() -> None:
     figure = heatmaps({"left": (np.eye(3), "abc", "xyz"), "right": (np.eye(3)[::-1], "def", "uvw")})
     left, right, _ = figure.axes
@@ -153,6 +159,7 @@ def test_log_axes_have_short_plain_numbers() -> None:
         (5e5, "500 k"),
         (1.2e6, "1.2 M"),
         (3e12, "3e12"),
+        (1e9, "1e9"),
         (1e-14, "1e-14"),
         (2e-5, "2e-5"),
     ],

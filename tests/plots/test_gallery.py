@@ -19,7 +19,7 @@ from heedful.blocks.positions import sinusoids as interleaved
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
 from heedful.models import MODELS, config_class
-from heedful.plots.gallery import EVERY, FIGURES, attention, commands, decoding, draw, masks, settings_class
+from heedful.plots.gallery import EVERY, FIGURES, attention, commands, decoding, draw, masks, pronouns, settings_class
 from heedful.plots.gallery.index import write_gallery
 from heedful.plots.style import PALETTES, SUFFIXES, encode, read_sheet, settings, write_sheet
 from heedful.training.optim import Noam
@@ -97,12 +97,43 @@ def test_heatmap_shows_the_models_attention_weights() -> None:
     figure = heedful.figure("attention", text="the old cat", layer=2, head=3)
     model = attention._random("the old cat", 0)
     with watch(model.model, "*.weights") as seen:
-        tokens = torch.tensor(model.encoded(["the old cat"]).rows)
+        tokens = torch.tensor(model.tokenize(["the old cat"]).rows)
         model.model(tokens)
     weights = list(seen.values())
     close(torch.from_numpy(images(figure)[0].astype(np.float32)), weights[1][0, 2])
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert labels == ["[CLS]", "the", "old", "cat", "[SEP]"]
+
+
+@pytest.mark.parametrize(("pronoun", "noun"), [("it", "bridge"), ("she", "queen")])
+def test_attention_without_a_model_shows_what_a_pronoun_refers_to(pronoun: str, noun: str) -> None:
+    figure = heedful.figure("attention", text=pronouns.SENTENCE.replace(" it ", f" {pronoun} "))
+    rows, columns = (
+        [text.get_text() for text in labels]
+        for labels in (figure.axes[0].get_yticklabels(), figure.axes[0].get_xticklabels())
+    )
+    assert columns[images(figure)[0][rows.index(pronoun)].argmax()] == noun
+    assert "trained" in figure.get_suptitle()
+
+
+def test_text_of_other_words_is_shown_by_random_weights() -> None:
+    assert "randomly" in heedful.figure("attention", text="the cat").get_suptitle()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("vanishing-gradients", "gradient-distance"),
+        ("multi-head", "heads"),
+        ("t-SNE", "digit-maps or maps"),
+        ("positional_encoding", "sinusoids or waves"),
+        ("atention", "attention"),
+    ],
+)
+def test_other_names_for_a_figure_suggest_it(name: str, found: str) -> None:
+    with pytest.raises(UserError) as caught:
+        heedful.figure(name)
+    assert caught.value.todo == f"did you mean {found}?"
 
 
 def test_mean_over_heads() -> None:
@@ -131,9 +162,9 @@ def test_masks_follow_their_rules() -> None:
     assert (causal == (k <= q)).all() and (padding == (k < 4)).all() and (window == (abs(q - k) <= 1)).all()
     rank = np.argsort(masks.random_order(6, 3))
     assert (permuted == (rank[k] < rank[q])).all()
-    left, both, permuted, prefix = images(heedful.figure("three-masks", length=6, source=2, seed=3))
+    left, both, permuted, content, prefix = images(heedful.figure("three-masks", length=6, source=2, seed=3))
     assert (left == (k <= q)).all() and both.all() and (permuted == (rank[k] < rank[q])).all()
-    assert (prefix == ((k <= q) | (k < 2))).all()
+    assert (content == (rank[k] <= rank[q])).all() and (prefix == ((k <= q) | (k < 2))).all()
 
 
 def test_masked_tokens_are_replaced_as_bert_says() -> None:
@@ -217,7 +248,7 @@ def test_beam_tree_of_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_diagram_has_every_parameter_of_any_model(kind: str) -> None:
+def test_diagram_has_every_parameter_of_any_model(kind: str) -> None:
     from heedful.plots.gallery.diagram import boxes
 
     rows = heedful.summary(config_class(kind).tiny())
@@ -323,7 +354,7 @@ def test_commands_name_every_figure_once_and_each_has_settings() -> None:
         draw("masks", overrides=["lenght=3"])
 
 
-def test_the_page_of_figures_lists_every_one() -> None:
+def test_page_of_figures_lists_every_one() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "figures.md").read_text(encoding="utf-8")
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     assert listed == list(EVERY)

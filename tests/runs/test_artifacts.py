@@ -1,4 +1,4 @@
-"""A task may keep several files besides its weights: runs, checkpoints and model folders go over all of them."""
+"""A task may keep several files besides its weights: runs, checkpoints and model folders handle all of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Both:
-    """A tokenizer and a note, which together are a vocabulary."""
+    """A tokenizer and a note, together a vocabulary."""
 
     tokenizer: Any
     note: Note
@@ -49,7 +49,7 @@ class Both:
         return getattr(self.tokenizer, name)
 
 
-class Noted(translation.TranslationTask):
+class TranslationWithNote(translation.TranslationTask):
     """Translation that keeps a note, too."""
 
     artifacts: ClassVar = {**translation.TranslationTask.artifacts, "note.json": Codec(Note, Note.load)}
@@ -69,12 +69,12 @@ class Noted(translation.TranslationTask):
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of three steps that keeps two artifacts."""
-    monkeypatch.setattr(translation, "TranslationTask", Noted)
+    monkeypatch.setattr(translation, "TranslationTask", TranslationWithNote)
     list(train(load_recipe("numbers", SMALL), tmp_path / "run"))
     return tmp_path / "run"
 
 
-def test_run_and_model_keep_every_artifact_and_checkpoints_are_tied_to_each(run: Path) -> None:
+def test_runs_and_models_keep_every_artifact(run: Path) -> None:
     for folder in (run, run / "model"):
         assert (folder / "note.json").read_text() == '"begun"' and (folder / "tokenizer.json").stat().st_size
     (checkpoint,), _ = newest(run, 1)
@@ -84,7 +84,7 @@ def test_run_and_model_keep_every_artifact_and_checkpoints_are_tied_to_each(run:
         assert isinstance(found, Translator) and found.tokenizer.note.json == '"begun"'
 
 
-def test_a_second_artifact_that_was_changed_is_refused_and_one_that_is_missing(run: Path) -> None:
+def test_changed_or_missing_second_artifact_is_refused(run: Path) -> None:
     (run / "note.json").write_text('"another"')
     with pytest.raises(UserError, match=r"note\.json: this is not what the run started with"):
         heedful.load(run, checkpoint="last")

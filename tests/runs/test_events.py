@@ -12,7 +12,7 @@ from heedful.runs.events import NAME, broken_lines, events_in, read_events
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r", "\n"])
-def test_line_separators_within_a_text_do_not_split_an_event(tmp_path: Path, separator: str) -> None:
+def test_line_separators_in_a_text_do_not_split_an_event(tmp_path: Path, separator: str) -> None:
     events = [
         {"kind": "evaluated", "split": "valid", "step": step, "samples": [[f"a{separator}b"] * 3]} for step in (1, 2)
     ]
@@ -37,7 +37,7 @@ def test_invalid_lines_are_skipped_and_counted(line: bytes) -> None:
     assert "1 line is not a valid event" in broken_lines(Path("runs/a"), found.broken)
 
 
-def test_an_incomplete_last_line_is_not_counted_as_broken() -> None:
+def test_incomplete_last_line_is_not_counted_as_broken() -> None:
     assert events_in(b'{"step": 1}\n{"st') == ([{"step": 1}], 0)
     assert events_in(b'{"step": 1}\n{"step": 2}') == ([{"step": 1}, {"step": 2}], 0)
     assert events_in(b"") == ([], 0)

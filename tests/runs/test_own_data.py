@@ -1,4 +1,4 @@
-"""Examples of a user's own in place of a recipe's files, and functions that are called on events."""
+"""A user's own examples in place of a recipe's files, and callbacks on events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def weights(run: Path) -> bytes:
     return (run / "model" / "model.safetensors").read_bytes()
 
 
-def test_a_run_on_own_examples_says_so_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+def test_run_on_own_examples_is_noted_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     events = list(train(recipe(), tmp_path / "whole", data=WORDS))
     (start,) = (event for event in events if isinstance(event, Started))
     assert start.examples == 40 and [event.split for event in events if isinstance(event, Evaluated)][-1] == "test"
@@ -54,7 +54,7 @@ def test_a_run_on_own_examples_says_so_and_resumes_bit_for_bit(tmp_path: Path) -
     assert load(tmp_path / "whole").translate(["number 3"])
 
 
-def test_it_is_the_run_that_the_same_examples_in_files_give(tmp_path: Path) -> None:
+def test_own_examples_train_the_same_run_as_files(tmp_path: Path) -> None:
     for name, rows in (("train", WORDS.train), ("valid", WORDS.valid), ("test", WORDS.test)):
         (tmp_path / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows))  # type: ignore[misc, union-attr]
     files = f"data={{kind: tsv, root: {tmp_path}, train: train.tsv, valid: valid.tsv, test: test.tsv}}"
@@ -73,21 +73,21 @@ def test_it_is_the_run_that_the_same_examples_in_files_give(tmp_path: Path) -> N
     ],
     ids=["train", "valid", "no test", "none"],
 )
-def test_other_examples_are_refused_when_a_run_resumes(data: Dataset | None, where: str, tmp_path: Path) -> None:
+def test_different_examples_are_refused_on_resume(data: Dataset | None, where: str, tmp_path: Path) -> None:
     until(2, tmp_path / "run", WORDS)
     with pytest.raises(UserError) as error:
         list(train(recipe(), tmp_path / "run", data=data))
     assert where in str(error.value.where)
 
 
-def test_other_test_examples_are_noted(tmp_path: Path) -> None:
+def test_different_test_examples_are_noted(tmp_path: Path) -> None:
     until(2, tmp_path / "run", WORDS)
     events = list(train(recipe(), tmp_path / "run", data=WORDS._replace(test=PAIRS[:4])))
     (start,) = (event for event in events if isinstance(event, Started))
     assert any("test data changed" in note for note in start.notes)
 
 
-def test_a_run_on_own_examples_needs_them_again(tmp_path: Path) -> None:
+def test_resuming_needs_the_own_examples(tmp_path: Path) -> None:
     list(train(recipe(), tmp_path / "run", data=WORDS))
     again = read_recipe(tmp_path / "run")
     with pytest.raises(UserError) as error:
@@ -97,7 +97,7 @@ def test_a_run_on_own_examples_needs_them_again(tmp_path: Path) -> None:
         again.data.read("test")
 
 
-def test_trees_of_the_user_train_a_tree_classifier(tmp_path: Path) -> None:
+def test_own_trees_train_a_tree_classifier(tmp_path: Path) -> None:
     good, bad = "(3 (2 a) (3 (3 good) (2 film)))", "(1 (2 a) (1 (0 bad) (2 film)))"
     tiny = ["data={kind: own}", "model.width=4", "model.hidden=4", "train.budget={steps: 4}"]
     tiny += ["train.evaluate_every=2", "train.save_every=2"]
@@ -123,7 +123,7 @@ def test_trees_of_the_user_train_a_tree_classifier(tmp_path: Path) -> None:
     ],
     ids=["pairs", "text", "documents", "labelled", "tagged", "questions", "choices", "trees"],
 )  # fmt: skip
-def test_plain_examples_become_what_files_give(collect: Any, rows: list[object], found: tuple[Any, ...]) -> None:
+def test_plain_examples_equal_those_of_files(collect: Any, rows: list[object], found: tuple[Any, ...]) -> None:
     assert tuple(collect(rows, "train")) == found
 
 
@@ -148,7 +148,7 @@ def test_images_are_rows_of_pixels() -> None:
         (images, [np.zeros((8, 8)), np.zeros((8, 7))]),
     ],
 )
-def test_a_wrong_example_is_named_by_its_number(collect: Any, rows: list[object]) -> None:
+def test_invalid_example_is_named_by_its_number(collect: Any, rows: list[object]) -> None:
     split: Split = "valid"
     with pytest.raises(UserError, match="invalid example for the task") as error:
         collect(rows, split)
@@ -157,7 +157,7 @@ def test_a_wrong_example_is_named_by_its_number(collect: Any, rows: list[object]
         collect([], split)
 
 
-def test_fit_calls_each_function_on_every_event_and_returns_the_predictor(tmp_path: Path) -> None:
+def test_fit_calls_functions_on_every_event_and_returns_the_predictor(tmp_path: Path) -> None:
     one: list[Event] = []
     two: list[str] = []
     translator: Any = fit(recipe(), tmp_path / "run", data=WORDS, on=[one.append, lambda event: two.append(str(event))])
@@ -167,13 +167,13 @@ def test_fit_calls_each_function_on_every_event_and_returns_the_predictor(tmp_pa
     assert len([event for event in one if isinstance(event, Finished)]) == 2
 
 
-def test_what_a_callback_raises_ends_the_run_which_resumes_bit_for_bit(tmp_path: Path) -> None:
-    def angry(event: Event) -> None:
+def test_error_in_a_callback_ends_the_run_which_resumes_bit_for_bit(tmp_path: Path) -> None:
+    def failing(event: Event) -> None:
         if isinstance(event, Step) and event.step == 3:
             raise ZeroDivisionError("of the user's own")
 
     with pytest.raises(ZeroDivisionError, match="of the user's own"):
-        fit(recipe(), tmp_path / "run", data=WORDS, on=angry)
+        fit(recipe(), tmp_path / "run", data=WORDS, on=failing)
     events: list[Event] = []
     fit(recipe(), tmp_path / "run", data=WORDS, on=events.append)
     assert next(event.step for event in events if isinstance(event, Started)) == 2

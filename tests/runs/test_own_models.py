@@ -1,4 +1,4 @@
-"""Modules of a user's own, trained by a recipe: checkpoints, exact resume, prediction, and what is refused."""
+"""A user's own modules, trained by a recipe: checkpoints, exact resume, prediction, and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PROSE = [
 
 
 class Sentences(nn.Module):
-    """A translation model that one writes first: a mean of the source, and a recurrent decoder."""
+    """A simple translation model: the mean of the source, and a recurrent decoder."""
 
     def __init__(self, vocab: int, width: int = 12) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Languages(nn.Module):
 
 
 def sentences(config: Any) -> Sentences:
-    """The module for the vocabulary of a run, of weights that do not depend on what was sampled before."""
+    """The module for the vocabulary of a run, with weights that do not depend on the random state."""
     torch.manual_seed(5)
     return Sentences(config.vocab)
 
@@ -101,7 +101,7 @@ def numbers(*changes: str) -> Recipe:
 
 
 def until(step: int, run: Path, recipe: Recipe, model: Any) -> list[Event]:
-    """The events of a run that is asked to stop after a step."""
+    """The events of a run that stops after a step."""
     at = [0]
     events = []
     for event in train(recipe, run, lambda: at[0] >= step, model=model):
@@ -120,7 +120,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
     return run, list(train(numbers(), run, model=sentences))
 
 
-def test_a_users_module_is_trained_evaluated_and_reported(whole: tuple[Path, list[Event]]) -> None:
+def test_own_module_is_trained_evaluated_and_reported(whole: tuple[Path, list[Event]]) -> None:
     run, events = whole
     assert events[-1] == Finished(6, False, str(run))
     (start,) = (event for event in events if isinstance(event, Started))
@@ -131,7 +131,7 @@ def test_a_users_module_is_trained_evaluated_and_reported(whole: tuple[Path, lis
     assert (run / "results.json").exists() and "sentences of" in (run / "report.html").read_text()
 
 
-def test_it_is_loaded_again_by_the_module_and_predicts_the_same(whole: tuple[Path, list[Event]]) -> None:
+def test_loaded_own_module_predicts_the_same(whole: tuple[Path, list[Event]]) -> None:
     run, _ = whole
     translator = load(run, model=sentences)
     texts = ["twelve", "three hundred one"]
@@ -147,7 +147,7 @@ def test_it_is_loaded_again_by_the_module_and_predicts_the_same(whole: tuple[Pat
 
 
 @pytest.mark.parametrize("step", [1, 2, 5])
-def test_a_stopped_run_resumes_bit_for_bit(whole: tuple[Path, list[Event]], tmp_path: Path, step: int) -> None:
+def test_stopped_run_resumes_bit_for_bit(whole: tuple[Path, list[Event]], tmp_path: Path, step: int) -> None:
     run = tmp_path / "run"
     assert until(step, run, numbers(), sentences)[-1] == Finished(step, True, str(run))
     resumed = list(train(numbers(), run, model=sentences))
@@ -156,7 +156,7 @@ def test_a_stopped_run_resumes_bit_for_bit(whole: tuple[Path, list[Event]], tmp_
     assert (run / "results.json").exists()
 
 
-def test_a_killed_run_resumes_bit_for_bit(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
+def test_killed_run_resumes_bit_for_bit(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
     run = tmp_path / "run"
     child = os.fork()
     if child == 0:
@@ -192,7 +192,7 @@ larger.__name__ = "sentences"  # as if its code had changed
     ],
     ids=["none", "another", "larger"],
 )
-def test_another_module_is_refused(whole: tuple[Path, list[Event]], tmp_path: Path, model: Any, message: str) -> None:
+def test_different_module_is_refused(whole: tuple[Path, list[Event]], tmp_path: Path, model: Any, message: str) -> None:
     run = tmp_path / "run"
     until(2, run, numbers(), sentences)
     with pytest.raises(UserError, match=message):
@@ -203,7 +203,7 @@ def test_another_module_is_refused(whole: tuple[Path, list[Event]], tmp_path: Pa
         load(whole[0], model=model)
 
 
-def test_a_module_for_a_run_of_ours_is_refused(tmp_path: Path) -> None:
+def test_own_module_is_refused_for_a_run_of_another_model(tmp_path: Path) -> None:
     run, tiny = tmp_path / "run", numbers("model.width=8", "model.heads=2", "model.hidden=8")
     until(2, run, tiny, None)
     for refused in (lambda: list(train(tiny, run, model=sentences)), lambda: load(run, model=sentences)):
@@ -211,13 +211,13 @@ def test_a_module_for_a_run_of_ours_is_refused(tmp_path: Path) -> None:
             refused()
 
 
-def test_a_recipe_that_names_a_class_needs_it(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
+def test_recipe_that_names_a_class_needs_it(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="needs your own model sentences") as error:
         list(train(read_recipe(whole[0]), tmp_path / "run"))
     assert "model=sentences" in str(error.value.todo)
 
 
-def test_it_has_no_published_form(tmp_path: Path) -> None:
+def test_own_module_has_no_published_form(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(f"line {number} of a text" for number in range(40)))
     recipe = load_recipe("gpt-prose", [*PROSE, f"data.root={tmp_path}"])
     list(train(recipe, tmp_path / "run", model=lambda config: Words(config.vocab)))
@@ -226,7 +226,7 @@ def test_it_has_no_published_form(tmp_path: Path) -> None:
 
 
 class Wrong(nn.Module):
-    """A module that returns what a function makes."""
+    """A module that returns the result of a function."""
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         super().__init__()
@@ -245,25 +245,25 @@ class Wrong(nn.Module):
     ],
     ids=["dimensions", "vocabulary", "tuple"],
 )
-def test_wrong_outputs_are_named_with_their_shape(forward: Callable[..., Any], found: str, tmp_path: Path) -> None:
+def test_invalid_outputs_are_named_with_their_shape(forward: Callable[..., Any], found: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Wrong returned something else") as error:
         list(train(numbers(), tmp_path / "run", model=Wrong(forward)))
     assert found in str(error.value.found) and "(B, T, V)" in str(error.value.expected)
 
 
 @pytest.mark.parametrize("model", [Digits(), Gpt(load_recipe("gpt-prose").model.model_copy(update={"vocab": 9}))])
-def test_a_module_of_another_role_is_refused(model: nn.Module, tmp_path: Path) -> None:
+def test_module_of_another_role_is_refused(model: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no model for this task"):
         list(train(numbers(), tmp_path / "run", model=model))
 
 
-def test_an_encoder_without_our_settings_is_refused(tmp_path: Path) -> None:
+def test_encoder_without_our_settings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no model for this task") as error:
         list(train(load_recipe("bert-prose", ["tokenizer.vocab=80"]), tmp_path / "run", model=Digits()))
     assert "subclass" in str(error.value.expected)
 
 
-def test_a_causal_module_writes_the_same_whatever_stands_beside_it(tmp_path: Path) -> None:
+def test_causal_module_generates_the_same_in_any_batch(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(f"line {number} of a text" for number in range(60)))
     recipe = load_recipe("gpt-prose", [*PROSE, f"data.root={tmp_path}"])
     list(train(recipe, tmp_path / "run", model=lambda config: Words(config.vocab)))
@@ -274,7 +274,7 @@ def test_a_causal_module_writes_the_same_whatever_stands_beside_it(tmp_path: Pat
     assert together == alone and all(together)
 
 
-def test_rows_padded_in_front_are_read_from_their_first_token_on() -> None:
+def test_left_padded_rows_start_at_their_first_token() -> None:
     module = Words(20).eval()
     model = PlainCausal(module, type("Config", (), {"vocab": 20}))
     tokens, real = torch.tensor([[4, 4, 5, 6], [7, 8, 9, 10]]), torch.tensor([[False, True, True, True], [True] * 4])
@@ -284,7 +284,7 @@ def test_rows_padded_in_front_are_read_from_their_first_token_on() -> None:
     close(logits[1, 0], module(torch.tensor([[7, 8, 9, 10, 12]]))[0, -1])
 
 
-def test_an_instance_is_trained_in_place_and_an_autoencoder_has_its_own_code(tmp_path: Path) -> None:
+def test_instance_is_trained_in_place_and_an_autoencoder_has_its_own_code(tmp_path: Path) -> None:
     module = Digits()
     before = module.encoder.weight.clone()
     recipe = load_recipe("digits", ["train.budget={steps: 20}", "train.device=cpu"])
@@ -302,7 +302,7 @@ def test_an_instance_is_trained_in_place_and_an_autoencoder_has_its_own_code(tmp
     )
 
 
-def test_a_classifier_of_texts(tmp_path: Path) -> None:
+def test_own_text_classifier(tmp_path: Path) -> None:
     recipe = load_recipe(
         "number-languages-conv", ["train.budget={steps: 6}", "data.train=80", "data.valid=20", "data.test=20"]
     )
@@ -311,8 +311,8 @@ def test_a_classifier_of_texts(tmp_path: Path) -> None:
     assert classifier.classify(["eins", "two"])[0].label in classifier.labels
 
 
-def test_a_subclass_of_ours_is_used_as_ours_are(tmp_path: Path) -> None:
-    class Louder(Gpt):
+def test_subclass_of_our_model_works_like_ours(tmp_path: Path) -> None:
+    class Doubled(Gpt):
         """A GPT whose logits are doubled."""
 
         def forward(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -322,12 +322,12 @@ def test_a_subclass_of_ours_is_used_as_ours_are(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(f"line {number} of a text" for number in range(40)))
     small = "model={kind: gpt, context: 16, width: 8, heads: 2, layers: 1, hidden: 8}"
     recipe = load_recipe("gpt-prose", [*PROSE, f"data.root={tmp_path}", small])
-    list(train(recipe, tmp_path / "run", model=Louder))
-    writer = load(tmp_path / "run", model=Louder)
-    assert isinstance(writer.model, Louder) and writer.generate(["line"])[0].text
+    list(train(recipe, tmp_path / "run", model=Doubled))
+    writer = load(tmp_path / "run", model=Doubled)
+    assert isinstance(writer.model, Doubled) and writer.generate(["line"])[0].text
 
 
-def test_a_module_trained_in_a_loop_of_ones_own_is_saved_and_loaded(
+def test_module_trained_in_a_users_own_loop_is_saved_and_loaded(
     whole: tuple[Path, list[Event]], tmp_path: Path
 ) -> None:
     before = load(whole[0], model=sentences)
@@ -342,7 +342,7 @@ def test_a_module_trained_in_a_loop_of_ones_own_is_saved_and_loaded(
         load(tmp_path / "saved")
 
 
-def test_an_autoencoder_and_a_subclass_of_ours_are_saved_with_their_class(tmp_path: Path) -> None:
+def test_autoencoder_and_subclass_are_saved_with_their_class(tmp_path: Path) -> None:
     recipe = load_recipe("digits", ["train.budget={steps: 2}", "train.device=cpu"])
     images = recipe.data.read("test").pixels[:3]
     autoencoder: Any = fit(recipe, tmp_path / "run", model=Digits())
@@ -350,8 +350,8 @@ def test_an_autoencoder_and_a_subclass_of_ours_are_saved_with_their_class(tmp_pa
     again: Any = load(tmp_path / "saved", model=Digits())
     assert (again.reconstruct(images) == autoencoder.reconstruct(images)).all()
 
-    class Louder(Gpt):
+    class Doubled(Gpt):
         """A GPT under another name."""
 
     config = load_recipe("gpt-prose").model.model_copy(update={"vocab": 9, "width": 8, "heads": 2, "layers": 1})
-    assert own_class(Louder(config)) == "Louder" and own_class(Gpt(config)) == ""
+    assert own_class(Doubled(config)) == "Doubled" and own_class(Gpt(config)) == ""

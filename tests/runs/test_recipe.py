@@ -11,6 +11,7 @@ from heedful.errors import UserError
 from heedful.runs.recipe import (
     RECIPES,
     check_recipe,
+    describe_size,
     find_recipe,
     init_recipe,
     load_recipe,
@@ -18,7 +19,6 @@ from heedful.runs.recipe import (
     schema_text,
     shipped,
     summary,
-    told_size,
 )
 from heedful.tasks import TASKS, recipe_class
 from heedful.tasks.recipe_parts import with_article
@@ -27,7 +27,7 @@ TEMPLATES = sorted((RECIPES / "templates").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", [*shipped().values(), *TEMPLATES], ids=lambda path: path.stem)
-def test_every_shipped_recipe_is_right_and_renders_to_itself(path: Path, tmp_path: Path) -> None:
+def test_shipped_recipes_are_valid_and_render_to_themselves(path: Path, tmp_path: Path) -> None:
     recipe = load_recipe(str(path))
     written = tmp_path / "recipe.yaml"
     written.write_text(render(recipe), encoding="utf-8")
@@ -36,12 +36,12 @@ def test_every_shipped_recipe_is_right_and_renders_to_itself(path: Path, tmp_pat
 
 
 @pytest.mark.parametrize("path", [*shipped().values(), *TEMPLATES], ids=lambda path: path.stem)
-def test_shipped_numbers_are_numbers_to_every_yaml_reader(path: Path) -> None:
-    # An editor's YAML knows neither 20_000 nor our other kindnesses, and would underline it.
+def test_shipped_numbers_are_numbers_in_every_yaml_reader(path: Path) -> None:
+    # YAML in an editor knows neither 20_000 nor our other extensions, and would mark it as an error.
     assert not [line for line in path.read_text().splitlines() if "_0" in line.split("#")[0]]
 
 
-def test_the_demo_recipe_has_the_settings_it_was_measured_with() -> None:
+def test_demo_recipe_has_its_measured_settings() -> None:
     recipe = load_recipe("numbers")
     model = recipe.model
     assert (model.norm, model.width, model.heads, model.hidden, model.dropout) == ("pre", 96, 4, 384, 0.0)
@@ -50,7 +50,7 @@ def test_the_demo_recipe_has_the_settings_it_was_measured_with() -> None:
     assert recipe.train.optimizer.lr == 3e-3
 
 
-def test_a_file_comes_before_a_shipped_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_preferred_to_a_shipped_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "numbers").mkdir()  # a run folder of that name does not hide the recipe
     assert find_recipe("numbers") == shipped()["numbers"]
@@ -59,7 +59,7 @@ def test_a_file_comes_before_a_shipped_name(tmp_path: Path, monkeypatch: pytest.
     assert find_recipe("numbers") == Path("numbers")
 
 
-def test_a_mistyped_name_is_answered_with_a_near_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistyped_name_gets_a_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("")
     with pytest.raises(UserError, match="did you mean numbers"):
@@ -71,7 +71,7 @@ def test_a_mistyped_name_is_answered_with_a_near_one(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["train.average=3"], "write train.keep: 3"),
         (["train.keep=1"], "greater than or equal to 2"),
@@ -85,13 +85,13 @@ def test_a_mistyped_name_is_answered_with_a_near_one(tmp_path: Path, monkeypatch
         (["task.kind=translate"], "did you mean translation"),
     ],
 )
-def test_combinations_that_cannot_work_are_refused_with_advice(overrides: list[str], told: str) -> None:
+def test_invalid_combinations_are_refused_with_advice(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
         load_recipe("numbers", overrides)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_defaults_are_checked_against_what_is_given() -> None:
+def test_defaults_are_checked_against_given_values() -> None:
     with pytest.raises(UserError, match=r"model\.heads: a width of 90"):
         load_recipe("numbers", ["model={width: 90}"])  # 8 heads by default
 
@@ -107,7 +107,7 @@ def test_check_names_every_missing_file(tmp_path: Path) -> None:
     check_recipe(load_recipe("numbers"))
 
 
-def test_init_writes_a_recipe_that_checks_and_its_schema(tmp_path: Path) -> None:
+def test_init_writes_recipe_that_checks_and_its_schema(tmp_path: Path) -> None:
     recipe, schema = init_recipe("translate", tmp_path)
     assert recipe == tmp_path / "translate.yaml"
     assert recipe.read_text().splitlines()[0] == "# yaml-language-server: $schema=translate.schema.json"
@@ -116,7 +116,7 @@ def test_init_writes_a_recipe_that_checks_and_its_schema(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["mine.yaml", "mine.schema.json"])
-def test_init_never_overwrites_unasked(tmp_path: Path, name: str) -> None:
+def test_init_does_not_overwrite_without_force(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
     with pytest.raises(UserError, match="this file exists"):
         init_recipe("translate", tmp_path / "mine.yaml")
@@ -126,7 +126,7 @@ def test_init_never_overwrites_unasked(tmp_path: Path, name: str) -> None:
     assert (tmp_path / name).read_text() != "precious"
 
 
-def test_init_into_nowhere_and_for_nothing_known(tmp_path: Path) -> None:
+def test_init_refuses_missing_folders_and_unknown_templates(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot write"):
         init_recipe("translate", tmp_path / "none" / "x.yaml")
     with pytest.raises(UserError, match="did you mean translate"):
@@ -149,7 +149,7 @@ SEQ2SEQ = "model={kind: seq2seq}"
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides", "where", "told"),
+    ("name", "overrides", "where", "message"),
     [
         ("numbers", [SEQ2SEQ, "train.batching=packed"], "override train.batching", "write batching: padded"),
         ("language-model", ["train.batching=packed"], "override train.batching", "an rnn_lm cannot read"),
@@ -167,7 +167,7 @@ SEQ2SEQ = "model={kind: seq2seq}"
         ("language-model", ["model.kind=transformer"], "override model.kind", "one of elmo, gpt, rnn_lm"),
         ("language-model", ["data.kind=parallel"], "override data.kind", "one of documents, library_prose"),
         ("language-model", ["tokenizer=null"], None, "text needs a tokenizer"),
-        ("language-model", ["data={kind: tokens, folder: x}"], None, "bring their tokenizer with them"),
+        ("language-model", ["data={kind: tokens, folder: x}"], None, "have their own tokenizer"),
         ("language-model", ["task.stride=3"], "override task.stride", "only a gpt"),
         ("gpt-prose", ["task.stride=129"], "override task.stride", "128 tokens"),
         ("gpt-prose", ["model={kind: elmo}"], None, "an elmo reads lines"),
@@ -178,19 +178,19 @@ SEQ2SEQ = "model={kind: seq2seq}"
     ],
 )
 def test_mistakes_of_any_task_are_reported_at_their_field(
-    name: str, overrides: list[str], where: str | None, told: str
+    name: str, overrides: list[str], where: str | None, message: str
 ) -> None:
     with pytest.raises(UserError) as caught:
         load_recipe(name, overrides)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert where is None or caught.value.where == where
 
 
-def test_a_mistake_in_a_file_is_reported_with_its_line(tmp_path: Path) -> None:
+def test_mistake_in_file_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     text = render(load_recipe("numbers", [SEQ2SEQ]))
     path.write_text(text.replace("batching: auto", "batching: packed"))
-    with pytest.raises(UserError, match="cannot read texts that lie end to end") as caught:
+    with pytest.raises(UserError, match="cannot read packed batches") as caught:
         load_recipe(str(path))
     line = next(number for number, line in enumerate(path.read_text().splitlines(), 1) if "batching" in line)
     assert str(caught.value.where).startswith(f"{path}:{line}:")
@@ -200,7 +200,7 @@ def test_a_mistake_in_a_file_is_reported_with_its_line(tmp_path: Path) -> None:
     assert str(caught.value.where).startswith(f"{path}:2:")
 
 
-def test_kinds_that_are_left_out_are_the_usual_ones(tmp_path: Path) -> None:
+def test_omitted_kinds_have_defaults(tmp_path: Path) -> None:
     path = tmp_path / "old.yaml"
     path.write_text(
         "data: {kind: number_words}\ntokenizer: {kind: bpe}\nmodel: {width: 64}\ntrain: {budget: {steps: 1}}\n"
@@ -214,13 +214,13 @@ def test_kinds_that_are_left_out_are_the_usual_ones(tmp_path: Path) -> None:
     assert recipe.size == recipe.model.parameters(recipe.tokenizer.vocab)
 
 
-def test_every_problem_is_reported_at_once_whatever_the_task() -> None:
+def test_every_problem_is_reported_at_once_whatever_task() -> None:
     with pytest.raises(UserError) as caught:
         load_recipe("language-model", ["train.sede=1", "nonsense", "tokenizer.kind=letters"])
     assert len(caught.value.problems) == 3
 
 
-def test_the_schema_asks_each_task_for_its_own_settings() -> None:
+def test_schema_requires_each_tasks_settings() -> None:
     schema = json.loads(schema_text())
     found = {}
     while "if" in schema:
@@ -236,31 +236,31 @@ def test_the_schema_asks_each_task_for_its_own_settings() -> None:
         assert ref.removeprefix("#/$defs/") in json.loads(schema_text())["$defs"]
 
 
-def test_init_knows_a_template_for_language_models(tmp_path: Path) -> None:
+def test_init_template_for_language_models(tmp_path: Path) -> None:
     recipe, _ = init_recipe("language-model", tmp_path)
     assert load_recipe(str(recipe)).task.kind == "language_model"
 
 
-def test_init_knows_a_template_for_trees(tmp_path: Path) -> None:
+def test_init_template_for_trees(tmp_path: Path) -> None:
     recipe, _ = init_recipe("trees", tmp_path)
     assert load_recipe(str(recipe)).task.kind == "tree_classification"
 
 
-def test_words_that_only_the_data_tell_are_not_guessed() -> None:
+def test_settings_known_only_from_data_are_not_guessed() -> None:
     recipe = load_recipe("sentiment-trees", ["tokenizer.known=10000000"])
     assert recipe.size == recipe.model.parameters(0) < 1_000_000
-    assert told_size(recipe) == "about 0.3 million parameters, and 100 for each word"
-    assert told_size(load_recipe("sentiment-trees", ["model.vocab=10000"])) == "about 1.3 million parameters"
+    assert describe_size(recipe) == "about 0.3 million parameters, and 100 for each word"
+    assert describe_size(load_recipe("sentiment-trees", ["model.vocab=10000"])) == "about 1.3 million parameters"
     with pytest.raises(UserError, match=r"invalid value for tokenizer\.known"):
         load_recipe("sentiment-trees", ["tokenizer.known=10000001"])
 
 
-def test_kinds_have_their_articles() -> None:
+def test_error_messages_use_the_right_article() -> None:
     kinds = ("rnn_lm", "elmo", "seq2seq", "transformer", "tree_lstm")
     assert [with_article(kind).split()[0] for kind in kinds] == ["an", "an", "a", "a", "a"]
 
 
-def test_the_parts_of_a_recipe_say_how_to_be_chosen() -> None:
+def test_errors_for_recipe_parts_list_the_choices() -> None:
     wrong = {
         "model.heads=4": None,  # not "did you mean model.heads?"
         "model.attention.span=monotonic": (
@@ -280,7 +280,7 @@ def test_the_parts_of_a_recipe_say_how_to_be_chosen() -> None:
 
 # ------------------------------------------------------------------ autoencoders
 @pytest.mark.parametrize(
-    ("overrides", "where", "told"),
+    ("overrides", "where", "message"),
     [
         (["model.decoder.1={kind: conv, filters: 3}"], "override model.decoder.1", "put `kind: reshape` before it"),
         (
@@ -288,7 +288,11 @@ def test_the_parts_of_a_recipe_say_how_to_be_chosen() -> None:
             "digits.yaml:10:",
             "model.decoder: the decoder ends with a vector of 63, but the input is a vector",
         ),
-        (["train.batch_examples=null"], "override train.batch_examples", "say how many images a batch has; 128, say"),
+        (
+            ["train.batch_examples=null"],
+            "override train.batch_examples",
+            "the number of images per batch is needed; write 128, for example",
+        ),
         (
             ["model.input=[2, 2]"],
             "override model.input",
@@ -312,20 +316,20 @@ def test_the_parts_of_a_recipe_say_how_to_be_chosen() -> None:
         (["train.batching=packed"], "override train.batching", "write batching: padded"),
     ],
 )
-def test_mistakes_in_an_autoencoder_are_reported_at_their_field(overrides: list[str], where: str, told: str) -> None:
+def test_mistakes_in_autoencoder_are_reported_at_their_field(overrides: list[str], where: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         load_recipe("digits", overrides)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert where in str(caught.value.where)
 
 
-def test_an_even_square_that_keeps_the_size_is_refused_with_both_ways_out() -> None:
+def test_even_kernel_with_same_padding_is_refused_with_both_fixes() -> None:
     with pytest.raises(UserError, match=r"model\.encoder\.2: .* write an odd size, or padding: valid") as caught:
         load_recipe("digits-denoising", ["model.encoder.2.size=4"])
     assert "digits-denoising.yaml:10:" in str(caught.value.where)
 
 
-def test_an_optimizer_without_a_kind_is_adamw() -> None:
+def test_optimizer_without_kind_is_adamw() -> None:
     recipe = load_recipe("numbers", ["train.optimizer={lr: 0.01}"])
     assert (recipe.train.optimizer.kind, recipe.train.optimizer.lr) == ("adamw", 0.01)
     assert load_recipe("digits", ["train.optimizer={kind: adamw}"]).train.optimizer.kind == "adamw"
@@ -335,7 +339,7 @@ def test_an_optimizer_without_a_kind_is_adamw() -> None:
 @pytest.mark.parametrize(
     ("name", "size"), [("mnist-dense", 161_804), ("mnist-conv", 1_185), ("mnist-denoising", 28_353)]
 )
-def test_the_lectures_autoencoders_have_their_parameters_counted(name: str, size: int) -> None:
+def test_parameter_counts_of_the_lectures_autoencoders(name: str, size: int) -> None:
     recipe = load_recipe(name)
     assert recipe.size == size
     assert f"{size:,} parameters" in summary(shipped()[name])
@@ -386,6 +390,6 @@ def test_all_problems_are_reported_at_once(name: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(json.dumps(settings))
     with pytest.raises(UserError) as error:
         load_recipe(str(tmp_path / "mine.yaml"))
-    told = [problem.message for problem in error.value.problems]
-    assert all(any(one.startswith(start) for one in told) for start in said), told
-    assert len(told) == len(set(told))
+    messages = [problem.message for problem in error.value.problems]
+    assert all(any(one.startswith(start) for one in messages) for start in said), messages
+    assert len(messages) == len(set(messages))

@@ -1,4 +1,4 @@
-"""The report of a run: it says all of the run on one page of its own, the same each time, and never costs a run."""
+"""The report of a run: one self-contained page, the same each time, which never fails a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VOID = {"meta", "img"}
 
 
 class Page(HTMLParser):
-    """A page that was read: it must be well-formed, and ask for nothing from elsewhere."""
+    """A parsed page: it must be well-formed and load nothing from elsewhere."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]
     return run, list(train(load_recipe("digits", DIGITS), run))
 
 
-def test_the_report_of_an_autoencoder_shows_its_pictures_scores_and_layers(
+def test_report_of_an_autoencoder_has_pictures_scores_and_layers(
     digits: tuple[Path, list[Event]],
 ) -> None:
     run, events = digits
@@ -90,7 +90,7 @@ def test_the_report_of_an_autoencoder_shows_its_pictures_scores_and_layers(
     assert found.links == names
     assert found.images == [(run / name).read_bytes() for name in names]
     (test,) = [event for event in events if isinstance(event, Evaluated) and event.split == "test"]
-    told = (
+    expected = (
         "An autoencoder of 7,274 parameters, trained on 100 images in 4 steps, on cpu.",
         f"mean squared error {test.loss:.4f}",
         *(score.signature for score in test.scores),
@@ -101,13 +101,13 @@ def test_the_report_of_an_autoencoder_shows_its_pictures_scores_and_layers(
         "kind: rmsprop",
         "(PCA-10)",
     )
-    for words in told:
+    for words in expected:
         assert words in found.words
     assert Stage("drawing pictures") in events
     assert not [event for event in events if isinstance(event, Noted)]
 
 
-def test_a_run_that_is_complete_writes_the_same_report_again(digits: tuple[Path, list[Event]], tmp_path: Path) -> None:
+def test_complete_run_writes_the_same_report_again(digits: tuple[Path, list[Event]], tmp_path: Path) -> None:
     run, _ = digits
     before = {path: path.read_bytes() for path in (run / "report.html", *(run / "pictures").iterdir())}
     shutil.rmtree(run / "pictures")
@@ -116,7 +116,7 @@ def test_a_run_that_is_complete_writes_the_same_report_again(digits: tuple[Path,
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_run_that_cannot_draw_is_complete_all_the_same(
+def test_error_in_a_plot_does_not_fail_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: tuple[Path, list[Event]]
 ) -> None:
     shutil.copytree(digits[0], tmp_path / "run")
@@ -133,7 +133,7 @@ def test_a_run_that_cannot_draw_is_complete_all_the_same(
     assert not (tmp_path / "run" / "report.html").exists()
 
 
-def test_noisy_images_are_shown_with_what_is_restored(tmp_path: Path) -> None:
+def test_noisy_images_are_shown_with_their_reconstructions(tmp_path: Path) -> None:
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         whole = plots.image_grid
@@ -145,7 +145,7 @@ def test_noisy_images_are_shown_with_what_is_restored(tmp_path: Path) -> None:
     assert "Images with noise of deviation 0.3" in read(tmp_path / "run").words
 
 
-def test_a_report_of_texts_has_samples_and_no_pictures_but_the_loss(tmp_path: Path) -> None:
+def test_report_of_texts_has_samples_and_only_the_loss_plot(tmp_path: Path) -> None:
     run = tmp_path / "run"
     events = list(train(load_recipe("numbers", NUMBERS), run))
     assert not [event for event in events if isinstance(event, Noted)]
@@ -161,7 +161,7 @@ def test_a_report_of_texts_has_samples_and_no_pictures_but_the_loss(tmp_path: Pa
     assert all(score.signature in found.words for score in test.scores)
 
 
-def test_without_a_test_set_the_report_shows_the_validation(tmp_path: Path) -> None:
+def test_without_a_test_set_the_report_shows_validation(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", np.random.default_rng(0).random((20, 8, 8)))
     data = f"data={{kind: array, root: {tmp_path}, train: {{file: images.npy}}, valid: {{file: images.npy}}}}"
     changes = [data, "train.budget.epochs=1", "train.evaluate_every=1"]
@@ -172,7 +172,7 @@ def test_without_a_test_set_the_report_shows_the_validation(tmp_path: Path) -> N
     assert "On the validation set" in found.words and f"{last.loss:.4f}" in found.words
 
 
-def test_what_stands_in_texts_is_shown_and_never_obeyed(tmp_path: Path, digits: tuple[Path, list[Event]]) -> None:
+def test_texts_are_escaped(tmp_path: Path, digits: tuple[Path, list[Event]]) -> None:
     run = tmp_path / "a <b>bold & 'odd' run"
     shutil.copytree(digits[0], run)
     task, predictor = task_of(load_recipe("digits", DIGITS)), load(run)
@@ -186,15 +186,13 @@ def test_what_stands_in_texts_is_shown_and_never_obeyed(tmp_path: Path, digits: 
 
 
 def codes(run: Path, test: Images) -> list[str]:
-    """The titles of the pictures of a model, painted from other images than its own."""
+    """The titles of the plots of a model, drawn from other images than its own."""
     data = load_recipe("digits", DIGITS).data
     other = type("Other", (), {"test": 1, "read": lambda self, split: data.read(split) if split == "train" else test})()
     return [one.about for one, _ in plots.save_figures(load(run), other, run / "pictures")]
 
 
-def test_one_image_no_labels_and_constant_images_can_be_painted(
-    digits: tuple[Path, list[Event]], tmp_path: Path
-) -> None:
+def test_single_unlabelled_and_constant_images_can_be_plotted(digits: tuple[Path, list[Event]], tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(digits[0], run)
     one = Images(np.zeros((1, 1, 8, 8), np.float32))
@@ -206,14 +204,14 @@ def test_one_image_no_labels_and_constant_images_can_be_painted(
     assert "coloured by class" in codes(run, labelled)[2]
 
 
-def test_codes_of_two_numbers_are_shown_as_they_are() -> None:
+def test_two_dimensional_codes_are_shown_without_projection() -> None:
     codes = np.random.default_rng(0).random((9, 2)).astype(np.float32)
     assert plots.flat(codes) is codes
     np.testing.assert_array_equal(plots.flat(codes[:, :1]), np.stack([codes[:, 0], 0 * codes[:, 0]], 1))
     assert plots.flat(np.random.default_rng(0).random((9, 5)).astype(np.float32)).shape == (9, 2)
 
 
-def test_pca_is_left_out_where_it_would_take_long(
+def test_pca_is_omitted_when_slow(
     digits: tuple[Path, list[Event]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(plots, "WORTH", 1.0)

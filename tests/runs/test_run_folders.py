@@ -1,4 +1,4 @@
-"""What belongs together in a run folder, how a run grows, and which of its checkpoints is used."""
+"""Consistency of a run folder, extending a run, and choosing a checkpoint."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def recipe(data: Path, *changes: str) -> Recipe:
 
 
 def until(step: int, run: Path, data: Path, *changes: str) -> list[Event]:
-    """The events of a run that is asked to stop after a step."""
+    """The events of a run that stops after a step."""
     at, events = [0], []
     for event in train(recipe(data, *changes), run, lambda: at[0] >= step):
         events.append(event)
@@ -97,8 +97,8 @@ def copy(tmp_path: Path) -> Callable[[Path], Path]:
     return make
 
 
-# ------------------------------------------------------------------ what belongs together
-def test_a_checkpoint_says_what_it_was_made_from(complete: Path, data: Path) -> None:
+# ------------------------------------------------------------------ consistency
+def test_checkpoint_records_what_it_was_made_from(complete: Path, data: Path) -> None:
     about = newest(complete, 1)[0][0].manifest.about
     assert about["recipe"] == recipe(data).model_dump(mode="json")
     assert {"run", "tokenizer", "data", "valid", "test"} <= about.keys()
@@ -107,10 +107,10 @@ def test_a_checkpoint_says_what_it_was_made_from(complete: Path, data: Path) -> 
 
 
 @pytest.mark.parametrize("change", ["train.optimizer.lr=2e-2", "train.seed=1", "train.seed=0"])
-def test_a_checkpoint_of_another_run_is_refused(
+def test_checkpoint_of_another_run_is_refused(
     unfinished: Path, data: Path, tmp_path: Path, copy: Callable[[Path], Path], change: str
 ) -> None:
-    until(6, tmp_path / "other", data, change)  # the last differs in nothing: it is another run all the same
+    until(6, tmp_path / "other", data, change)  # the last has equal settings, but is another run
     run = copy(unfinished)
     shutil.copytree(tmp_path / "other/checkpoints/step-00000006", run / "checkpoints/step-00000006")
     for use in (lambda: list(train(recipe(data), run)), lambda: load(run)):
@@ -120,32 +120,30 @@ def test_a_checkpoint_of_another_run_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("lr: 0.01", "lr: 0.02", "train.optimizer.lr: 0.01 in step-00000004, 0.02 now"),
         ("seed: 0", "seed: 1", "train.seed: 0 in step-00000004, 1 now"),
     ],
 )
-def test_a_recipe_edited_in_the_folder_is_refused_with_the_way_to_branch(
-    unfinished: Path, copy: Callable[[Path], Path], old: str, new: str, told: str
+def test_edited_recipe_is_refused_with_advice_to_branch(
+    unfinished: Path, copy: Callable[[Path], Path], old: str, new: str, message: str
 ) -> None:
     run = copy(unfinished)
     text = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(text.replace(old, new))
     with pytest.raises(UserError, match="not the recipe that step-00000004 was made with") as error:
         list(train(load_recipe(str(run / "recipe.yaml")), run))
-    assert told in str(error.value.found) and f"start.folder={run}" in str(error.value.todo)
+    assert message in str(error.value.found) and f"start.folder={run}" in str(error.value.todo)
 
 
-def test_a_model_is_not_used_with_a_tokenizer_or_a_recipe_that_are_not_its_own(
-    unfinished: Path, copy: Callable[[Path], Path]
-) -> None:
+def test_model_is_refused_with_another_tokenizer_or_recipe(unfinished: Path, copy: Callable[[Path], Path]) -> None:
     run = copy(unfinished)
     good, text = load(run).translate(["one two"]), (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(text.replace("positions: sinusoid", "positions: none"))
     with pytest.raises(UserError, match=r"not the recipe that step-00000004"):
         load(run)
-    (run / "recipe.yaml").write_text(text.replace("lr: 0.01", "lr: 0.5"))  # is no matter for a model that is used
+    (run / "recipe.yaml").write_text(text.replace("lr: 0.01", "lr: 0.5"))  # does not matter for prediction
     assert load(run).translate(["one two"]) == good
     tokenizer = json.loads((run / "tokenizer.json").read_text())
     vocab = tokenizer["model"]["vocab"]
@@ -157,7 +155,7 @@ def test_a_model_is_not_used_with_a_tokenizer_or_a_recipe_that_are_not_its_own(
     assert error.value.where == str(run / "tokenizer.json")
 
 
-def test_other_validation_data_are_refused_and_other_test_data_noted(
+def test_changed_validation_data_are_refused_and_test_data_noted(
     unfinished: Path, data: Path, copy: Callable[[Path], Path]
 ) -> None:
     run = copy(unfinished)
@@ -173,7 +171,7 @@ def test_other_validation_data_are_refused_and_other_test_data_noted(
     assert "the test data changed" in notes(until(4, run, own))
 
 
-def test_a_model_of_another_run_is_refused_and_written_again(
+def test_model_of_another_run_is_refused_and_rewritten(
     complete: Path, data: Path, tmp_path: Path, copy: Callable[[Path], Path]
 ) -> None:
     run, other = copy(complete), tmp_path / "other"
@@ -190,7 +188,7 @@ def test_a_model_of_another_run_is_refused_and_written_again(
 
 
 def as_before(run: Path) -> None:
-    """Make a folder such as the version before this one left it: nothing is recorded of what belongs together."""
+    """Turn a folder into one of the previous version, without the records of consistency."""
     from heedful.training.checkpoint.manifest import commit
 
     for folder in [*run.glob("checkpoints/*"), *run.glob("model")]:
@@ -207,15 +205,15 @@ def as_before(run: Path) -> None:
         commit(folder, contents, manifest.step, {k: v for k, v in manifest.about.items() if k not in gone})
     for file in (run / "env.json", run / "results.json"):
         if file.exists():
-            told = json.loads(file.read_text())
-            file.write_text(json.dumps({k: v for k, v in told.items() if k not in ("run", "of", "digest")}))
+            content = json.loads(file.read_text())
+            file.write_text(json.dumps({k: v for k, v in content.items() if k not in ("run", "of", "digest")}))
     text = (run / "recipe.yaml").read_text()
     for name in ("use", "keep_best", "patience"):
         text = "".join(line for line in text.splitlines(keepends=True) if not line.strip().startswith(f"{name}:"))
     (run / "recipe.yaml").write_text(text)
 
 
-def test_a_run_of_the_version_before_loads_and_resumes(
+def test_run_of_the_previous_version_loads_and_resumes(
     unfinished: Path, complete: Path, data: Path, tmp_path: Path
 ) -> None:
     old = Path(shutil.copytree(unfinished, tmp_path / "old"))
@@ -227,39 +225,39 @@ def test_a_run_of_the_version_before_loads_and_resumes(
     done = Path(shutil.copytree(complete, tmp_path / "done"))
     as_before(done)
     assert results(done) == results(complete) and used(done) is None
-    assert scored_again(list(train(recipe(data), done)))  # nothing says what they were made from
+    assert scored_again(list(train(recipe(data), done)))  # nothing records what they were made from
     assert results(done) == results(complete)
 
 
 # ------------------------------------------------------------------ results
-def test_a_complete_run_is_left_as_it_is(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
+def test_complete_run_is_left_unchanged(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
     run = copy(complete)
     before = (run / "results.json").read_bytes()
     assert not scored_again(list(train(recipe(data), run)))
     assert (run / "results.json").read_bytes() == before
 
 
-def test_results_edited_by_hand_are_computed_again(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
+def test_edited_results_are_recomputed(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
     run = copy(complete)
-    told = json.loads((run / "results.json").read_text())
-    (run / "results.json").write_text(json.dumps({**told, "loss": 0.001}))
+    content = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps({**content, "loss": 0.001}))
     assert results(run) is None
     assert scored_again(list(train(recipe(data), run)))
     assert results(run) == results(complete)
 
 
-def test_another_test_file_is_scored_again(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
+def test_changed_test_file_is_scored_again(complete: Path, data: Path, copy: Callable[[Path], Path]) -> None:
     run = copy(complete)
     own = Path(shutil.copytree(data, run.parent / "own"))
     (own / "test.tsv").write_text(lines(3).replace("eins", "zwei"))
     assert scored_again(list(train(recipe(own), run)))
     found = results(run)
     assert found is not None and found.loss != results(complete).loss  # type: ignore[union-attr]
-    told = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["loss"] for line in told if line.get("split") == "test"] == [found.loss]
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in logged if line.get("split") == "test"] == [found.loss]
 
 
-def test_beginning_again_with_other_data_leaves_nothing_of_the_former_run(
+def test_starting_over_with_other_data_leaves_no_old_files(
     complete: Path, data: Path, tmp_path: Path, copy: Callable[[Path], Path]
 ) -> None:
     run = copy(complete)
@@ -273,14 +271,14 @@ def test_beginning_again_with_other_data_leaves_nothing_of_the_former_run(
     assert results(run) == results(tmp_path / "fresh") != results(complete)
 
 
-# ------------------------------------------------------------------ a run grows
-def test_a_run_grows(
+# ------------------------------------------------------------------ extending a run
+def test_budget_can_be_extended(
     unfinished: Path, complete: Path, data: Path, tmp_path: Path, copy: Callable[[Path], Path]
 ) -> None:
     run = copy(complete)
-    told = notes(until(10, run, data, "train.budget.steps=12", "train.save_every=4", "train.log_every=5"))
+    noted = notes(until(10, run, data, "train.budget.steps=12", "train.save_every=4", "train.log_every=5"))
     for words in ("train.budget.steps was 8 and is 12 now", "train.save_every was 2 and is 4 now", "bit for bit"):
-        assert words in told
+        assert words in noted
     assert "steps: 12" in (run / "recipe.yaml").read_text()
     grown = ("train.budget.steps=12", "train.save_every=4", "train.log_every=5")
     list(train(recipe(data, *grown), run))
@@ -290,17 +288,17 @@ def test_a_run_grows(
     assert found is not None and found.step == 12
 
 
-def test_a_schedule_that_follows_the_budget_is_said_to(data: Path, tmp_path: Path) -> None:
+def test_schedule_that_depends_on_the_budget_is_noted(data: Path, tmp_path: Path) -> None:
     cosine = "train.schedule={kind: cosine}"
     until(4, tmp_path / "run", data, cosine)
-    told = notes(until(6, tmp_path / "run", data, cosine, "train.budget.steps=12"))
-    assert "the cosine schedule follows the budget" in told and "bit for bit" not in told
+    noted = notes(until(6, tmp_path / "run", data, cosine, "train.budget.steps=12"))
+    assert "the cosine schedule follows the budget" in noted and "bit for bit" not in noted
 
 
 @pytest.mark.parametrize(
     "change", ["train.budget.steps=6", "train.budget.minutes=5", "model.dropout=0.35", "train.keep=3"]
 )
-def test_what_else_changes_is_refused_with_the_way_to_branch(
+def test_other_changes_are_refused_with_advice_to_branch(
     unfinished: Path, data: Path, copy: Callable[[Path], Path], change: str
 ) -> None:
     run = copy(unfinished)
@@ -309,7 +307,7 @@ def test_what_else_changes_is_refused_with_the_way_to_branch(
     assert change.partition("=")[0] in str(error.value.found) and f"start.folder={run}" in str(error.value.todo)
 
 
-def test_an_average_over_another_save_interval_has_what_was_saved(data: Path, tmp_path: Path) -> None:
+def test_average_after_a_changed_save_interval_uses_existing_checkpoints(data: Path, tmp_path: Path) -> None:
     average = ("train.average=3", "train.keep=3", "train.use=average")
     until(6, tmp_path / "run", data, *average)
     list(train(recipe(data, *average, "train.save_every=8", "train.budget.steps=16"), tmp_path / "run"))
@@ -322,24 +320,22 @@ SCORES = (5.0, 50.0, 7.0, 30.0, 8.0, 9.0, 1.0)
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the checkpoints of steps 2, 4, ... have these scores, however often they are evaluated."""
+def fixed_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the checkpoints of steps 2, 4, ... these scores, at every evaluation."""
     evaluate = translation.TranslationTask.evaluate
 
-    def told(self: Any, predictor: Any, held_out: Any) -> Any:
+    def fixed(self: Any, predictor: Any, held_out: Any) -> Any:
         found = evaluate(self, predictor, held_out)
         score = Score("chrf", SCORES[held_out.step // 2 - 1], "")
         return held_out.result([*(one for one in found.scores if one.name != score.name), score], found.samples)
 
-    monkeypatch.setattr(translation.TranslationTask, "evaluate", told)
+    monkeypatch.setattr(translation.TranslationTask, "evaluate", fixed)
 
 
 OFTEN = ("train.evaluate_every=2", "train.budget.steps=14", "train.keep=2")
 
 
-def test_the_final_model_is_the_best_checkpoint_unless_another_is_asked_for(
-    data: Path, tmp_path: Path, judged: None
-) -> None:
+def test_final_model_is_the_best_checkpoint_unless_configured(data: Path, tmp_path: Path, fixed_scores: None) -> None:
     for use, step in (("null", 4), ("best", 4), ("last", 14)):
         run = tmp_path / use
         list(train(recipe(data, *OFTEN, f"train.use={use}", "train.keep_best=2"), run))
@@ -357,7 +353,7 @@ def test_the_final_model_is_the_best_checkpoint_unless_another_is_asked_for(
         assert json.loads((run / "results.json").read_text())["of"]["checkpoint"]["steps"] == [step]
 
 
-def test_any_checkpoint_can_be_chosen(data: Path, tmp_path: Path, judged: None) -> None:
+def test_any_checkpoint_can_be_chosen(data: Path, tmp_path: Path, fixed_scores: None) -> None:
     run = tmp_path / "run"
     list(train(recipe(data, *OFTEN, "train.average=2"), run))
     at = {point.step: point.load("model") for point in newest(run, 9)[0]}
@@ -383,7 +379,7 @@ def test_any_checkpoint_can_be_chosen(data: Path, tmp_path: Path, judged: None) 
         load(run / "model", checkpoint="best")
 
 
-def test_training_stops_early_and_exactly_so_when_it_was_interrupted(data: Path, tmp_path: Path, judged: None) -> None:
+def test_early_stopping_is_the_same_after_an_interruption(data: Path, tmp_path: Path, fixed_scores: None) -> None:
     patient = (*OFTEN, "train.patience=3", "train.save_every=3")
     events = list(train(recipe(data, *patient), tmp_path / "whole"))
     assert events[-1] == Finished(10, False, str(tmp_path / "whole"))  # 4 is best, and 6, 8 and 10 are not
@@ -406,16 +402,16 @@ LOADING = (
 )  # fmt: skip
 
 
-def test_every_verb_that_loads_a_run_lets_a_checkpoint_be_chosen() -> None:
+def test_every_loading_verb_accepts_a_checkpoint() -> None:
     verbs = get_command(app).commands  # type: ignore[attr-defined]
     able = {name for name, verb in verbs.items() if any("--checkpoint" in param.opts for param in verb.params)}
     assert able == set(LOADING)
 
 
-def test_a_checkpoint_is_chosen_on_the_command_line(complete: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = {}
+def test_checkpoint_is_chosen_on_the_command_line(complete: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = {}
     for words in (["--checkpoint", "2"], ["--checkpoint", "last"], []):
         assert app(["eval", str(complete), "--json", *words], standalone_mode=False) is None
-        told[" ".join(words)] = json.loads(capsys.readouterr().out)["loss"]
+        losses[" ".join(words)] = json.loads(capsys.readouterr().out)["loss"]
     app(["eval", str(complete / "checkpoints/step-00000002"), "--json"], standalone_mode=False)
-    assert json.loads(capsys.readouterr().out)["loss"] == told["--checkpoint 2"] != told["--checkpoint last"]
+    assert json.loads(capsys.readouterr().out)["loss"] == losses["--checkpoint 2"] != losses["--checkpoint last"]

@@ -1,4 +1,4 @@
-"""Every task can begin from a trained model of its own: its weights and its vocabulary."""
+"""Every task can start from a trained model of its own: its weights and its vocabulary."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPLITS = ("train", "valid", "test")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A little of everything."""
+    """Small files for every task."""
     folder = tmp_path_factory.mktemp("data")
     for split in SPLITS:
         (folder / f"{split}.tags").write_text("Ada B-PER\nsaw O\nRome B-LOC\n\nKurt B-PER\nleft O\nOslo B-LOC\n\n" * 3)
@@ -57,7 +57,7 @@ def documents(data: Path) -> str:
 
 
 def case(name: str, data: Path) -> tuple[str, list[str]]:
-    """A shipped recipe of a task, and what makes it tiny."""
+    """A shipped recipe of a task, and overrides that make it tiny."""
     letters, text = "tokenizer={kind: characters, vocab: 40}", files(data, "text", "prose")
     languages = "data.languages=[de, en]"
     tiny = {
@@ -92,8 +92,8 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
 
 
 @pytest.fixture
-def beginning(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, torch.Tensor]]:
-    """The weights that training would begin with; it ends there."""
+def initial_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, torch.Tensor]]:
+    """The weights that training would start with."""
     found: dict[str, torch.Tensor] = {}
 
     def fit(model: torch.nn.Module, *_: Any, **__: Any) -> Iterator[Any]:
@@ -131,34 +131,32 @@ BRANCHED = {
 
 
 @pytest.mark.parametrize("name", [*TASKS, "gpt"])
-def test_every_task_can_start_from_a_run_of_its_own(
+def test_every_task_starts_from_a_run_of_its_own(
     name: str, trained: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     run = trained(name)
-    begun = request.getfixturevalue("beginning")
+    initial = request.getfixturevalue("initial_weights")
     plain = ["tokenizer=null"] if name in BRANCHED else []
     branch = load_recipe(str(run / "recipe.yaml"), [f"start.folder={run}", "train.optimizer.lr=1e-3", *plain])
     events = list(train(branch, tmp_path / "other"))
     wanted = load(run).model.state_dict()
-    assert begun.keys() == wanted.keys() and all(torch.equal(begun[key], wanted[key]) for key in wanted)
+    assert initial.keys() == wanted.keys() and all(torch.equal(initial[key], wanted[key]) for key in wanted)
     vocabulary = "images.json" if name == "reconstruction" else "tokenizer.json"
     assert (tmp_path / "other" / vocabulary).read_bytes() == (run / vocabulary).read_bytes()
     (start,) = (event for event in events if isinstance(event, Started))
     assert any(f"initialized from {run}" in note for note in start.notes)
 
 
-def test_a_run_begins_from_the_checkpoint_that_is_named(
-    trained: Any, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_run_starts_from_the_named_checkpoint(trained: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     run = trained("translation")
-    begun = request.getfixturevalue("beginning")
+    initial = request.getfixturevalue("initial_weights")
     branch = load_recipe(str(run / "recipe.yaml"), [f"start.folder={run}/checkpoints/step-00000001"])
     list(train(branch, tmp_path / "other"))
     first = next(point for point in newest(run, 9)[0] if point.step == 1).load("model")
-    assert all(torch.equal(begun[key], first[key]) for key in first)
+    assert all(torch.equal(initial[key], first[key]) for key in first)
 
 
-def test_what_does_not_fit_is_refused(trained: Any, tmp_path: Path) -> None:
+def test_mismatched_models_are_refused(trained: Any, tmp_path: Path) -> None:
     run = trained("translation")
     own = str(run / "recipe.yaml")
     for change in ("model.heads=4", "tokenizer.vocab=80"):
@@ -172,7 +170,7 @@ def test_what_does_not_fit_is_refused(trained: Any, tmp_path: Path) -> None:
         list(train(load_recipe(own, ["start.folder=nowhere"]), tmp_path / "other"))
 
 
-def test_a_run_that_began_from_another_resumes_without_it(trained: Any, tmp_path: Path) -> None:
+def test_started_run_resumes_without_its_origin(trained: Any, tmp_path: Path) -> None:
     run = trained("reconstruction")
     moved = tmp_path / "moved"
     branch = load_recipe(str(run / "recipe.yaml"), [f"start.folder={moved}", "train.budget.steps=4"])

@@ -1,4 +1,4 @@
-"""A whole run: killed, stopped or unbroken it is the same run; its folder says all, and garbage is named."""
+"""Whole runs: interrupted or not, the result is the same; the folder is complete, and damaged files are named."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def finished(events: list[Event]) -> Finished:
 
 
 def until(step: int, run: Path, *changes: str) -> list[Event]:
-    """The events of a run that is asked to stop after a step."""
+    """The events of a run that stops after a step."""
     at = [0]
     events: list[Event] = []
     for event in train(recipe(*changes), run, lambda: at[0] >= step):
@@ -69,13 +69,13 @@ def until(step: int, run: Path, *changes: str) -> list[Event]:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics, but for what the clock decides."""
+    """The lines of a run's metrics without times."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """All that must not depend on how often a run was interrupted."""
+    """Everything that must not depend on interruptions."""
     names = ("checkpoints/step-00000040/model", "checkpoints/step-00000040/optimizer", "model/model")
     found: dict[str, Any] = {name: (run / f"{name}.safetensors").read_bytes() for name in names}
     return found | {"results": json.loads((run / "results.json").read_text()), "metrics": metrics(run)}
@@ -83,14 +83,14 @@ def outcome(run: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
-    """A run that nothing broke off, and its events."""
+    """An uninterrupted run, and its events."""
     run = tmp_path_factory.mktemp("whole") / "run"
     return run, list(train(recipe(), run))
 
 
 @pytest.fixture
 def copied(whole: tuple[Path, list[Event]], tmp_path: Path) -> Path:
-    """The same, to be spoilt."""
+    """A copy that a test may damage."""
     shutil.copytree(whole[0], tmp_path / "copy")
     return tmp_path / "copy"
 
@@ -144,7 +144,7 @@ for point in points:
     ],
     ids=["some", "more"],
 )
-def test_a_run_killed_at_any_moment_resumes_to_the_same_end(
+def test_run_killed_at_any_moment_resumes_to_the_same_result(
     whole: tuple[Path, list[Event]], tmp_path: Path, points: list[str]
 ) -> None:
     subprocess.run([sys.executable, "-c", KILLER, str(tmp_path), *points, "--", *TINY], check=True, timeout=300)
@@ -159,7 +159,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_end(
         assert not [path for path in run.rglob("*") if ".tmp-" in path.name], point
 
 
-def test_a_run_stopped_five_times_resumes_to_the_same_end(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
+def test_run_stopped_five_times_resumes_to_the_same_result(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
     run = tmp_path / "run"
     before = 0
     for step in (3, 4, 17, 20, 33):
@@ -169,11 +169,11 @@ def test_a_run_stopped_five_times_resumes_to_the_same_end(whole: tuple[Path, lis
         assert not (run / "model").exists()
         before = step
     assert not finished(until(99, run)).stopped
-    # Averaged is what regular saves left, so that a stop between two of them does not change the model either.
+    # Only regular saves are averaged, so that a stop between two of them does not change the model.
     assert outcome(run) == outcome(whole[0])
 
 
-def test_the_steps_of_the_metrics_are_each_there_once(whole: tuple[Path, list[Event]]) -> None:
+def test_metrics_have_each_step_once(whole: tuple[Path, list[Event]]) -> None:
     lines = metrics(whole[0])
     assert [line["step"] for line in lines if line["kind"] == "step"] == list(range(1, 41))
     assert [(line["step"], line["split"]) for line in lines if line["kind"] == "evaluated"] == [
@@ -182,7 +182,7 @@ def test_the_steps_of_the_metrics_are_each_there_once(whole: tuple[Path, list[Ev
     assert {line["epoch"] for line in lines if line["kind"] == "step"} > {0, 1}
 
 
-def test_twice_is_bit_identical(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
+def test_training_twice_is_bit_identical(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
     events = list(train(recipe(), tmp_path / "run"))
     assert outcome(tmp_path / "run") == outcome(whole[0])
     kinds = [type(event).__name__ for event in events]
@@ -190,7 +190,7 @@ def test_twice_is_bit_identical(whole: tuple[Path, list[Event]], tmp_path: Path)
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (whole[0] / "tokenizer.json").read_bytes()
 
 
-def test_a_complete_run_is_not_trained_again(copied: Path) -> None:
+def test_complete_run_is_not_trained_again(copied: Path) -> None:
     before = outcome(copied)
     events = list(train(recipe(), copied))
     assert not any(isinstance(event, Step | Saved) for event in events)
@@ -200,21 +200,21 @@ def test_a_complete_run_is_not_trained_again(copied: Path) -> None:
     assert outcome(copied) == before
 
 
-# ------------------------------------------------------------------ what a run tells
-def test_the_events_come_in_order(whole: tuple[Path, list[Event]]) -> None:
-    told = [
+# ------------------------------------------------------------------ events and files of a run
+def test_events_are_in_order(whole: tuple[Path, list[Event]]) -> None:
+    kinds = [
         f"{type(event).__name__} {event.name if isinstance(event, Stage) else event.step}"
         for event in whole[1]
         if not isinstance(event, Step | Epoch)
     ]
-    assert told == [
-        "Stage reading the data", "Stage training the tokenizer", "Stage turning text into tokens", "Started 0",
+    assert kinds == [
+        "Stage reading the data", "Stage training the tokenizer", "Stage tokenizing the text", "Started 0",
         "Evaluated 10", "Saved 10", "Evaluated 20", "Saved 20", "Evaluated 30", "Saved 30", "Evaluated 40", "Saved 40",
         "Stage translating the test set", "Evaluated 40", "Stage drawing pictures", "Finished 40",
     ]  # fmt: skip
 
 
-def test_it_starts_with_the_facts(whole: tuple[Path, list[Event]]) -> None:
+def test_started_event_has_the_counts(whole: tuple[Path, list[Event]]) -> None:
     begin = started(whole[1])
     settings = recipe()
     model = build(settings.model.model_copy(update={"vocab": begin.vocab}))
@@ -226,7 +226,7 @@ def test_it_starts_with_the_facts(whole: tuple[Path, list[Event]]) -> None:
     assert setting["threads"] == 1
 
 
-def test_rates_follow_the_schedule(whole: tuple[Path, list[Event]]) -> None:
+def test_learning_rates_follow_the_schedule(whole: tuple[Path, list[Event]]) -> None:
     schedule = Cosine(warmup=5)
     rates = [event.rate for event in whole[1] if isinstance(event, Step)]
     assert rates == [2e-2 * schedule.factor(step, (step - 1) / 40) for step in range(1, 41)]
@@ -249,7 +249,7 @@ def test_evaluations_carry_signatures_and_samples(whole: tuple[Path, list[Event]
     assert losses[3] < losses[0]
 
 
-def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([5.0, 50.0, 7.0, 8.0, 50.0, 9.0, 1.0])
     monkeypatch.setattr("heedful.training.metrics.chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
@@ -259,7 +259,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, monkeypat
     assert state["best"] == [[4, 50.0]]
 
 
-def test_the_best_is_one_that_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_is_a_checkpoint_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([99.0, 5.0, 98.0, 4.0, 3.0, 2.0])
     monkeypatch.setattr("heedful.training.metrics.chrf", lambda *_: Score("chrf", next(scores), ""))
     run = tmp_path / "run"
@@ -267,7 +267,7 @@ def test_the_best_is_one_that_can_be_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert newest(run, 1)[0][0].state["best"][0][0] == 4  # 2 and 6 were better, and are on no disk
 
 
-def test_the_final_model_is_the_mean_of_the_last_checkpoints(whole: tuple[Path, list[Event]]) -> None:
+def test_final_model_is_the_mean_of_the_last_checkpoints(whole: tuple[Path, list[Event]]) -> None:
     run, _ = whole
     points = newest(run, 9)[0]
     assert [point.step for point in points][:3] == [40, 30, 20]
@@ -279,7 +279,7 @@ def test_the_final_model_is_the_mean_of_the_last_checkpoints(whole: tuple[Path, 
     assert all(torch.equal(average([last])[name], last[name]) for name in last)
 
 
-def test_the_folder_is_complete(whole: tuple[Path, list[Event]]) -> None:
+def test_folder_is_complete(whole: tuple[Path, list[Event]]) -> None:
     run, events = whole
     assert sorted(path.name for path in run.iterdir()) == [
         "checkpoints", "env.json", "lock", "loss.png", "metrics.jsonl", "model", "recipe.yaml", "report.html",
@@ -294,9 +294,9 @@ def test_the_folder_is_complete(whole: tuple[Path, list[Event]]) -> None:
     assert {"seed", "threads", "tokenizer", "data", "packed", "torch"} <= about.keys()
 
 
-def test_a_crash_among_the_last_words_repeats_none_of_them(copied: Path) -> None:
+def test_crash_at_the_end_repeats_no_events(copied: Path) -> None:
     wanted = metrics(copied)
-    (copied / "results.json").unlink()  # as if it died just before it was there; the model is scored again
+    (copied / "results.json").unlink()  # as if it died just before writing it; the model is scored again
     list(train(recipe(), copied))
     assert metrics(copied) == wanted
     lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -305,21 +305,21 @@ def test_a_crash_among_the_last_words_repeats_none_of_them(copied: Path) -> None
     assert metrics(copied) == wanted
 
 
-def test_strange_lines_in_the_metrics_are_no_matter(copied: Path) -> None:
+def test_invalid_metrics_lines_are_ignored(copied: Path) -> None:
     with (copied / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3}\n{"step": 3, "kind": "step", "loss": "low"}\n{"step": 3, "kind": "step"}\n')
     list(train(recipe(), copied))
     assert curve(copied, "nats a token") == copied / "loss.png"
 
 
-def test_an_old_checkpoint_that_a_crash_kept_goes_when_the_run_is_opened_again(copied: Path) -> None:
+def test_leftover_checkpoint_of_a_crash_is_deleted_on_resume(copied: Path) -> None:
     before = [point.step for point in newest(copied, 99)[0]]
     shutil.copytree(copied / "checkpoints" / "step-00000040", copied / "checkpoints" / "step-00000005")
     list(train(recipe(), copied))
     assert [point.step for point in newest(copied, 99)[0]] == before
 
 
-def test_the_curve_shows_training_and_validation_alone(copied: Path) -> None:
+def test_curve_shows_training_and_validation_only(copied: Path) -> None:
     figure = plot_loss(copied, "nats a token")
     assert figure is not None
     train_line, valid_line = figure.axes[0].lines
@@ -333,7 +333,7 @@ def test_the_curve_shows_training_and_validation_alone(copied: Path) -> None:
     assert curve(copied, "nats a token") is None
 
 
-def test_budgets_of_tokens_and_minutes_end_a_run(tmp_path: Path) -> None:
+def test_token_and_minutes_budgets_end_a_run(tmp_path: Path) -> None:
     events = list(train(recipe("train.budget.steps=null", "train.budget.tokens=3000"), tmp_path / "tokens"))
     steps = [event for event in events if isinstance(event, Step)]
     assert steps[-2].tokens < 3000 <= steps[-1].tokens
@@ -343,15 +343,15 @@ def test_budgets_of_tokens_and_minutes_end_a_run(tmp_path: Path) -> None:
     assert load(tmp_path / "minutes").translate(["one"])
 
 
-def test_long_sources_of_a_split_are_counted_and_score_nothing(tmp_path: Path) -> None:
+def test_long_sources_are_counted_and_score_zero(tmp_path: Path) -> None:
     events = list(train(recipe("model.context=16", "train.budget.steps=2"), tmp_path / "run"))
     assert started(events).dropped > 0
     test = [event for event in events if isinstance(event, Evaluated)][-1]
     assert 0 < test.unread < 20
 
 
-# ------------------------------------------------------------------ what it refuses
-def test_another_recipe_is_refused(copied: Path) -> None:
+# ------------------------------------------------------------------ what is refused
+def test_changed_recipe_is_refused(copied: Path) -> None:
     with pytest.raises(UserError, match="another recipe") as error:
         list(train(recipe("train.seed=1"), copied))
     assert "train.seed: 0 in the folder, 1 now" in str(error.value)
@@ -360,13 +360,13 @@ def test_another_recipe_is_refused(copied: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "now"), [("padded", "packed"), ("packed", "padded")])
-def test_the_order_of_samples_cannot_change_on_the_way(
+def test_order_of_samples_cannot_change_on_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, now: str
 ) -> None:
     run = tmp_path / "run"
     until(3, run, f"train.batching={before}")
     stored = (run / "recipe.yaml").read_text()
-    monkeypatch.setattr(experiment, "render", lambda _: stored)  # as if it said auto, and the device had decided
+    monkeypatch.setattr(experiment, "render", lambda _: stored)  # as if the recipe said auto
     with pytest.raises(UserError, match="same order of samples") as error:
         list(train(recipe(f"train.batching={now}"), run))
     assert error.value.where == "train.batching"
@@ -374,7 +374,7 @@ def test_the_order_of_samples_cannot_change_on_the_way(
     assert [point.step for point in newest(run, 9)[0]] == [3]
 
 
-def test_packed_runs_on_a_cpu_too_and_resumes(tmp_path: Path) -> None:
+def test_packed_batches_train_and_resume_on_cpu(tmp_path: Path) -> None:
     short = ("train.batching=packed", "train.budget.steps=6", "train.save_every=3", "train.evaluate_every=6")
     list(train(recipe(*short), tmp_path / "whole"))
     until(2, tmp_path / "broken", *short)
@@ -384,7 +384,7 @@ def test_packed_runs_on_a_cpu_too_and_resumes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-def test_a_compiled_model_learns_the_same(tmp_path: Path) -> None:
+def test_compiled_model_has_the_same_losses(tmp_path: Path) -> None:
     short = ("train.batching=packed", "train.budget.steps=3", "model.dropout=0")
     losses = {
         compiled: [
@@ -398,12 +398,12 @@ def test_a_compiled_model_learns_the_same(tmp_path: Path) -> None:
     assert load(tmp_path / "true").translate(["one"]) == load(tmp_path / "false").translate(["one"])
 
 
-def test_a_room_too_small_for_a_pair_is_reported(tmp_path: Path) -> None:
+def test_batch_size_below_one_pair_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="too small for one pair"):
         list(train(recipe("train.batching=packed", "train.batch_tokens=20"), tmp_path / "run"))
 
 
-def test_other_data_or_another_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_changed_data_or_tokenizer_is_refused(tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.en").write_text("one\ntwo\nthree\nfour\n" * 9)
         (tmp_path / f"{split}.de").write_text("eins\nzwei\ndrei\nvier\n" * 9)
@@ -432,7 +432,7 @@ def test_other_data_or_another_tokenizer_is_refused(tmp_path: Path) -> None:
     assert not finished(list(train(files_of, run))).stopped
 
 
-def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
+def test_changed_number_of_threads_is_noted(tmp_path: Path) -> None:
     until(2, tmp_path / "run")
     manifest = newest(tmp_path / "run", 1)[0][0].manifest
     assert manifest.about["threads"] == 1
@@ -446,13 +446,13 @@ def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
     assert notes == ("threads was 1 and is 2 now: results may differ in the last bits",)
 
 
-def test_a_damaged_checkpoint_is_skipped_and_noted(copied: Path) -> None:
+def test_damaged_checkpoint_is_skipped_and_noted(copied: Path) -> None:
     shutil.rmtree(copied / "model")
     (copied / "results.json").unlink()
     (copied / "checkpoints" / "step-00000040" / "model.safetensors").write_bytes(b"")
     before = outcome_of_step(copied, 30)
-    (told,) = load(copied).notes
-    assert "step-00000040" in told
+    (note,) = load(copied).notes
+    assert "step-00000040" in note
     events = list(train(recipe(), copied))
     assert started(events).step == 30
     assert "skipped a damaged checkpoint" in started(events).notes[0]
@@ -498,7 +498,7 @@ def averaging(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["flipped bit", "file deleted", "folder deleted"],
 )
-def test_an_average_has_exactly_its_steps_or_the_run_stops(
+def test_missing_checkpoint_of_an_average_stops_the_run(
     averaging: Path, tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
     run = tmp_path / "run"
@@ -510,14 +510,14 @@ def test_an_average_has_exactly_its_steps_or_the_run_stops(
         list(train(recipe(*AVERAGING), run))
     assert "step-00000010" in str(error.value.where)
     assert not (run / "model").exists()
-    for step in (10, 12):  # what it says helps: they are trained again, bit for bit
+    for step in (10, 12):  # its advice works: the steps are trained again, bit for bit
         assert "every later one, to train them again from step-00000008" in str(error.value.todo)
         shutil.rmtree(run / "checkpoints" / f"step-{step:08d}", ignore_errors=True)
     list(train(recipe(*AVERAGING), run))
     assert (run / "model/model.safetensors").read_bytes() == (averaging / "model/model.safetensors").read_bytes()
 
 
-def test_what_an_average_will_miss_is_reported_before_training_resumes(averaging: Path, tmp_path: Path) -> None:
+def test_incomplete_average_is_reported_before_training_resumes(averaging: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(averaging, run)
     shutil.rmtree(run / "model")
@@ -530,7 +530,7 @@ def test_what_an_average_will_miss_is_reported_before_training_resumes(averaging
     assert not any(isinstance(event, Step) for event in events)
 
 
-def test_a_damaged_checkpoint_that_is_not_averaged_is_no_matter(averaging: Path, tmp_path: Path) -> None:
+def test_damaged_checkpoint_outside_the_average_is_ignored(averaging: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(averaging, run)
     shutil.rmtree(run / "model")
@@ -539,7 +539,7 @@ def test_a_damaged_checkpoint_that_is_not_averaged_is_no_matter(averaging: Path,
     assert (run / "model/model.safetensors").read_bytes() == (averaging / "model/model.safetensors").read_bytes()
 
 
-def test_training_that_explodes_ends_with_its_own_code_and_no_bad_checkpoint(tmp_path: Path) -> None:
+def test_diverged_training_has_its_exit_code_and_no_bad_checkpoint(tmp_path: Path) -> None:
     wild = ("train.optimizer.lr=1e37", "train.clip=null", "train.schedule={kind: constant}", "train.save_every=1")
     for name, changes in (("seen", ("train.evaluate_every=1",)), ("unseen", ("train.evaluate_every=1000",))):
         with pytest.raises(UserError, match="not finite") as error:
@@ -551,7 +551,7 @@ def test_training_that_explodes_ends_with_its_own_code_and_no_bad_checkpoint(tmp
 
 
 # ------------------------------------------------------------------ a trained model from its folder
-def test_a_model_translates_as_its_run_did(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
+def test_loaded_model_reproduces_the_runs_scores(whole: tuple[Path, list[Event]], tmp_path: Path) -> None:
     run, _ = whole
     stored = results(run)
     assert stored is not None
@@ -565,7 +565,7 @@ def test_a_model_translates_as_its_run_did(whole: tuple[Path, list[Event]], tmp_
     assert {sample[2] for sample in stored.samples} <= set(found)
 
 
-def test_a_run_that_has_only_checkpoints_is_loaded_from_the_newest(tmp_path: Path) -> None:
+def test_run_without_a_model_is_loaded_from_the_newest_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     with pytest.raises(UserError, match="not a run"):
@@ -602,7 +602,7 @@ def put(name: str, text: str) -> Callable[[Path], None]:
 
 
 def lie(folder: Path) -> None:
-    """The same bytes under the name of another type."""
+    """The same bytes with another dtype in the header."""
     data = (folder / "model.safetensors").read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     header = data[8 : 8 + size].replace(b'"F32"', b'"I32"')
@@ -641,7 +641,7 @@ GARBAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["bare", "sealed"])
 @pytest.mark.parametrize("name", GARBAGE)
-def test_garbage_is_named(copied: Path, name: str, sealed: bool) -> None:
+def test_damaged_file_is_named(copied: Path, name: str, sealed: bool) -> None:
     spoil, file, words = GARBAGE[name]
     folder = copied / "model"
     if not sealed:
@@ -649,15 +649,15 @@ def test_garbage_is_named(copied: Path, name: str, sealed: bool) -> None:
     spoil(folder)
     with pytest.raises(UserError) as error:
         load(copied)
-    told = str(error.value)
+    message = str(error.value)
     assert error.value.exit_code == 2
     if sealed:
-        assert str(folder) in told
+        assert str(folder) in message
     else:
-        assert str(folder / file) in told and words in told
+        assert str(folder / file) in message and words in message
 
 
-def test_a_checkpoint_with_weights_of_another_model_is_refused(copied: Path) -> None:
+def test_checkpoint_with_weights_of_another_model_is_refused(copied: Path) -> None:
     shutil.rmtree(copied / "model")
     text = (copied / "recipe.yaml").read_text()
     (copied / "recipe.yaml").write_text(text.replace("width: 16", "width: 32"))
@@ -666,7 +666,7 @@ def test_a_checkpoint_with_weights_of_another_model_is_refused(copied: Path) -> 
     assert "model.width: 16 in step-00000040, 32 now" in str(error.value.found)
 
 
-def test_results_that_cannot_be_read_are_named_and_computed_again_by_training(copied: Path) -> None:
+def test_unreadable_results_are_named_and_recomputed_by_training(copied: Path) -> None:
     wanted = results(copied)
     (copied / "results.json").write_text('{"step": 3}')
     with pytest.raises(UserError, match="test scores cannot be read") as error:
@@ -680,7 +680,7 @@ def test_results_that_cannot_be_read_are_named_and_computed_again_by_training(co
     assert results(copied) is not None
 
 
-def test_a_device_that_is_not_there_is_refused(whole: tuple[Path, list[Event]]) -> None:
+def test_unknown_device_is_refused(whole: tuple[Path, list[Event]]) -> None:
     wrong = ["nonsense", "meta", *([] if torch.cuda.is_available() else ["cuda"])]
     for name in wrong:
         with pytest.raises(UserError, match="no such device"):
@@ -688,7 +688,7 @@ def test_a_device_that_is_not_there_is_refused(whole: tuple[Path, list[Event]]) 
     assert load(whole[0], "cpu").device == torch.device("cpu")
 
 
-def test_a_full_disk_at_the_end_keeps_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_at_the_end_keeps_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     short = recipe("train.budget.steps=4", "train.save_every=2")
 
@@ -708,7 +708,7 @@ def test_a_full_disk_at_the_end_keeps_what_was_trained(tmp_path: Path, monkeypat
     assert load(run).translate(["one"])
 
 
-def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_larger_than_memory_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.runs.prepare.task_of", lambda _: pytest.fail("nothing is read or built"))
     with pytest.raises(UserError, match="too large to train here") as error:
         list(train(recipe("model.width=8192", "model.hidden=32768", "model.encoder_layers=200"), tmp_path / "run"))
@@ -716,7 +716,7 @@ def test_a_model_that_no_memory_holds_is_refused_at_once(tmp_path: Path, monkeyp
     assert not (tmp_path / "run").exists()
 
 
-def test_threads_are_few_for_the_tiny() -> None:
+def test_tiny_models_use_one_thread() -> None:
     tiny = build(SIZES["transformer-tiny"].model_copy(update={"vocab": 100}))
     assert few_threads(tiny, torch.device("cpu")) == 1
     large = torch.nn.Linear(2000, 2000)

@@ -13,8 +13,8 @@ from heedful.tasks.answering.predictor import (
     answer_loss,
     best_spans,
     mean_loss,
+    merge_windows,
     passage_scores,
-    together,
 )
 from tolerance import near
 
@@ -43,7 +43,7 @@ def questions() -> list[Question]:
 
 # ------------------------------------------------------------------ loss
 @pytest.mark.parametrize("context", [64, 16])
-def test_the_mean_loss_is_that_of_all_answers(context: int) -> None:
+def test_mean_loss_is_over_all_answers(context: int) -> None:
     answerer = model(context)
     encoded = encode_questions(questions(), TOKENIZER, context, WindowsConfig(stride=4))
     losses = [answer_loss(answerer, encoded.batch(np.array([row]))) for row in encoded.with_targets.tolist()]
@@ -52,14 +52,14 @@ def test_the_mean_loss_is_that_of_all_answers(context: int) -> None:
     assert (len(encoded.with_targets) > 3) == (context == 16)
 
 
-def test_packed_and_padded_batches_have_the_same_loss() -> None:
+def test_packed_and_padded_batches_have_same_loss() -> None:
     answerer, encoded = model(), encode_questions(questions(), TOKENIZER, 24, WindowsConfig(stride=4))
     losses = [answer_loss(answerer, AnswerBatches(encoded, 0, 999, 99, packed).at(0)) for packed in (False, True)]
     assert int(losses[0].count) == int(losses[1].count) == len(encoded.with_targets)
     assert float(losses[0].plain) == pytest.approx(float(losses[1].plain), rel=1e-5)
 
 
-def test_a_part_without_questions_has_no_loss_but_a_gradient() -> None:
+def test_empty_share_has_zero_loss_and_gradient() -> None:
     answerer, encoded = model(), encode_questions(questions(), TOKENIZER, 24, WindowsConfig())
     loss = answer_loss(answerer, AnswerBatches(encoded, 0, 24, 1).at(0, 1, 2))
     assert float(loss.plain) == 0 and int(loss.count) == 0
@@ -68,7 +68,7 @@ def test_a_part_without_questions_has_no_loss_but_a_gradient() -> None:
 
 
 # ------------------------------------------------------------------ the search
-def test_the_most_likely_spans_are_the_same_one_after_the_other() -> None:
+def test_best_spans_match_an_exhaustive_search() -> None:
     scores = np.random.default_rng(0).normal(size=(9, 2))
     every = best_spans(scores, 4, 1000)
     assert len(every) == 9 + 8 + 7 + 6
@@ -79,11 +79,11 @@ def test_the_most_likely_spans_are_the_same_one_after_the_other() -> None:
     assert best_spans(np.array([[1.0, -1.0]]), 30, 5) == [(0, 0, 1.0)]
 
 
-def test_large_scores_are_no_trouble() -> None:
+def test_large_scores_do_not_overflow() -> None:
     assert best_spans(np.array([[1e4, 0.0], [-1e4, 1e4]]), 30, 1) == [(0, 1, 1.0)]
 
 
-def test_each_token_of_a_long_passage_is_scored_in_its_best_window() -> None:
+def test_tokens_are_scored_in_their_best_window() -> None:
     answerer, windows = model(16), WindowsConfig(stride=3)
     encoded = encode_questions([Question("", "who?", LONG, ())], TOKENIZER, 16, windows)
     (found,) = passage_scores(answerer, encoded, CPU)
@@ -99,13 +99,13 @@ def test_each_token_of_a_long_passage_is_scored_in_its_best_window() -> None:
         assert found[token].tolist() == near(expected, 1024)
 
 
-def test_windows_come_together_token_by_token() -> None:
+def test_windows_are_merged_token_by_token() -> None:
     scores = [np.full((4, 2), float(number)) for number in range(3)]
-    assert together(scores, np.array([0, 2, 4]))[:, 0].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert merge_windows(scores, np.array([0, 2, 4]))[:, 0].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
 
 
 # ------------------------------------------------------------------ the answerer
-def test_answers_are_parts_of_the_passage_alone_and_together() -> None:
+def test_answers_are_spans_of_the_passage_in_any_batch() -> None:
     answerer = QuestionAnswerer(model(), TOKENIZER, CPU, WindowsConfig(stride=4, longest=5), 24)
     asked = [(question.question, question.passage) for question in questions()]
     found = answerer.answer(asked, top=3)

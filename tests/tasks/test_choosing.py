@@ -1,4 +1,4 @@
-"""Multiple choice: the loss, training and loading, the verb, and folders of others in both directions."""
+"""Multiple choice: the loss, training and loading, the command line, and exchange with transformers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def model_of(**changes: Any) -> Any:
     return model
 
 
-def test_the_loss_is_a_softmax_over_the_choices_of_each_question() -> None:
+def test_loss_is_a_softmax_over_choices() -> None:
     model, batch = model_of(), encode_choices(QUESTIONS, TOKENIZER, 24).batch(np.array([1, 0]))
     found, expected = choice_loss(model, batch), torch.zeros(())
     for question in QUESTIONS:
@@ -69,7 +69,7 @@ def test_the_loss_is_a_softmax_over_the_choices_of_each_question() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has learned which animal makes which sound, from files of SWAG's make."""
+    """A run that has learned which animal makes which sound, from files in SWAG's format."""
     folder, luck = tmp_path_factory.mktemp("swag"), random.Random(0)
     for name, size in (("train.csv", 160), ("val.csv", 32)):
         with (folder / name).open("w", newline="") as file:
@@ -77,7 +77,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer.writerow(COLUMNS)
             for number in range(size):
                 animal, *others = luck.sample(list(ANIMALS), 4)
-                endings = ["sings", *(ANIMALS[other] for other in others)]  # which is learned on any machine
+                endings = ["sings", *(ANIMALS[other] for other in others)]  # learned on any machine
                 luck.shuffle(endings)
                 right = endings.index("sings")
                 sent = f"There is a {animal}, near us."
@@ -101,7 +101,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_run_learns_is_loaded_and_chooses_among_any_number_of_texts(run: Path) -> None:
+def test_trained_model_chooses_among_any_number_of_texts(run: Path) -> None:
     answerer = load(run)
     assert isinstance(answerer, MultipleChoiceAnswerer)
     for place, animal in enumerate(ANIMALS):
@@ -112,11 +112,11 @@ def test_a_run_learns_is_loaded_and_chooses_among_any_number_of_texts(run: Path)
     few = answerer.choose("There is a cow, near us.", ["It barks", "It sings"])
     assert (few.index, len(few.probabilities), few.cut) == (1, 2, 0)
     assert answerer.choose("There is a cow. " * 20, ["It barks", "It moos"]).cut > 0
-    with pytest.raises(ValueError, match="two choices or more"):
+    with pytest.raises(ValueError, match="at least two choices"):
         answerer.choose("There is a cow.", ["It moos"])
 
 
-def test_the_verb_says_the_likeliest_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_lists_the_most_likely_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["It barks", "It sings", "It quacks"]
     choose_command(run, "There is a cow, near us.", given, as_json=False)
     lines = capsys.readouterr().out.splitlines()
@@ -135,7 +135,7 @@ def test_packed_rows_are_refused() -> None:
         load_recipe("swag", ["train.batching=packed"])
 
 
-def test_transformers_gives_the_same_scores_and_its_folder_comes_back(run: Path, tmp_path: Path) -> None:
+def test_exported_folder_has_the_same_scores_in_transformers(run: Path, tmp_path: Path) -> None:
     found = pretrained(run)
     assert found.head is not None and found.head.kind == "multiple_choice"
     write(tmp_path / "theirs", found)
@@ -155,7 +155,7 @@ def test_transformers_gives_the_same_scores_and_its_folder_comes_back(run: Path,
     assert load(tmp_path / "theirs").choose(text, choices) == load(run).choose(text, choices)
 
 
-def test_a_folder_that_transformers_wrote_is_read(tmp_path: Path) -> None:
+def test_folder_of_transformers_is_loaded(tmp_path: Path) -> None:
     torch.manual_seed(1)
     config = transformers.BertConfig(vocab_size=13, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
                                      intermediate_size=20, max_position_embeddings=24)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Fine-tuning step by step beside `transformers`: the same weights, batches and settings give the same losses."""
+"""Fine-tuning against `transformers`: the same weights, batches and settings give the same losses."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def their_loss(model: Any, batch: LabelledBatch, number: bool) -> Any:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_steps_are_those_of_transformers(outputs: int, packed: bool, tmp_path: Path) -> None:
+def test_training_steps_match_transformers(outputs: int, packed: bool, tmp_path: Path) -> None:
     theirs = folder(tmp_path, outputs)
     predictor = load(tmp_path, "cpu")
     assert type(predictor) is (TextRegressor if outputs == 1 else TextClassifier)
@@ -119,7 +119,7 @@ def encoded_texts() -> EncodedTexts:
     return encode_texts(TEXTS, np.arange(48) % 3, TOKENIZER, 32)
 
 
-def test_what_is_said_stands_in_the_order_of_the_texts_and_the_loss_is_their_mean(tmp_path: Path) -> None:
+def test_predictions_are_in_order_and_the_loss_is_their_mean(tmp_path: Path) -> None:
     folder(tmp_path, 3)
     predictor = load(tmp_path, "cpu")
     found = outputs_of(predictor.model, encoded_texts(), CPU)

@@ -1,4 +1,4 @@
-"""Fine-tuning as an experiment sees it: where a run starts from, what is filled in, what may go missing later."""
+"""Fine-tuning runs: the pretrained start, inferred settings, and resume without the start folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORDS = ["good", "bad", "film", "book", "very", "not", "fine", "poor", "plot", "
 
 @pytest.fixture
 def texts(tmp_path: Path) -> list[str]:
-    """Overrides for labelled texts of the test's own, good or bad."""
+    """Overrides for generated labelled texts, good or bad."""
     for name, size in (("train", 48), ("valid", 12), ("test", 12)):
         rows = [f"the {WORDS[row % 10]} {WORDS[row % 7]} was {WORDS[row % 2]}\t{'yn'[row % 2]}" for row in range(size)]
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
@@ -49,7 +49,7 @@ def texts(tmp_path: Path) -> list[str]:
 
 
 def write_encoder(folder: Path, **changes: Any) -> Path:
-    """A trained encoder, as far as anybody can tell, with its tokenizer and its heads."""
+    """A folder like that of a trained encoder, with its tokenizer and its heads."""
     tokenizer = BertTokenizer.train(WordPiece(vocab=80), [" ".join(WORDS), "the was", "a b c d e f g h"])
     config = ENCODER.model_copy(update={"vocab": tokenizer.vocab, **changes})
     torch.manual_seed(7)
@@ -75,10 +75,8 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "model" / "model.safetensors")
 
 
-# ------------------------------------------------------------------ where a run starts from
-def test_encoder_tokenizer_and_labels_come_from_the_folder_and_the_data(
-    start: Path, texts: list[str], tmp_path: Path
-) -> None:
+# ------------------------------------------------------------------ starting from a folder
+def test_encoder_tokenizer_and_labels_come_from_folder_and_data(start: Path, texts: list[str], tmp_path: Path) -> None:
     given = recipe(start, texts)
     check_recipe(given)
     assert given.model.encoder is None and given.model.labels is None
@@ -97,7 +95,7 @@ def test_encoder_tokenizer_and_labels_come_from_the_folder_and_the_data(
     assert (tmp_path / "run" / "tokenizer.json").read_text() == (start / "tokenizer.json").read_text()
 
 
-def test_weights_begin_as_the_folder_has_them(start: Path, texts: list[str], tmp_path: Path) -> None:
+def test_initial_weights_are_those_of_the_folder(start: Path, texts: list[str], tmp_path: Path) -> None:
     list(train(recipe(start, texts, "train.optimizer.lr=1e-30", "train.optimizer.weight_decay=0"), tmp_path / "run"))
     there, now = load_file(start / "model.safetensors"), weights(tmp_path / "run")
     names = {name.removeprefix("encoder.") for name in now if name.startswith("encoder.")}
@@ -105,7 +103,7 @@ def test_weights_begin_as_the_folder_has_them(start: Path, texts: list[str], tmp
     assert all(torch.allclose(now[f"encoder.{name}"], there[name], atol=1e-20, rtol=0) for name in names)
 
 
-def test_a_missing_pooler_is_drawn_by_chance_and_told(texts: list[str], tmp_path: Path) -> None:
+def test_missing_pooler_is_randomly_initialized_and_noted(texts: list[str], tmp_path: Path) -> None:
     bare = write_encoder(tmp_path / "bare", pooler=False, next_sentence=False)
     notes = started(train(recipe(bare, texts), tmp_path / "run")).notes
     assert any(
@@ -113,13 +111,13 @@ def test_a_missing_pooler_is_drawn_by_chance_and_told(texts: list[str], tmp_path
     )
 
 
-def test_dropout_may_be_other_than_in_the_folder(start: Path, texts: list[str]) -> None:
-    filled = recipe(start, texts, "start.dropout=0.3").filled()
+def test_dropout_may_differ_from_the_folder(start: Path, texts: list[str]) -> None:
+    filled = recipe(start, texts, "start.dropout=0.3").fill_in()
     assert (filled.model.encoder.dropout, filled.model.encoder.attention_dropout) == (0.3, 0.3)
-    assert recipe(start, texts).filled().model.encoder.dropout == ENCODER.dropout
+    assert recipe(start, texts).fill_in().model.encoder.dropout == ENCODER.dropout
 
 
-def test_an_encoder_of_another_size_than_written_is_refused(start: Path, texts: list[str], tmp_path: Path) -> None:
+def test_encoder_of_another_size_is_refused(start: Path, texts: list[str], tmp_path: Path) -> None:
     encoder = "{width: 32, heads: 2, layers: 2, hidden: 24, context: 24}"
     given = recipe(start, texts, f"model.encoder={encoder}")
     with pytest.raises(UserError, match=r"differs from model\.encoder in the recipe") as error:
@@ -137,12 +135,12 @@ def test_an_encoder_of_another_size_than_written_is_refused(start: Path, texts: 
         (["train.compile=true"], "write false"),
     ],
 )
-def test_a_recipe_says_where_it_begins(more: list[str], message: str, start: Path, texts: list[str]) -> None:
+def test_recipe_names_its_start(more: list[str], message: str, start: Path, texts: list[str]) -> None:
     with pytest.raises(UserError, match=message):
         recipe(start, texts, *more)
 
 
-def test_folders_that_hold_no_encoder_are_named(texts: list[str], tmp_path: Path) -> None:
+def test_folders_without_an_encoder_are_named(texts: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         check_recipe(recipe(tmp_path / "nowhere", texts))
     assert error.value.problems[0].where == "start.folder"
@@ -152,13 +150,13 @@ def test_folders_that_hold_no_encoder_are_named(texts: list[str], tmp_path: Path
     assert "no model in this folder" in str(error.value)
 
 
-def test_other_tasks_have_no_number_of_examples() -> None:
-    with pytest.raises(UserError, match="as large as batch_tokens says"):
+def test_only_classification_limits_the_number_of_examples() -> None:
+    with pytest.raises(UserError, match="the batch size of this task is batch_tokens"):
         load_recipe("numbers", ["train.batch_examples=8"])
 
 
-# ------------------------------------------------------------------ going on
-def test_a_run_goes_on_though_the_folder_it_started_from_is_gone(start: Path, texts: list[str], tmp_path: Path) -> None:
+# ------------------------------------------------------------------ resuming
+def test_run_resumes_without_its_start_folder(start: Path, texts: list[str], tmp_path: Path) -> None:
     given = recipe(start, texts)
     whole = list(train(given, tmp_path / "whole"))
     asked = count()
@@ -173,7 +171,7 @@ def test_a_run_goes_on_though_the_folder_it_started_from_is_gone(start: Path, te
         list(train(given, tmp_path / "new"))
 
 
-def test_a_run_that_saved_nothing_reads_its_labels_anew(start: Path, texts: list[str], tmp_path: Path) -> None:
+def test_run_without_a_checkpoint_reads_its_labels_again(start: Path, texts: list[str], tmp_path: Path) -> None:
     given = recipe(start, texts)
     next(event for event in train(given, tmp_path / "run") if isinstance(event, Step))
     for name in ("train", "valid", "test"):
@@ -183,9 +181,7 @@ def test_a_run_that_saved_nothing_reads_its_labels_anew(start: Path, texts: list
     assert load(tmp_path / "run").labels == ("n", "yes")
 
 
-def test_a_label_that_only_the_held_out_texts_have_is_refused_by_its_place(
-    start: Path, texts: list[str], tmp_path: Path
-) -> None:
+def test_label_missing_from_training_is_refused_with_its_line(start: Path, texts: list[str], tmp_path: Path) -> None:
     with (tmp_path / "valid.tsv").open("a") as file:
         file.write("a strange one\tmaybe\n")
     with pytest.raises(UserError, match="unknown label") as error:
@@ -197,15 +193,15 @@ def test_a_label_that_only_the_held_out_texts_have_is_refused_by_its_place(
     assert load(tmp_path / "named").labels == ("y", "maybe", "n")
 
 
-def test_texts_that_are_cut_are_counted(start: Path, texts: list[str], tmp_path: Path) -> None:
+def test_truncated_texts_are_counted(start: Path, texts: list[str], tmp_path: Path) -> None:
     with (tmp_path / "train.tsv").open("a") as file:
         file.write("good " * 40 + "\ty\n")
     notes = started(train(recipe(start, texts), tmp_path / "run")).notes
     assert "1 of 49 texts are longer than 24 tokens, and are truncated" in notes
 
 
-# ------------------------------------------------------------------ what comes of it
-def test_a_trained_classifier_speaks_and_its_scores_are_stored(start: Path, texts: list[str], tmp_path: Path) -> None:
+# ------------------------------------------------------------------ results
+def test_trained_classifier_predicts_and_scores_are_stored(start: Path, texts: list[str], tmp_path: Path) -> None:
     given = recipe(start, texts, "task.metric=matthews", "train.budget.steps=60", "train.optimizer.lr=5e-3",
                    "train.evaluate_every=60", "train.schedule.warmup=5")  # fmt: skip
     events = list(train(given, tmp_path / "run"))
@@ -224,11 +220,11 @@ def test_a_trained_classifier_speaks_and_its_scores_are_stored(start: Path, text
     alone = [predictor.classify([text])[0] for text in asked]
     assert [one.probability for one in alone] == near([one.probability for one in found], 16)
     assert predictor.classify([]) == []
-    with pytest.raises(TypeError, match="give a list"):
+    with pytest.raises(TypeError, match="pass a list"):
         predictor.classify("one text")
 
 
-def test_numbers_are_learned_and_said(start: Path, texts: list[str], tmp_path: Path) -> None:
+def test_regression_is_learned_and_predicted(start: Path, texts: list[str], tmp_path: Path) -> None:
     for name in ("train", "valid", "test"):
         file = tmp_path / f"{name}.tsv"
         file.write_text(file.read_text().replace("\ty", "\t4.5").replace("\tn", "\t1.25"))
@@ -254,19 +250,19 @@ def test_numbers_are_learned_and_said(start: Path, texts: list[str], tmp_path: P
         list(train(given, tmp_path / "other"))
 
 
-def test_a_folder_whose_config_lacks_a_part_is_refused(start: Path, texts: list[str], tmp_path: Path) -> None:
+def test_incomplete_config_is_refused(start: Path, texts: list[str], tmp_path: Path) -> None:
     list(train(recipe(start, texts), tmp_path / "run"))
     config = tmp_path / "run" / "model" / "config.json"
     (config.parent / "manifest.json").unlink()
-    told = json.loads(config.read_text())
+    content = json.loads(config.read_text())
     for part in ("encoder", "labels"):
-        config.write_text(json.dumps({**told, "model": {**told["model"], part: None}}))
+        config.write_text(json.dumps({**content, "model": {**content["model"], part: None}}))
         with pytest.raises(UserError, match=r"part of the model is missing") as error:
             load(tmp_path / "run")
         assert "model." in str(error.value.where)
 
 
-def test_published_sizes_take_a_head() -> None:
+def test_published_sizes_can_have_a_head() -> None:
     base = SIZES["bert-base"]
     assert isinstance(base, BertConfig)
     given = load_recipe(

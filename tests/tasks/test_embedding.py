@@ -1,4 +1,4 @@
-"""Texts to vectors, words for gaps, and whether texts follow, against the definitions."""
+"""Text vectors, masked words and next sentences against their definitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
-from heedful.tasks.pretraining.predictor import TOGETHER, TextEncoder, best_alone, together
+from heedful.tasks.pretraining.predictor import BATCH_SIZES, TextEncoder, best_independent, length_batches
 from tolerance import close, near
 
 LINE = "the a cat dog bird sat ran flew on under over mat log sky it was old new red blue"
@@ -42,7 +42,7 @@ def reader(**settings: object) -> TextEncoder:
 
 @torch.no_grad()
 def alone(one: TextEncoder, text: str) -> list[Tensor]:
-    """The layers (T, D) of one text, read alone."""
+    """The layers (T, D) of a single text."""
     ids, _ = TOKENIZER.pair(TOKENIZER.ids([text])[0])
     return [layer[0] for layer in one.model.layers(torch.tensor([ids]))]
 
@@ -59,7 +59,7 @@ def alone(one: TextEncoder, text: str) -> list[Tensor]:
     ],
 )
 @pytest.mark.parametrize("pooling", ["mean", "first"])
-def test_a_vector_is_made_of_these_layers_in_this_way(layers, of, pooling) -> None:  # type: ignore[no-untyped-def]
+def test_vectors_match_their_layers_and_pooling(layers, of, pooling) -> None:  # type: ignore[no-untyped-def]
     one = reader()
     each = [of(alone(one, text)) for text in TEXTS]
     right = torch.stack([x.mean(0) if pooling == "mean" else x[0] for x in each])
@@ -69,30 +69,30 @@ def test_a_vector_is_made_of_these_layers_in_this_way(layers, of, pooling) -> No
         close(found.values, x)
 
 
-def test_order_is_kept_whatever_is_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_does_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     one = reader()
     some = [" ".join(WORDS[: 1 + 7 * n % 19]) for n in range(40)]
     whole = one.embed(some)
-    monkeypatch.setitem(TOGETHER, "cpu", 30)
+    monkeypatch.setitem(BATCH_SIZES, "cpu", 30)
     close(one.embed(some), whole)
     close(torch.cat([one.embed([text]) for text in some]), whole)
     for text, found in zip(some, one.layers(some), strict=True):
         close(found.values, torch.stack(alone(one, text)))
 
 
-def test_what_is_read_together_is_about_as_long_and_within_the_budget() -> None:
+def test_batches_have_similar_lengths_within_the_budget() -> None:
     lengths = [3, 50, 3, 7, 200, 8, 3, 7]
-    found = list(together(lengths, 60))
+    found = list(length_batches(lengths, 60))
     assert sorted(place for batch in found for place in batch) == list(range(8))
     for batch in found:
         longest = max(lengths[place] for place in batch)
         assert len(batch) == 1 or longest * len(batch) <= 60
     padding = sum(max(lengths[p] for p in batch) - lengths[p2] for batch in found for p2 in batch for p in batch[:1])
     assert padding < 20
-    assert list(together([], 60)) == []
+    assert list(length_batches([], 60)) == []
 
 
-def test_tokens_are_named_and_placed() -> None:
+def test_tokens_have_pieces_and_offsets() -> None:
     (found,) = reader().vectors(["The catz sat"])
     assert found.pieces[0] == "[CLS]" and found.pieces[-1] == "[SEP]"
     spelled = ["The catz sat"[a:b] for a, b in found.offsets[1:-1]]
@@ -101,21 +101,21 @@ def test_tokens_are_named_and_placed() -> None:
     assert len(found.values) == len(found.pieces) == len(found.offsets)
 
 
-def test_a_text_beyond_the_context_is_cut_and_that_is_told() -> None:
+def test_text_beyond_the_context_is_truncated_with_a_warning() -> None:
     one = reader()
     long = " ".join(["cat"] * 50)
     for call in (one.embed, one.layers):
         with pytest.warns(UserWarning, match="1 text is longer than 24 tokens"):
             call(["bird", long])
-    assert one.encoded(["bird", long, long]).cut == 2
-    assert [len(row) for row in one.encoded(["bird", long]).rows] == [3, 24]
+    assert one.tokenize(["bird", long, long]).cut == 2
+    assert [len(row) for row in one.tokenize(["bird", long]).rows] == [3, 24]
     one.longest = 10
-    assert len(one.encoded([long]).rows[0]) == 10
+    assert len(one.tokenize([long]).rows[0]) == 10
     one.longest = 1000
-    assert len(one.encoded([long]).rows[0]) == 24
+    assert len(one.tokenize([long]).rows[0]) == 24
 
 
-def test_what_the_folder_says_holds_until_told_otherwise() -> None:
+def test_settings_of_the_folder_are_defaults() -> None:
     one = reader()
     one.pooling, one.normalize = "first", True
     found = one.embed(TEXTS)
@@ -125,21 +125,21 @@ def test_what_the_folder_says_holds_until_told_otherwise() -> None:
     torch.testing.assert_close(found, torch.nn.functional.normalize(one.embed(TEXTS, normalize=False)))
 
 
-def test_no_texts_give_no_vectors_and_a_text_alone_is_refused() -> None:
+def test_empty_list_gives_no_vectors_and_a_string_is_refused() -> None:
     assert reader().embed([]).shape == (0, 16)
     assert reader().embed([], "concat_last_four").shape == (0, 64)
     with pytest.raises(TypeError, match="give a list of texts"):
         reader().embed("cat")
 
 
-def test_layers_that_are_not_there_are_refused() -> None:
+def test_missing_layers_are_refused() -> None:
     with pytest.raises(UserError, match="there are no such layers"):
         reader().embed(["cat"], "third")
-    with pytest.raises(UserError, match="no four blocks"):
+    with pytest.raises(UserError, match="fewer than four blocks"):
         reader(layers=2).embed(["cat"], "sum_last_four")
 
 
-def test_eight_bits_are_near_and_leave_the_reader_as_it_is() -> None:
+def test_int8_is_close_and_a_copy() -> None:
     one = reader()
     before = one.embed(TEXTS)
     found = one.int8().embed(TEXTS)
@@ -147,23 +147,23 @@ def test_eight_bits_are_near_and_leave_the_reader_as_it_is() -> None:
     assert 0 < float((found - before).norm() / before.norm()) < 0.05
 
 
-def test_eight_bits_give_a_text_the_same_alone_and_among_others() -> None:
+def test_int8_does_not_depend_on_the_batch() -> None:
     one, texts = reader().int8(), [" ".join(WORDS[first : first + length]) for first in range(4) for length in range(9)]
     assert one.embed(texts).equal(torch.cat([one.embed([text]) for text in texts]))
     whole = one.layers(texts)
     assert all(one.layers([text])[0].values.equal(found.values) for text, found in zip(texts, whole, strict=True))
 
 
-# ------------------------------------------------------------------ gaps
+# ------------------------------------------------------------------ masked words
 @torch.no_grad()
 def probabilities(one: TextEncoder, pieces: list[str], at: int) -> Tensor:
-    """Of every word (V,) at a place of a text that is spelled in pieces."""
+    """The probabilities (V,) at a position of a tokenized text."""
     vocabulary = {piece: number for number, piece in enumerate(TOKENIZER.pieces(range(TOKENIZER.vocab)))}
     ids = [vocabulary[piece] for piece in ["[CLS]", *pieces, "[SEP]"]]
     return one.model.words(one.model(torch.tensor([ids]))[0, [at + 1]])[0].softmax(-1)
 
 
-def test_a_gap_gets_the_likeliest_words() -> None:
+def test_mask_is_filled_with_the_most_likely_words() -> None:
     one = reader()
     (found,) = one.fill("the [MASK] sat", top=4).predictions
     right = probabilities(one, ["the", "[MASK]", "sat"], 1)
@@ -172,7 +172,7 @@ def test_a_gap_gets_the_likeliest_words() -> None:
     assert [guess.probability for guess in found] == pytest.approx(values.tolist(), rel=1e-4)
 
 
-def test_fillings_of_two_gaps_are_counted_alone_and_in_both_orders() -> None:
+def test_two_masks_are_scored_separately_and_in_both_orders() -> None:
     one, open_ = reader(), ["the", "[MASK]", "sat", "[MASK]"]
     names = TOKENIZER.pieces(range(TOKENIZER.vocab))
     first, second = (probabilities(one, open_, at) for at in (1, 3))
@@ -193,19 +193,19 @@ def test_fillings_of_two_gaps_are_counted_alone_and_in_both_orders() -> None:
     assert found.dependence == pytest.approx(apart)
 
 
-def test_the_best_words_alone_are_the_best_products() -> None:
+def test_best_words_have_the_best_products() -> None:
     logs = torch.randn(3, 6).log_softmax(-1)
     every = sorted(product(range(6), repeat=3), key=lambda w: -sum(float(logs[g, n]) for g, n in enumerate(w)))
-    assert best_alone(logs, 4) == every[:4]
+    assert best_independent(logs, 4) == every[:4]
 
 
-def test_three_gaps_and_gaps_inside_words_are_filled() -> None:
+def test_three_masks_and_masks_inside_words() -> None:
     found = reader().fill("[MASK][MASK] sat[MASK]", top=2)
     assert [len(gap) for gap in found.predictions] == [2, 2, 2]
     assert all(len(filling.words) == 3 for filling in found.joint)
 
 
-def test_mistakes_with_masks_are_reported() -> None:
+def test_invalid_masks_are_reported() -> None:
     with pytest.raises(UserError, match="no mask in this text"):
         reader().fill("the cat [mask]")
     with pytest.raises(UserError, match="too long"):
@@ -217,9 +217,9 @@ def test_mistakes_with_masks_are_reported() -> None:
 
 
 @torch.no_grad()
-def test_mask_is_plain_text_elsewhere_and_pairs_have_segments() -> None:
+def test_mask_token_in_other_models_is_text_and_pairs_have_segments() -> None:
     one = reader()
-    assert TOKENIZER.mask not in one.encoded(["the [MASK] sat"]).rows[0]
+    assert TOKENIZER.mask not in one.tokenize(["the [MASK] sat"]).rows[0]
     ids, segments = TOKENIZER.pair(*TOKENIZER.ids(["the cat", "it sat"]))
     right = one.model.follows(one.model(torch.tensor([ids]), torch.tensor([segments]))[:, 0]).softmax(-1)
     assert one.follows("the cat", "it sat") == pytest.approx(float(right[0, 0]), rel=1e-5)
@@ -238,7 +238,7 @@ def minilm() -> Path:
 
 @pytest.mark.skipif(not STS.is_file(), reason=f"no STS-B in {STS.parent}; set HEEDFUL_DATA")
 @pytest.mark.slow
-def test_sentences_are_as_alike_as_people_say() -> None:
+def test_similarities_correlate_with_human_scores() -> None:
     """Spearman's correlation on the dev set of STS-B: 0.8672, as `transformers` gives it for the same weights."""
     one = heedful.load(minilm())
     with gzip.open(STS, "rt", encoding="utf-8") as file:
@@ -249,5 +249,5 @@ def test_sentences_are_as_alike_as_people_say() -> None:
     assert found == near(0.8672, 512)
 
 
-def test_the_reader_is_public() -> None:
+def test_text_encoder_is_public() -> None:
     assert heedful.TextEncoder is TextEncoder and "heedful.tasks.pretraining.predictor" in sys.modules

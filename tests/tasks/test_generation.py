@@ -1,4 +1,4 @@
-"""Generation: alone and together, beyond its context, piece by piece, and beside transformers."""
+"""Generation: batches, beyond the context, streaming, and against transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heedful.models import build
 from heedful.models.gpt.config import GptConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.tasks.language_model import predictor as language_model
-from heedful.tasks.language_model.predictor import Running, TextGenerator, seed_of
+from heedful.tasks.language_model.predictor import PartialText, TextGenerator, seed_of
 from tolerance import close, near
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ MANNERS: dict[str, dict[str, Any]] = {
 
 
 def spread(model: Any, by: float = 0.15) -> Any:
-    """The model with weights that make some tokens much likelier than others."""
+    """A model whose weights make some tokens much more likely than others."""
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(by * torch.randn_like(weight))
@@ -70,9 +70,9 @@ WRITERS = {
 }
 
 
-# ------------------------------------------------------------------ alone and together
+# ------------------------------------------------------------------ batches
 @pytest.mark.parametrize("kind", WRITERS)
-def test_prompts_of_different_lengths_give_together_what_each_gives_alone(kind: str) -> None:
+def test_batch_equals_single_prompts(kind: str) -> None:
     writer = WRITERS[kind]()
     for name, manner in MANNERS.items():
         prompts = [prompt[:9] for prompt in PROMPTS] if "beams" in name else PROMPTS
@@ -87,10 +87,10 @@ def test_prompts_of_different_lengths_give_together_what_each_gives_alone(kind: 
 
 @pytest.mark.parametrize("kind", WRITERS)
 @torch.no_grad()
-def test_what_stands_beside_a_prompt_changes_no_logit(kind: str) -> None:
+def test_batch_does_not_change_logits(kind: str) -> None:
     writer = WRITERS[kind]()
     ids = [[PAIRS.end % writer.tokenizer.vocab, *torch.randint(4, 20, (n,)).tolist()] for n in (3, 11, 0, 7, 11, 1)]
-    decoder, state, prefix = writer._begun(ids, 5)
+    decoder, state, prefix = writer._prefill(ids, 5, writer.settings)
     tokens = torch.cat([prefix, torch.randint(4, 20, (len(ids), 3))], 1)
     together = []
     for token in tokens.split(1, 1):
@@ -102,36 +102,36 @@ def test_what_stands_beside_a_prompt_changes_no_logit(kind: str) -> None:
         close(torch.cat(together, 1)[row], alone)
 
 
-def test_the_batch_size_and_the_number_of_samples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_and_number_of_samples_do_not_change_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = WRITERS["learned"]()
     many = writer.generate(PROMPTS, samples=3, seed=1, length=8)
     assert [found.prompt for found in many] == [prompt for prompt in PROMPTS for _ in range(3)]
     assert [found.ids for found in many[::3]] == [found.ids for found in writer.generate(PROMPTS, seed=1, length=8)]
     assert len({tuple(found.ids) for found in many}) == len(many)
-    monkeypatch.setattr(language_model, "TOGETHER", 4)
+    monkeypatch.setattr(language_model, "BATCH_SIZE", 4)
     assert [found.ids for found in writer.generate(PROMPTS, samples=3, seed=1, length=8)] == [f.ids for f in many]
     assert len({seed_of(s, n, k) & 0xFFFFFFFF for s in range(4) for n in range(40) for k in range(20)}) == 3200
 
 
 # ------------------------------------------------------------------ beyond the context
 @pytest.mark.parametrize("context", [1, 2, 5, 8])
-def test_a_full_context_forgets_its_older_half(context: int) -> None:
+def test_full_context_drops_its_older_half(context: int) -> None:
     writer = TextGenerator(gpt(context=context), PAIRS, CPU)
-    assert [writer.forgotten(count) for count in range(context + 1)] == [0] * (context + 1)
+    assert [writer.context_start(count) for count in range(context + 1)] == [0] * (context + 1)
     for count in range(context + 1, 40):
-        seen = count - writer.forgotten(count)
+        seen = count - writer.context_start(count)
         assert max(1, context // 2) <= seen <= context
-        assert writer.forgotten(count) >= writer.forgotten(count - 1)
-    assert context + 1 - writer.forgotten(context + 1) == max(1, context // 2)
+        assert writer.context_start(count) >= writer.context_start(count - 1)
+    assert context + 1 - writer.context_start(context + 1) == max(1, context // 2)
 
 
 @pytest.mark.parametrize("prompt", ["", "a rose is", "is a rose, is a rose is a rose, a rose is a rose, naïve"])
-def test_beyond_the_context_each_token_is_told_from_what_is_not_forgotten(prompt: str) -> None:
+def test_tokens_beyond_the_context_are_predicted_from_what_is_kept(prompt: str) -> None:
     writer = TextGenerator(gpt(context=9), PAIRS, CPU)
     (found,) = writer.generate([prompt], length=40, temperature=0)
     ids, log = [PAIRS.end, *PAIRS.ids([prompt])[0]], 0.0
     for token in found.ids:
-        seen = ids[writer.forgotten(len(ids)) :]
+        seen = ids[writer.context_start(len(ids)) :]
         logs = writer.model(torch.tensor([seen]), writer.model.start(1, CPU))[0][0, -1].detach().log_softmax(-1)
         assert int(logs.argmax()) == token
         log += float(logs[token])
@@ -140,25 +140,25 @@ def test_beyond_the_context_each_token_is_told_from_what_is_not_forgotten(prompt
     assert len(found.ids) == 40 or found.ended
 
 
-def test_chance_and_rules_go_on_where_the_context_is_left() -> None:
+def test_random_numbers_and_rules_continue_beyond_the_context() -> None:
     short, wide = TextGenerator(gpt("none", context=7), PAIRS, CPU), TextGenerator(gpt("none", context=300), PAIRS, CPU)
     for weight in (*short.model.parameters(), *wide.model.parameters()):
-        weight.data.zero_()  # all tokens alike, whatever is seen: only chance and rules tell texts apart
+        weight.data.zero_()  # uniform logits: only random numbers and rules decide
     for manner in ({}, {"no_repeat_ngram": 1}, {"min_length": 40, "top_k": 5}, {"repetition_penalty": 3.0}):
         one, other = (writer.generate(["a rose", ""], length=60, seed=2, **manner) for writer in (short, wide))
         assert [found.ids for found in one] == [found.ids for found in other]
     assert len(set(one[0].ids)) > 20
 
 
-def test_beams_that_do_not_fit_are_refused_with_advice() -> None:
+def test_beams_beyond_the_context_are_refused_with_advice() -> None:
     writer = TextGenerator(gpt(context=20), PAIRS, CPU)
     assert len(writer.generate(["a"], beams=2, length=19)[0].ids) <= 19
-    with pytest.raises(UserError, match="do not fit into the model's context"):
+    with pytest.raises(UserError, match="within the model's context"):
         writer.generate(["a"], beams=2, length=20)
     assert len(TextGenerator(rnn(), PAIRS, CPU).generate(["a"], beams=2, length=50)) == 1  # has no limit
 
 
-# ------------------------------------------------------------------ piece by piece
+# ------------------------------------------------------------------ streaming
 @pytest.mark.parametrize(
     "tokenizer",
     [
@@ -168,7 +168,7 @@ def test_beams_that_do_not_fit_are_refused_with_advice() -> None:
     ],
     ids=["pairs", "characters", "word pieces", "words", "bpe"],
 )
-def test_what_flows_is_what_is_written_at_once(tokenizer: Any) -> None:
+def test_streamed_text_equals_generated_text(tokenizer: Any) -> None:
     writer = TextGenerator(rnn(tokenizer.vocab), tokenizer, CPU, TextSettings(length=60))
     for seed, prompt in enumerate(("", "a rose", "naïve 日本")):
         (found,) = writer.generate([prompt], seed=seed)
@@ -178,10 +178,10 @@ def test_what_flows_is_what_is_written_at_once(tokenizer: Any) -> None:
     assert "".join(writer.stream("a", beams=2, length=5)) == writer.generate(["a"], beams=2, length=5)[0].completion
 
 
-def test_a_character_of_several_tokens_comes_whole() -> None:
+def test_character_of_several_tokens_is_streamed_whole() -> None:
     writer = TextGenerator(rnn(), PAIRS, CPU)
     whole = "🙂日é"
-    spelling = language_model.Spelling(writer, [])
+    spelling = language_model.StreamDecoder(writer, [])
     pieces = [spelling.add(number) for number in bytes_of(whole)]
     assert "".join(pieces) == whole
     assert [piece for piece in pieces if piece] == list(whole)
@@ -216,27 +216,29 @@ def test_settings_out_of_range_are_refused() -> None:
 
 
 @torch.no_grad()
-def test_where_the_rules_leave_nothing_to_write_what_there_is_stays() -> None:
+def test_generation_stops_when_rules_forbid_every_token() -> None:
     writer = TextGenerator(rnn(LETTERS.vocab), LETTERS, CPU)
     for manner in ({}, {"temperature": 0}):
         (found,) = writer.generate(["a"], length=500, no_repeat_ngram=1, **manner)
         assert sorted(found.ids) == sorted({*range(3, LETTERS.vocab)} - set(LETTERS.ids(["a"])[0]))
-        assert found.log_probability == pytest.approx(writer._log([3, *LETTERS.ids(["a"])[0]], found.ids), abs=1e-3)
+        assert found.log_probability == pytest.approx(
+            writer._log_prob([3, *LETTERS.ids(["a"])[0]], found.ids), abs=1e-3
+        )
     assert writer.generate(["a"], length=500, no_repeat_ngram=1, beams=2, samples=2) == []
 
 
-def test_special_text_is_text_unless_it_is_allowed() -> None:
+def test_special_tokens_are_text_unless_allowed() -> None:
     writer = WRITERS["learned"]()
     text = "a<|endoftext|>b"
     assert writer.tokens_of(text, special=True) == 4 < writer.tokens_of(text)
     plain, special = (writer.generate([text], length=6, temperature=0, special=s)[0] for s in (False, True))
     assert plain.log_probability != special.log_probability
     assert special.text == text + special.completion
-    with pytest.raises(UserError, match="no text spells a special token"):
+    with pytest.raises(UserError, match="cannot encode special tokens"):
         WRITERS["lines"]().generate([text], special=True)
 
 
-def test_rows_beyond_the_vocabulary_are_never_written() -> None:
+def test_ids_outside_the_vocabulary_are_never_generated() -> None:
     model = gpt(vocab=PAIRS.vocab + 30)
     with torch.no_grad():
         model.tokens.weight[PAIRS.vocab :] *= 5
@@ -247,15 +249,15 @@ def test_rows_beyond_the_vocabulary_are_never_written() -> None:
 
 
 @torch.no_grad()
-def test_a_text_is_as_likely_as_its_tokens_and_as_its_perplexity_says() -> None:
+def test_loss_is_the_mean_log_probability_of_tokens() -> None:
     writer = TextGenerator(gpt(context=200), PAIRS, CPU)
-    logs = writer._log([PAIRS.end], [*PAIRS.ids(["a rose"])[0], PAIRS.end])
+    logs = writer._log_prob([PAIRS.end], [*PAIRS.ids(["a rose"])[0], PAIRS.end])
     assert writer.loss("a rose") == near(-logs / (len(PAIRS.ids(["a rose"])[0]) + 1))
 
 
-# ------------------------------------------------------------------ beside transformers
+# ------------------------------------------------------------------ against transformers
 def twins(seed: int, ending: float = 1.0) -> tuple[Any, TextGenerator]:
-    """GPT-2 of `transformers` and ours with the same weights; the end of a text may be made likelier."""
+    """GPT-2 of `transformers` and ours with the same weights; the end token may be made more likely."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed)
     config = transformers.GPT2Config(
@@ -282,8 +284,8 @@ def twins(seed: int, ending: float = 1.0) -> tuple[Any, TextGenerator]:
     return theirs, TextGenerator(ours, PAIRS, CPU)
 
 
-def told(theirs: Any, prompt: str, **settings: Any) -> list[list[int]]:
-    """What `transformers` writes after a prompt, up to the end of the text."""
+def their_texts(theirs: Any, prompt: str, **settings: Any) -> list[list[int]]:
+    """What `transformers` generates after a prompt, up to the end token."""
     given = torch.tensor([[PAIRS.end, *PAIRS.ids([prompt])[0]]])
     settings = {"do_sample": False, "max_new_tokens": 16, "pad_token_id": PAIRS.end} | settings
     rows = theirs.generate(given, attention_mask=torch.ones_like(given), **settings)[:, given.shape[1] :].tolist()
@@ -291,10 +293,10 @@ def told(theirs: Any, prompt: str, **settings: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_search_finds_what_transformers_finds(seed: int) -> None:
+def test_searches_match_transformers(seed: int) -> None:
     theirs, writer = twins(seed, ending=seed / 2)
     penalty = pytest.importorskip("transformers").RepetitionPenaltyLogitsProcessor
-    less = {"logits_processor": [penalty(1.4, prompt_ignore_length=1)]}  # the token that begins a text is none of it
+    less = {"logits_processor": [penalty(1.4, prompt_ignore_length=1)]}  # without the start token
     cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"temperature": 0}, {}),
         ({"temperature": 0, "repetition_penalty": 1.4}, less),
@@ -308,10 +310,10 @@ def test_every_search_finds_what_transformers_finds(seed: int) -> None:
     for prompt in ("a rose is a rose", "", "rose rose rose"):
         for ours, its in cases:
             found = [one.ids for one in writer.generate([prompt], length=16, **ours)]
-            assert found == told(theirs, prompt, **its), (prompt, ours)
+            assert found == their_texts(theirs, prompt, **its), (prompt, ours)
 
 
-def test_the_twins_end_their_texts_now_and_then() -> None:
+def test_compared_texts_end_sometimes() -> None:
     ended = [
         one.ended
         for seed in range(3)
@@ -325,7 +327,7 @@ def test_the_twins_end_their_texts_now_and_then() -> None:
     [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.8}, {"temperature": 1.5, "top_k": 30, "top_p": 0.6}],
     ids=str,
 )
-def test_tokens_are_drawn_from_the_probabilities_that_transformers_draws_from(manner: dict[str, float]) -> None:
+def test_sampling_probabilities_match_transformers(manner: dict[str, float]) -> None:
     logits = pytest.importorskip("transformers.generation.logits_process")
     scores, none = 3 * torch.randn(50, 100), torch.zeros(50, 1, dtype=torch.long)
     kinds = {
@@ -342,45 +344,45 @@ def test_tokens_are_drawn_from_the_probabilities_that_transformers_draws_from(ma
 
 
 @torch.no_grad()
-def test_a_penalty_leaves_the_probability_of_the_model_alone() -> None:
+def test_log_probability_is_without_the_penalty() -> None:
     writer = WRITERS["learned"]()
     for manner in ({"beams": 3, "samples": 3}, {"temperature": 0}, {}):
         for found in writer.generate(["a rose"], length=6, repetition_penalty=1.8, **manner):
-            log = writer._log([PAIRS.end, *PAIRS.ids(["a rose"])[0]], found.ids)
+            log = writer._log_prob([PAIRS.end, *PAIRS.ids(["a rose"])[0]], found.ids)
             assert found.log_probability == near(log, 1024)
     assert math.isfinite(log)
-    assert Running([1, 2], written=[3]).ids == [1, 2, 3]
+    assert PartialText([1, 2], generated=[3]).ids == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_half_precision_says_nearly_the_same(name: str) -> None:
+def test_half_precision_is_close(name: str) -> None:
     whole, half = WRITERS[name](), WRITERS[name]().bfloat16()
     assert {weight.dtype for weight in half.model.parameters()} == {torch.bfloat16}
     found = half.generate(["a rose"], temperature=0, length=12)[0]
     given = [whole.codec.start_id, *whole.codec.encode("a rose")]
     with torch.inference_mode():
-        assert found.log_probability == pytest.approx(whole._log(given, found.ids), rel=0.1)
+        assert found.log_probability == pytest.approx(whole._log_prob(given, found.ids), rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["learned", "rnn", "lines"])
-def test_the_steps_of_a_search_lead_to_the_texts_that_beams_find(name: str) -> None:
+def test_search_steps_end_in_the_texts_of_beam_search(name: str) -> None:
     writer = WRITERS[name]()
     for prompt in ("", "a rose"):
         paths = drain(writer.steps(prompt, 3, 2, 0.7, 7))
         found = writer.generate([prompt], samples=2, beams=3, length=7, length_penalty=0.7)
-        assert language_model._ids_of(paths)[0] == [one.ids for one in found]
+        assert language_model._path_ids(paths)[0] == [one.ids for one in found]
         assert paths.logs[0].tolist() == [one.log_probability for one in found]
 
 
-def test_steps_after_a_prompt_beyond_the_context_see_what_is_not_forgotten() -> None:
+def test_search_steps_beyond_the_context_see_what_is_kept() -> None:
     writer = WRITERS["learned"]()
     prompt = "is a rose, " * 12
     ids = [writer.codec.start_id, *writer.codec.encode(prompt)]
-    seen = ids[writer.forgotten(len(ids)) :]
+    seen = ids[writer.context_start(len(ids)) :]
     assert len(seen) < len(ids) and writer.room(prompt) == 20 + 1 - len(seen)
     begins = [5, 40]
-    paths = drain(writer.steps(prompt, 3, begins=begins))
-    (found,) = language_model._ids_of(paths)[0]
+    paths = drain(writer.steps(prompt, 3, prefix=begins))
+    (found,) = language_model._path_ids(paths)[0]
     assert found[:2] == begins and len(found) <= writer.room(prompt)
     with torch.inference_mode():
-        assert float(paths.logs[0, 0]) == near(writer._log(seen, found), 1024)
+        assert float(paths.logs[0, 0]) == near(writer._log_prob(seen, found), 1024)

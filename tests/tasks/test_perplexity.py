@@ -1,4 +1,4 @@
-"""What is left to guess of a text: documents as if each stood alone, and windows that overlap, against plain loops."""
+"""Perplexity: independent documents and overlapping windows, against plain loops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heedful.tasks.language_model.perplexity import (
     bits_per_byte,
     bits_per_character,
     document_loss,
-    exp,
+    perplexity,
     sliding_loss,
     windows_loss,
     word_perplexity,
@@ -42,20 +42,20 @@ def gpt(context: int, vocab: int = PAIRS.vocab, positions: str = "learned") -> A
         positions=positions,  # type: ignore[arg-type]
     )  # fmt: skip
     model: Any = build(config).double().eval()
-    for weight in model.parameters():  # so that every part has its say
+    for weight in model.parameters():  # so that every weight matters
         torch.nn.init.normal_(weight, std=0.3)
     return model
 
 
 def logs(model: Any, ids: list[int]) -> Tensor:
-    """log p of what follows each token of a text that is read alone."""
+    """log p of each next token of a single text."""
     logits, _ = model(torch.tensor([ids]), model.start(1, CPU))
     found: Tensor = logits[0].log_softmax(-1)
     return found
 
 
 def alone(model: Any, encoded: EncodedText, context: int) -> float:
-    """The sum of the losses in windows of a row of documents, each part of a document in a window read for itself."""
+    """The sum of the losses in windows over documents, where each part of a document is read separately."""
     total, ids = 0.0, encoded.ids.tolist()
     for begin in range(0, len(encoded), context):
         end = min(begin + context, len(encoded))
@@ -70,7 +70,7 @@ def alone(model: Any, encoded: EncodedText, context: int) -> float:
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi", "none"])
 @pytest.mark.parametrize("context", [3, 8, 200])
 @torch.no_grad()
-def test_the_loss_of_documents_end_to_end_is_that_of_each_alone(context: int, positions: str) -> None:
+def test_packed_documents_have_the_losses_of_single_documents(context: int, positions: str) -> None:
     model, encoded = gpt(context, positions=positions), encode_text(TEXT, PAIRS, context)
     found = [document_loss(model, batch) for batch in encoded.in_order(4 * context)]
     assert sum(int(loss.count) for loss in found) == len(encoded)
@@ -78,7 +78,7 @@ def test_the_loss_of_documents_end_to_end_is_that_of_each_alone(context: int, po
 
 
 @torch.no_grad()
-def test_in_a_window_for_all_the_loss_is_the_sum_of_the_documents_own() -> None:
+def test_loss_of_one_window_is_the_sum_over_documents() -> None:
     model, encoded = gpt(200), encode_text(TEXT, PAIRS, 200)
     each = [encode_text(Text(document), PAIRS, 200) for document in DOCUMENTS]
     assert [len(one.starts) for one in each] == [1] * 4
@@ -87,7 +87,7 @@ def test_in_a_window_for_all_the_loss_is_the_sum_of_the_documents_own() -> None:
 
 
 @torch.no_grad()
-def test_a_change_in_one_document_changes_no_other_by_a_bit() -> None:
+def test_change_in_one_document_changes_no_bit_of_others() -> None:
     model, encoded = gpt(200).float(), encode_text(TEXT, PAIRS, 200)
     (batch,) = encoded.in_order(200)
     assert batch.documents is not None
@@ -100,10 +100,10 @@ def test_a_change_in_one_document_changes_no_other_by_a_bit() -> None:
         assert not other[batch.documents[0] != document].any()
 
 
-def test_nothing_is_learned_from_padding_though_its_token_is_one_of_the_text() -> None:
+def test_padding_is_ignored_even_with_a_real_token() -> None:
     model, encoded = gpt(50), encode_text(TEXT, PAIRS, 50)
     batches = TextBatches(encoded, 0, 10_000)
-    assert (encoded.ids == 0).sum() == 2  # a real "!", which also stands where there is nothing
+    assert (encoded.ids == 0).sum() == 2  # a real "!", which is also the padding token
     loss = document_loss(model, batches.at(0))
     assert int(loss.count) == len(encoded)
     empty = document_loss(model, batches.at(0, 50, 51))
@@ -112,11 +112,11 @@ def test_nothing_is_learned_from_padding_though_its_token_is_one_of_the_text() -
     assert all(weight.grad is None or not weight.grad.any() for weight in model.parameters())
 
 
-# ------------------------------------------------------------------ windows that overlap
+# ------------------------------------------------------------------ overlapping windows
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=["bytes", "lines"])
 @pytest.mark.parametrize(("context", "stride"), [(8, 8), (8, 4), (8, 1), (9, 5), (200, 100)])
 @torch.no_grad()
-def test_sliding_windows_give_what_reading_again_for_each_token_gives(
+def test_sliding_windows_match_rereading_for_each_token(
     tokenizer: LanguageTokenizer, context: int, stride: int
 ) -> None:
     model, encoded = gpt(context, tokenizer.vocab), encode_text(TEXT, tokenizer, context)
@@ -132,14 +132,14 @@ def test_sliding_windows_give_what_reading_again_for_each_token_gives(
         assert windows_loss(document_loss, model, encoded, CPU, 64) == pytest.approx(found[0], rel=1e-12)
 
 
-# ------------------------------------------------------------------ what it is told in
-def test_a_loss_is_spread_over_tokens_words_bytes_and_characters() -> None:
+# ------------------------------------------------------------------ units
+def test_loss_per_token_word_byte_and_character() -> None:
     encoded = encode_text(collect(iter([["is this it ?", "", "yes"], ["über all"]])), PAIRS, 8)
-    told = encoded.amounts
-    assert (told.words, told.lines, told.characters, told.bytes) == (7, 4, 27, 28)
+    counts = encoded.amounts
+    assert (counts.words, counts.lines, counts.characters, counts.bytes) == (7, 4, 27, 28)
     nats = 0.5 * len(encoded)
     assert word_perplexity(0.5, encoded) == pytest.approx(math.exp(nats / 11))
     assert bits_per_byte(0.5, encoded) == pytest.approx(nats / math.log(2) / 28)
     assert bits_per_character(0.5, encoded) == pytest.approx(nats / math.log(2) / 27)
-    assert exp(0.5) == math.exp(0.5)
-    assert exp(1e9) == math.exp(700)
+    assert perplexity(0.5) == math.exp(0.5)
+    assert perplexity(1e9) == math.exp(700)

@@ -1,4 +1,4 @@
-"""What all predictors share, on the golden runs and the published folders: predict, evaluate, save, to and load."""
+"""The Predictor interface on golden runs and published folders: predict, evaluate, save, to and load."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def dicts(results: list[Result]) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_saved_predictor_predicts_the_same(name: str, tmp_path: Path) -> None:
+def test_saved_predictor_predicts_same(name: str, tmp_path: Path) -> None:
     one, inputs = predictor(name), CASES[name][1]
     assert isinstance(one, heedful.Predictor) and type(one) is getattr(heedful, name)
     results = one.predict(inputs)
@@ -55,7 +55,7 @@ def test_a_saved_predictor_predicts_the_same(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results_are_short_to_read_and_plain_to_write(name: str) -> None:
+def test_results_have_a_short_repr_and_plain_dicts(name: str) -> None:
     for result in predictor(name).predict(CASES[name][1]):
         assert repr(result).startswith(f"{type(result).__name__}(") and len(repr(result)) < 400
         assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
@@ -73,7 +73,7 @@ def test_examples_are_evaluated(name: str) -> None:
         one.evaluate([])
 
 
-def test_evaluations_agree_with_the_predictions() -> None:
+def test_evaluations_agree_with_predictions() -> None:
     one: heedful.TextClassifier = predictor("TextClassifier")
     said = one.predict([A, B])
     found = one.evaluate([(A, said[0].label), (B, said[1].label)])
@@ -120,7 +120,7 @@ def test_tables_and_arrays_are_evaluated(tmp_path: Path) -> None:
         assert images.evaluate(tmp_path / "images.npy") == images.evaluate([(one, one) for one in IMAGES])
 
 
-def test_a_folder_of_another_kind_is_named() -> None:
+def test_folder_of_another_kind_is_named() -> None:
     folder = GOLDEN / "runs" / "translation-transformer"
     with pytest.raises(heedful.UserError, match="does not hold a TextGenerator") as no:
         heedful.load(folder, heedful.TextGenerator)
@@ -135,7 +135,7 @@ PUBLISHED = ["bert-answers", "bert-classes", "bert-masked", "bert-number", "bert
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_models_are_saved_as_ours(name: str, tmp_path: Path) -> None:
+def test_published_models_are_saved_in_our_format(name: str, tmp_path: Path) -> None:
     one: Any = heedful.load(GOLDEN / "published" / name, "cpu")
     inputs: Any = [("who ?", A)] if name == "bert-answers" else [A, B]
     one.save(tmp_path / "ours")
@@ -143,7 +143,7 @@ def test_published_models_are_saved_as_ours(name: str, tmp_path: Path) -> None:
     assert type(again) is type(one) and dicts(again.predict(inputs)) == dicts(one.predict(inputs))
 
 
-def test_how_texts_become_vectors_is_saved(tmp_path: Path) -> None:
+def test_embedding_settings_are_saved(tmp_path: Path) -> None:
     one = predictor("TextEncoder")
     one.pooling, one.normalize, one.prompt = "first", True, "the "
     one.save(tmp_path / "saved")

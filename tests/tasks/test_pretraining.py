@@ -1,4 +1,4 @@
-"""The loss of pre-training: packed = padded, parts = whole, hidden places only."""
+"""The loss of pretraining: packed = padded, parts = whole, masked positions only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = BertConfig(vocab=TOKENIZER.vocab, width=16, heads=2, layers=2, hidden=3
 CPU = torch.device("cpu")
 
 
-def made(**changes: Any) -> Any:
+def build_model(**changes: Any) -> Any:
     torch.manual_seed(1)
     model: Any = build(CONFIG.model_copy(update=changes))
     for weight in model.parameters():
@@ -43,8 +43,8 @@ def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
 
-def test_packed_and_padded_batches_have_the_same_loss_and_gradients() -> None:
-    model = made()
+def test_packed_and_padded_batches_have_same_loss_and_gradients() -> None:
+    model = build_model()
     packed = PretrainingBatches(ENCODED, 0, 96, packed=True)
     padded = PretrainingBatches(ENCODED, 0, 96)
     cells = packed._planned(0)[2]
@@ -59,8 +59,8 @@ def test_packed_and_padded_batches_have_the_same_loss_and_gradients() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("parts", [2, 3, 7])
-def test_the_losses_of_the_parts_of_a_batch_add_up_to_its_own(packed: bool, parts: int) -> None:
-    model, batches = made(), PretrainingBatches(ENCODED, 0, 96, packed=packed)
+def test_losses_of_parts_add_up_to_the_batch(packed: bool, parts: int) -> None:
+    model, batches = build_model(), PretrainingBatches(ENCODED, 0, 96, packed=packed)
     whole = pretraining_loss(model, batches.at(1))
     pieces = [pretraining_loss(model, batches.at(1, part, parts)) for part in range(parts)]
     assert sum(piece.total.item() for piece in pieces) == pytest.approx(whole.total.item(), rel=1e-5)
@@ -73,8 +73,8 @@ def test_the_losses_of_the_parts_of_a_batch_add_up_to_its_own(packed: bool, part
         torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-4, msg=name)
 
 
-def test_the_loss_is_what_the_definition_gives() -> None:
-    model, batch = made(), PretrainingBatches(ENCODED, 0, 96).at(0)
+def test_loss_matches_its_definition() -> None:
+    model, batch = build_model(), PretrainingBatches(ENCODED, 0, 96).at(0)
     x = model(batch.ids, batch.segments, None if (batch.lengths == batch.ids.shape[1]).all() else layout(batch))
     rows, columns = batch.places // batch.ids.shape[1], batch.places % batch.ids.shape[1]
     words = F.cross_entropy(model.words(x[rows, columns]), batch.targets, ignore_index=IGNORE_INDEX)
@@ -94,9 +94,9 @@ def layout(batch: Any) -> Any:
     return Padded(batch.sequences.real)
 
 
-def test_a_model_without_the_head_learns_from_words_alone() -> None:
+def test_model_without_next_sentence_head_trains_on_masked_words() -> None:
     batch = PretrainingBatches(ENCODED, 0, 96).at(0)
-    whole, alone = made(), made(next_sentence=False)
+    whole, alone = build_model(), build_model(next_sentence=False)
     alone.load_state_dict({name: weight for name, weight in whole.state_dict().items() if name in alone.state_dict()})
     both, words = pretraining_loss(whole, batch), pretraining_loss(alone, batch)
     pairs = F.cross_entropy(whole.follows(whole(batch.ids, batch.segments, layout(batch))[:, 0]), batch.follows)
@@ -106,12 +106,12 @@ def test_a_model_without_the_head_learns_from_words_alone() -> None:
     assert predict_masked(alone, batch)[1] is None
 
 
-def test_judging_counts_what_is_right_over_the_whole_set() -> None:
-    model = made()
+def test_accuracy_is_over_the_whole_set() -> None:
+    model = build_model()
     found = evaluate_pretraining(model, ENCODED, CPU, 96)
     again = evaluate_pretraining(model, ENCODED, CPU, 24)  # batches of other sizes
-    assert (found.hidden, found.right, found.pairs, found.right_pairs) == (
-        again.hidden, again.right, again.pairs, again.right_pairs,
+    assert (found.hidden, found.correct, found.pairs, found.correct_pairs) == (
+        again.hidden, again.correct, again.pairs, again.correct_pairs,
     )  # fmt: skip
     assert found.loss == pytest.approx(again.loss, rel=1e-5)
     assert found.loss == pytest.approx(found.words / found.hidden + found.related / found.pairs)
@@ -120,16 +120,16 @@ def test_judging_counts_what_is_right_over_the_whole_set() -> None:
     assert found.perplexity == pytest.approx(math.exp(found.words / found.hidden))
     right = words = 0
     for batch in ENCODED.in_order(96):
-        told, follows = predict_masked(model, batch)
-        words += sum(one == other for one, other in zip(told, batch.targets.tolist(), strict=True))
+        predicted, follows = predict_masked(model, batch)
+        words += sum(one == other for one, other in zip(predicted, batch.targets.tolist(), strict=True))
         assert follows is not None
         right += sum(one == other for one, other in zip(follows, batch.follows.tolist(), strict=True))
-    assert (words, right) == (found.right, found.right_pairs)
+    assert (words, right) == (found.correct, found.correct_pairs)
 
 
-def test_only_hidden_words_are_asked_for() -> None:
-    """A word that is not hidden may have any logits at all: the vocabulary is looked at in hidden places only."""
-    model, batch = made(), PretrainingBatches(ENCODED, 0, 96).at(0)
+def test_logits_are_computed_at_masked_positions_only() -> None:
+    """Other positions may have any logits: the vocabulary is projected at masked positions only."""
+    model, batch = build_model(), PretrainingBatches(ENCODED, 0, 96).at(0)
     asked: list[int] = []
     model.masked_words.register_forward_hook(lambda module, args, out: asked.append(len(args[0])))
     pretraining_loss(model, batch)

@@ -1,4 +1,4 @@
-"""Pre-training as a whole: token files give the run that text gives, and what a recipe may not say is told."""
+"""Pretraining runs: token files train the same run as text, and invalid settings are reported."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def documents(tmp_path: Path) -> str:
     return f"data={{kind: documents, root: {tmp_path}, train: [{part}], test: [{part}], held_out: 0.1}}"
 
 
-def test_token_files_train_the_same_model_as_the_text_they_were_made_of(
+def test_token_files_train_the_same_model_as_text(
     documents: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vocab = "tokenizer={kind: wordpiece, vocab: 80, lowercase: true}"
     text = load_recipe("bert-prose", [*SMALL, documents, vocab])
     first = list(train(text, tmp_path / "text"))
     tokenize_command("bert-prose", [*SMALL, documents, vocab], tmp_path / "tokens")
-    told = capsys.readouterr().out
-    assert "54 documents" in told
-    assert f"'data={{kind: tokens, folder: {tmp_path / 'tokens'}}}' tokenizer=null" in told
+    printed = capsys.readouterr().out
+    assert "54 documents" in printed
+    assert f"'data={{kind: tokens, folder: {tmp_path / 'tokens'}}}' tokenizer=null" in printed
     files: Any = load_recipe(
         "bert-prose", [*SMALL, f"data={{kind: tokens, folder: {tmp_path / 'tokens'}}}", "tokenizer=null"]
     )
@@ -62,7 +62,7 @@ def test_token_files_train_the_same_model_as_the_text_they_were_made_of(
     assert isinstance(load(tmp_path / "files").tokenizer, BertTokenizer)
 
 
-def test_an_evaluation_says_how_many_words_and_pairs_are_told_and_shows_some(documents: str, tmp_path: Path) -> None:
+def test_evaluation_reports_accuracies_and_samples(documents: str, tmp_path: Path) -> None:
     recipe = load_recipe("bert-prose", [*SMALL, documents, "tokenizer.vocab=80"])
     events = list(train(recipe, tmp_path / "run"))
     last = next(event for event in reversed(events) if isinstance(event, Evaluated))
@@ -70,7 +70,7 @@ def test_an_evaluation_says_how_many_words_and_pairs_are_told_and_shows_some(doc
     task, reader = task_of(recipe), load(tmp_path / "run")
     held_out = task.encode(task.read(last.split), reader.tokenizer)
     found = evaluate_pretraining(reader.model, held_out, reader.device, recipe.train.batch_tokens)
-    shares = (found.right / found.hidden, found.right_pairs / found.pairs)
+    shares = (found.correct / found.hidden, found.correct_pairs / found.pairs)
     assert [score.value for score in last.scores[:2]] == pytest.approx([100 * share for share in shares])
     assert last.loss == pytest.approx(found.loss, rel=1e-5)
     assert len(last.samples) == 2
@@ -82,7 +82,7 @@ def test_an_evaluation_says_how_many_words_and_pairs_are_told_and_shows_some(doc
     assert task_of(recipe).next(tmp_path / "run", last)[0].startswith("heedful fill-mask ")
 
 
-def test_a_small_bert_learns_to_tell_words(documents: str, tmp_path: Path) -> None:
+def test_small_bert_learns_masked_words(documents: str, tmp_path: Path) -> None:
     recipe = load_recipe(
         "bert-prose",
         [*SMALL, documents, "tokenizer.vocab=80", "train.budget.steps=120", "train.evaluate_every=120",
@@ -97,13 +97,13 @@ def test_a_small_bert_learns_to_tell_words(documents: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["tokenizer=null"], "text needs a tokenizer"),
-        (["data={kind: tokens, folder: x}"], "token files bring their tokenizer"),
+        (["data={kind: tokens, folder: x}"], "token files have their own tokenizer"),
         (["model.masked_words=false"], "write true"),
-        (["model.context=7"], "needs 8 tokens"),
-        (["model.segments=1"], "two segments"),
+        (["model.context=7"], "at least 8 tokens"),
+        (["model.segments=1"], "without segments"),
         (["model.vocab=100"], "leave model.vocab out"),
         (["task.hidden=0"], "task.hidden"),
         (["data={kind: documents, train: []}"], "data.train"),
@@ -111,14 +111,14 @@ def test_a_small_bert_learns_to_tell_words(documents: str, tmp_path: Path) -> No
         (["tokenizer.kind=bpe"], "tokenizer"),
     ],
 )
-def test_what_a_recipe_may_not_say_is_told(overrides: list[str], told: str) -> None:
+def test_invalid_settings_are_reported(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as error:
         load_recipe("bert-prose", overrides)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["bert-prose", "bert-wiki", "bert-base"])
-def test_shipped_recipes_show_in_full_and_read_back(name: str, tmp_path: Path) -> None:
+def test_shipped_recipes_round_trip(name: str, tmp_path: Path) -> None:
     recipe: Any = load_recipe(name)
     (tmp_path / "again.yaml").write_text(render(recipe))
     assert recipe_in(tmp_path / "again.yaml") == recipe

@@ -1,4 +1,4 @@
-"""Autoencoders from recipe to result: broken off or not it is the same run, and what does not fit is named."""
+"""Autoencoder runs: exact resume, results, and errors."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def recipe(name: str = "digits", *changes: str) -> ReconstructionRecipe:
 
 
 @pytest.fixture(autouse=True)
-def _drawn_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures have tests of their own."""
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plots have their own tests."""
     monkeypatch.setattr("heedful.runs.report.write_report", lambda *given: None)
     threads = torch.get_num_threads()
     yield  # type: ignore[misc]
@@ -58,7 +58,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]
     return folder, events
 
 
-def test_a_run_learns_tells_each_epoch_and_scores_the_test_set(finished: tuple[Path, list[Any]]) -> None:
+def test_run_learns_reports_each_epoch_and_scores_the_test_set(finished: tuple[Path, list[Any]]) -> None:
     folder, events = finished
     epochs = [event for event in events if isinstance(event, Epoch)]
     assert [(epoch.epoch, epoch.step) for epoch in epochs] == [(1, 5), (2, 10), (3, 15), (4, 20)]
@@ -74,7 +74,7 @@ def test_a_run_learns_tells_each_epoch_and_scores_the_test_set(finished: tuple[P
     ]  # fmt: skip
 
 
-def test_explained_is_the_share_of_the_variance(finished: tuple[Path, list[Any]]) -> None:
+def test_explained_is_the_share_of_variance(finished: tuple[Path, list[Any]]) -> None:
     folder, _ = finished
     test, predictor = results(folder), heedful.load(folder)
     task = task_of(recipe_in(folder / "recipe.yaml"))
@@ -86,9 +86,7 @@ def test_explained_is_the_share_of_the_variance(finished: tuple[Path, list[Any]]
     assert test.scores[0].value == pytest.approx(100 * (1 - apart / spread), rel=1e-4)
 
 
-def test_the_run_its_model_folder_and_its_checkpoint_load_as_the_same(
-    finished: tuple[Path, list[Any]], tmp_path: Path
-) -> None:
+def test_run_model_folder_and_checkpoint_load_the_same(finished: tuple[Path, list[Any]], tmp_path: Path) -> None:
     folder, _ = finished
     from_run, from_model = heedful.load(folder), heedful.load(folder / "model")
     shutil.copytree(folder, tmp_path / "unfinished")
@@ -102,11 +100,11 @@ def test_the_run_its_model_folder_and_its_checkpoint_load_as_the_same(
 
 
 @pytest.mark.parametrize("name", ["digits", "digits-denoising"])
-def test_a_run_told_to_stop_twice_is_the_unbroken_run(name: str, tmp_path: Path) -> None:
+def test_interrupted_run_equals_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
     changes = ["train.budget.epochs=3", "train.threads=2" if name == "digits" else "model.encoder.0.filters=4"]
-    told, broken = list[float](), list[float]()
+    losses, broken = list[float](), list[float]()
     for event in train(recipe(name, *changes), tmp_path / "whole"):
-        told += [event.loss] if isinstance(event, Step) else []
+        losses += [event.loss] if isinstance(event, Step) else []
     for stop_at in (4, 8, 99):
         wish = Event()
         for event in train(recipe(name, *changes), tmp_path / "broken", stop=wish.is_set):
@@ -114,14 +112,14 @@ def test_a_run_told_to_stop_twice_is_the_unbroken_run(name: str, tmp_path: Path)
                 broken.append(event.loss)
                 if event.step == stop_at:
                     wish.set()
-    assert broken == told and len(told) == 15
+    assert broken == losses and len(losses) == 15
     whole, again = (newest(tmp_path / run, 1)[0][0].path for run in ("whole", "broken"))
     for file in ("model.safetensors", "optimizer.safetensors"):
         assert (whole / file).read_bytes() == (again / file).read_bytes()
 
 
 @pytest.mark.parametrize("workers", [1])
-def test_workers_change_nothing(workers: int, tmp_path: Path) -> None:
+def test_workers_do_not_change_the_run(workers: int, tmp_path: Path) -> None:
     changes = ("digits-denoising", "train.budget.steps=6", "model.encoder.0.filters=4")
     runs = [
         [event.loss for event in train(recipe(*changes, f"train.workers={count}"), tmp_path / str(count))
@@ -131,8 +129,8 @@ def test_workers_change_nothing(workers: int, tmp_path: Path) -> None:
     assert runs[0] == runs[1] and len(runs[0]) == 6
 
 
-# ------------------------------------------------------------------ what does not fit
-def test_a_model_for_other_images_is_refused_before_training(tmp_path: Path) -> None:
+# ------------------------------------------------------------------ errors
+def test_model_for_other_images_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         list(train(recipe("digits", "model.input=[48]", "model.decoder.1.width=48"), tmp_path / "run"))
     assert raised.value.where == "model.input"
@@ -141,7 +139,7 @@ def test_a_model_for_other_images_is_refused_before_training(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda path: path.unlink(), "images.json"),
         (lambda path: path.write_text("{"), "images.json"),
@@ -151,8 +149,8 @@ def test_a_model_for_other_images_is_refused_before_training(tmp_path: Path) -> 
     ids=["missing", "damaged", "another size", "no picture"],
 )
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_model_folder_without_its_images_json_is_refused(
-    finished: tuple[Path, list[Any]], tmp_path: Path, spoil: Any, told: str, sealed: bool
+def test_model_folder_without_images_json_is_refused(
+    finished: tuple[Path, list[Any]], tmp_path: Path, spoil: Any, message: str, sealed: bool
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(finished[0] / "model", folder)
@@ -161,13 +159,11 @@ def test_a_model_folder_without_its_images_json_is_refused(
         (folder / "manifest.json").unlink()
     with pytest.raises(UserError) as raised:
         heedful.load(folder)
-    assert (told if not sealed else "images.json") in str(raised.value)
+    assert (message if not sealed else "images.json") in str(raised.value)
     assert raised.value.todo
 
 
-def test_a_run_whose_images_json_is_gone_or_of_other_images_is_refused(
-    finished: tuple[Path, list[Any]], tmp_path: Path
-) -> None:
+def test_missing_or_changed_images_json_is_refused(finished: tuple[Path, list[Any]], tmp_path: Path) -> None:
     shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model")
     (tmp_path / "run" / "images.json").write_text('{"image": [1, 9, 9], "names": []}')
@@ -178,7 +174,7 @@ def test_a_run_whose_images_json_is_gone_or_of_other_images_is_refused(
         heedful.load(tmp_path / "run")
 
 
-def test_threads_are_as_many_as_a_step_is_worth() -> None:
+def test_number_of_threads_follows_the_size_of_a_step() -> None:
     def threads(name: str, *changes: str) -> int:
         task = task_of(load_recipe(name, list(changes)))
         assert isinstance(task, ReconstructionTask)
@@ -190,7 +186,7 @@ def test_threads_are_as_many_as_a_step_is_worth() -> None:
     assert threads("mnist-dense", "train.batch_examples=1") == 1
 
 
-def test_a_model_that_learned_nothing_is_told_that_it_may_have_died() -> None:
+def test_model_that_learned_nothing_is_reported_as_possibly_dead() -> None:
     task = task_of(recipe())
     images = task.read("test")
     encoded = task.encode(images, task.learn(images))

@@ -1,4 +1,4 @@
-"""Taggers and answerers as an experiment sees them: runs that go on, models that are loaded, verbs that use them."""
+"""Runs of taggers and answerers: resume, loading, and the command line."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def recipe_of(kind: str, data: Path, *more: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_goes_on_to_the_same_end_and_its_model_is_loaded(kind: str, data: Path, tmp_path: Path) -> None:
+def test_run_resumes_to_the_same_end_and_is_loaded(kind: str, data: Path, tmp_path: Path) -> None:
     recipe = recipe_of(kind, data)
     events = list(train(recipe, tmp_path / "whole"))
     assert isinstance(events[-1], Finished) and not events[-1].stopped
@@ -90,7 +90,7 @@ def test_a_run_goes_on_to_the_same_end_and_its_model_is_loaded(kind: str, data: 
     assert stored is not None
     filled = load_recipe(str(tmp_path / "whole" / "recipe.yaml"))
     assert scored(predictor, filled, "test", stored.step) == stored
-    shutil.rmtree(tmp_path / "broken" / "model")  # a run that still trains
+    shutil.rmtree(tmp_path / "broken" / "model")  # as during training
     assert type(load(tmp_path / "broken")) is KINDS[kind][1]
     if kind != "answering":
         assert predictor.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -98,13 +98,13 @@ def test_a_run_goes_on_to_the_same_end_and_its_model_is_loaded(kind: str, data: 
 
 
 @pytest.mark.parametrize("kind", ["tagging", "answering"])
-def test_packed_batches_train_too(kind: str, data: Path, tmp_path: Path) -> None:
+def test_packed_batches_train(kind: str, data: Path, tmp_path: Path) -> None:
     events = list(train(recipe_of(kind, data, "train.batching=packed"), tmp_path / "run"))
     losses = [event.loss for event in events if isinstance(event, Step)]
     assert losses[-1] < losses[0]
 
 
-def test_a_run_starts_from_the_encoder_of_another(data: Path, tmp_path: Path) -> None:
+def test_run_starts_from_the_encoder_of_another_run(data: Path, tmp_path: Path) -> None:
     list(train(recipe_of("tagging", data), tmp_path / "tagger"))
     start = [f"start={{folder: {tmp_path / 'tagger'}}}", "tokenizer=null", "model.encoder=null"]
     recipe = recipe_of("answering", data, *start, "model.freeze=true")
@@ -117,7 +117,7 @@ def test_a_run_starts_from_the_encoder_of_another(data: Path, tmp_path: Path) ->
     assert all(weights[name].equal(weight) for name, weight in one.model.encoder.state_dict().items())
 
 
-def test_features_of_layers_that_the_folder_lacks_are_told_of_before_training(data: Path, tmp_path: Path) -> None:
+def test_missing_feature_layers_are_reported_before_training(data: Path, tmp_path: Path) -> None:
     small = ENCODER.replace("layers: 4", "layers: 2")
     list(train(recipe_of("tagging", data, f"model.encoder={small}"), tmp_path / "small"))
     start = [f"start={{folder: {tmp_path / 'small'}}}", "tokenizer=null", "model.encoder=null"]
@@ -128,12 +128,12 @@ def test_features_of_layers_that_the_folder_lacks_are_told_of_before_training(da
     assert (problem.where, problem.found) == ("model.features", "concat_last_four, but the encoder has 2 blocks")
 
 
-def test_packed_batches_for_an_lstm_are_refused(data: Path) -> None:
+def test_packed_batches_for_lstm_are_refused(data: Path) -> None:
     with pytest.raises(UserError, match="an LSTM cannot read packed batches"):
         recipe_of("features", data, "train.batching=packed")
 
 
-def test_a_tag_that_training_lacks_is_named_with_its_line(data: Path, tmp_path: Path) -> None:
+def test_tag_missing_from_training_is_named_with_its_line(data: Path, tmp_path: Path) -> None:
     text = (data / "valid.txt").read_text()
     (tmp_path / "odd.txt").write_text(text + "\nReuters I-ORG\nsaid O\n")
     with pytest.raises(UserError, match="unknown tag") as error:
@@ -142,7 +142,7 @@ def test_a_tag_that_training_lacks_is_named_with_its_line(data: Path, tmp_path: 
     assert error.value.found == "'B-ORG'" and "B-PER" in str(error.value.expected)
 
 
-def test_answers_that_no_window_holds_leave_nothing_to_learn(data: Path, tmp_path: Path) -> None:
+def test_answers_outside_every_window_are_refused(data: Path, tmp_path: Path) -> None:
     passage = "Ada saw " * 40 + "Rome"
     row = {"question": "Where?", "passage": passage, "answer": passage, "start": 0}
     for split in ("train", "valid", "test"):
@@ -152,7 +152,7 @@ def test_answers_that_no_window_holds_leave_nothing_to_learn(data: Path, tmp_pat
         list(train(load_recipe("squad", [*SMALL, *more]), tmp_path / "run"))
 
 
-def test_long_passages_questions_and_words_are_told_of(data: Path, tmp_path: Path) -> None:
+def test_truncated_passages_questions_and_words_are_noted(data: Path, tmp_path: Path) -> None:
     passage = "Ada saw Rome . " * 20
     rows = [{"question": "Where is it that Ada was? " * 5, "passage": passage, "answer": "Rome", "start": 8}] * 3
     for split in ("train", "valid"):
@@ -160,12 +160,12 @@ def test_long_passages_questions_and_words_are_told_of(data: Path, tmp_path: Pat
     more = [f"data={{kind: jsonl, root: {tmp_path}, train: train.jsonl, valid: valid.jsonl}}"]
     started = [event for event in train(load_recipe("squad", [*SMALL, *more]), tmp_path / "run")
                if isinstance(event, Started)]  # fmt: skip
-    told = "\n".join(started[0].notes)
-    assert "3 of 3 passages are longer than the context, and are read in windows" in told
-    assert "3 of 3 questions are too long, and are truncated" in told
+    noted = "\n".join(started[0].notes)
+    assert "3 of 3 passages are longer than the context, and are split into windows" in noted
+    assert "3 of 3 questions are too long, and are truncated" in noted
 
 
-# ------------------------------------------------------------------ the verbs
+# ------------------------------------------------------------------ the command line
 @pytest.fixture(scope="module")
 def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A trained tagger and a trained answerer."""
@@ -175,7 +175,7 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
     return {kind: folder / kind for kind in ("tagging", "answering")}
 
 
-def test_tag_prints_what_is_marked_with_its_characters(
+def test_tag_prints_spans_with_offsets(
     runs: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tag_command(runs["tagging"], ["Kurt Hopper left Oslo."], False)
@@ -193,7 +193,7 @@ def test_tag_prints_what_is_marked_with_its_characters(
     assert blank is None
 
 
-def test_answer_prints_parts_of_the_passage(
+def test_answer_prints_spans_of_the_passage(
     runs: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "passage.txt").write_text("Kurt Hopper left Oslo.\n")
@@ -204,13 +204,13 @@ def test_answer_prints_parts_of_the_passage(
         assert best.split()[1:] == ["17-21", "Oslo"] and best.split()[0].endswith("%")
         assert second != best
     answer_command(runs["answering"], "Kurt Hopper left Oslo.", ["Where was Kurt?"], 1, True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["question"] == "Where was Kurt?"
-    (answer,) = told["answers"]
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["question"] == "Where was Kurt?"
+    (answer,) = printed["answers"]
     assert (answer["text"], answer["start"], answer["end"]) == ("Oslo", 17, 21) and 0 < answer["probability"] <= 1
 
 
-def test_the_verbs_refuse_what_they_cannot_use(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_refuse_other_models(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="this model tags words"):
         answer_command(runs["tagging"], "a passage", ["a question"], 1, False)
     with pytest.raises(UserError, match="this model answers questions"):
@@ -227,14 +227,14 @@ def test_the_verbs_refuse_what_they_cannot_use(runs: dict[str, Path], monkeypatc
         answer_command(runs["answering"], "a passage", [], 1, False)
 
 
-def test_commands_to_go_on_with_name_the_verbs(data: Path, tmp_path: Path) -> None:
+def test_suggested_commands_name_the_verbs(data: Path, tmp_path: Path) -> None:
     for kind, verb in (("tagging", "tag"), ("answering", "answer")):
         first, *_ = task_of(recipe_of(kind, data)).next(tmp_path / "a run", None)
         assert first.startswith(f"heedful {verb} '{tmp_path}/a run'")
 
 
 @pytest.mark.parametrize("kind", ["tagging", "answering"])
-def test_the_best_checkpoint_is_that_of_the_best_f1(kind: str, data: Path) -> None:
+def test_best_checkpoint_has_the_best_f1(kind: str, data: Path) -> None:
     scores = (Score("exact_match", 1.0, ""), Score("f1", 2.0, ""), Score("recall", 3.0, ""))
     assert Evaluated(1, "valid", 9.0, scores, (), 0).selection_score(task_of(recipe_of(kind, data)).metric) == 2.0
 
@@ -279,7 +279,7 @@ def test_parts_of_speech_are_learned_scored_and_shown(
     assert valid and all(list(event["scores"]) == ["accuracy", "f1"] for event in valid)
 
 
-def test_the_best_tagger_of_other_labels_is_that_of_the_best_accuracy(speech: Path) -> None:
+def test_best_tagger_without_chunks_has_the_best_accuracy(speech: Path) -> None:
     scores = (Score("accuracy", 1.0, ""), Score("f1", 2.0, ""))
     recipe = recipe_of("tagging", speech, "model.labels=[DET, NOUN]")
     assert Evaluated(1, "valid", 9.0, scores, (), 0).selection_score(task_of(recipe).metric) == 1.0

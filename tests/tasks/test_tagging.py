@@ -41,13 +41,13 @@ def sentences() -> list[Sentence]:
         ("  ", ""),
     ],
 )
-def test_a_text_is_cut_into_words_that_stand_where_they_stood(text: str, words: str) -> None:
+def test_text_is_split_into_words_with_offsets(text: str, words: str) -> None:
     whole, places = split(text)
     assert whole == text
     assert [text[start:end] for start, end in places] == words.split()
 
 
-def test_words_that_are_given_stay_as_they_are() -> None:
+def test_given_words_are_kept() -> None:
     words = ["New York", "U.S.", ",", "x"]
     text, places = split(words)
     assert text == "New York U.S. , x"
@@ -57,7 +57,7 @@ def test_words_that_are_given_stay_as_they_are() -> None:
 
 # ------------------------------------------------------------------ loss
 @pytest.mark.parametrize("context", [16, 5])
-def test_the_mean_loss_is_that_of_all_words(context: int) -> None:
+def test_mean_loss_is_over_all_words(context: int) -> None:
     tagger = model(context).eval()
     encoded = encode_tags(sentences(), TOKENIZER, LABELS, context)
     losses = [tag_loss(tagger, encoded.batch(torch.tensor([row]).numpy())) for row in range(len(encoded.ids.lengths))]
@@ -66,7 +66,7 @@ def test_the_mean_loss_is_that_of_all_words(context: int) -> None:
     assert mean_loss(tagger, encoded, CPU) == pytest.approx(mean, rel=1e-5)
 
 
-def test_packed_and_padded_batches_have_the_same_loss() -> None:
+def test_packed_and_padded_batches_have_same_loss() -> None:
     tagger, encoded = model().eval(), encode_tags(sentences(), TOKENIZER, LABELS, 16)
     totals = []
     for packed in (False, True):
@@ -76,7 +76,7 @@ def test_packed_and_padded_batches_have_the_same_loss() -> None:
     assert totals[0] == pytest.approx(totals[1], rel=1e-5)
 
 
-def test_a_part_without_sentences_has_no_loss_but_a_gradient() -> None:
+def test_empty_share_has_zero_loss_and_gradient() -> None:
     tagger = model()
     encoded = encode_tags(sentences(), TOKENIZER, LABELS, 16)
     loss = tag_loss(tagger, TagBatches(encoded, 0, 64, 1).at(0, 1, 2))
@@ -85,8 +85,8 @@ def test_a_part_without_sentences_has_no_loss_but_a_gradient() -> None:
     assert all(weight.grad is not None and not bool(weight.grad.any()) for weight in tagger.parameters())
 
 
-# ------------------------------------------------------------------ the marker
-def test_texts_are_tagged_alike_alone_and_together_and_stay_in_order() -> None:
+# ------------------------------------------------------------------ the tagger
+def test_tags_do_not_depend_on_the_batch_and_keep_their_order() -> None:
     marker = TokenTagger(model(), TOKENIZER, CPU, LABELS, 16)
     found = marker.tag(TEXTS)
     assert [marked.text for marked in found] == TEXTS
@@ -103,7 +103,7 @@ def test_texts_are_tagged_alike_alone_and_together_and_stay_in_order() -> None:
         marker.tag("Ann")
 
 
-def test_entities_are_the_chunks_with_their_least_likely_tag() -> None:
+def test_entities_are_chunks_scored_by_their_least_likely_tag() -> None:
     class FixedPositions(torch.nn.Module):
         def forward(
             self, tokens: torch.Tensor, segments: torch.Tensor, layout: object, words: torch.Tensor

@@ -1,4 +1,4 @@
-"""Every task as an experiment sees it: the tables agree, and runs of any task go on to the same end."""
+"""Every task: the tables agree, and runs of any task resume to the same end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SEQ2SEQ = (
 
 @pytest.fixture
 def text(tmp_path: Path) -> list[str]:
-    """Overrides for a text of the test's own."""
+    """Overrides for a generated text."""
     lines = ["All the world's a stage,", "and all the men and women", "", "merely players;", "they have exits"] * 12
     for name in ("train", "valid", "test"):
         (tmp_path / f"{name}.txt").write_text("\n".join(lines[: 60 if name == "train" else 12]) + "\n")
@@ -61,7 +61,7 @@ def text(tmp_path: Path) -> list[str]:
 
 
 # ------------------------------------------------------------------ the tables
-def test_every_task_has_a_recipe_and_a_task_for_the_same_models() -> None:
+def test_every_task_has_a_recipe_for_the_same_models() -> None:
     for kind, task in TASKS.items():
         recipe = recipe_class(kind)
         assert kind in kinds_in(config_classes(recipe.model_fields["task"].annotation))
@@ -75,7 +75,7 @@ def test_every_task_has_a_recipe_and_a_task_for_the_same_models() -> None:
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_every_task_offers_what_an_experiment_asks_for(kind: str) -> None:
+def test_every_task_has_the_required_methods(kind: str) -> None:
     task = task_class(kind)
     for name, asked in inspect.getmembers(Task, inspect.isfunction):
         if not name.startswith("_"):
@@ -95,7 +95,7 @@ def test_every_task_offers_what_an_experiment_asks_for(kind: str) -> None:
         ("sentiment-trees", 0.5, "test: loss 0.50000"),
     ],
 )
-def test_a_task_says_what_its_loss_means(shipped: str, loss: float, first: str) -> None:
+def test_task_names_its_loss(shipped: str, loss: float, first: str) -> None:
     task = task_of(load_recipe(shipped, ["data.root=."] if shipped != "numbers" else []))
     lines = scoreboard(Evaluated(1, "test", loss, (Score("accuracy", 1.0, "trees:1"),), (), 0), task)
     assert lines[:2] == [first, "  accuracy    1.00   trees:1"]
@@ -150,9 +150,7 @@ def stopped(recipe: Any, run: Path, after: int) -> list[Event]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_of_any_task_goes_on_to_the_same_end_and_its_model_is_loaded(
-    name: str, text: list[str], tmp_path: Path
-) -> None:
+def test_run_of_any_task_resumes_to_the_same_end_and_is_loaded(name: str, text: list[str], tmp_path: Path) -> None:
     shipped, overrides, kind = CASES[name](text)
     recipe = load_recipe(shipped, overrides)
     events = list(train(recipe, tmp_path / "whole"))
@@ -174,11 +172,11 @@ def test_a_run_of_any_task_goes_on_to_the_same_end_and_its_model_is_loaded(
     stored = results(tmp_path / "whole")
     assert stored is not None
     assert scored(predictor, read_recipe(tmp_path / "whole"), "test", stored.step) == stored
-    shutil.rmtree(tmp_path / "broken" / "model")  # a run that still trains
+    shutil.rmtree(tmp_path / "broken" / "model")  # as during training
     assert type(load(tmp_path / "broken")) is kind
 
 
-def test_the_best_language_model_is_the_one_that_guesses_least(text: list[str], tmp_path: Path) -> None:
+def test_best_language_model_has_the_lowest_perplexity(text: list[str], tmp_path: Path) -> None:
     recipe = load_recipe("language-model", [*TINY_LM, *text, "train.save_every=3", "train.evaluate_every=3"])
     events = list(train(recipe, tmp_path / "run"))
     seen = {event.step: event.loss for event in events if isinstance(event, Evaluated) and event.split == "valid"}
@@ -187,7 +185,7 @@ def test_the_best_language_model_is_the_one_that_guesses_least(text: list[str], 
     assert state["best"] == [[best, -seen[best]]]
 
 
-def test_scores_of_a_language_model_are_of_the_whole_text(text: list[str], tmp_path: Path) -> None:
+def test_language_model_scores_are_of_the_whole_text(text: list[str], tmp_path: Path) -> None:
     recipe = load_recipe("language-model", [*TINY_LM, *text])
     events = list(train(recipe, tmp_path / "run"))
     test = next(event for event in events if isinstance(event, Evaluated) and event.split == "test")
@@ -209,42 +207,42 @@ def test_scores_of_a_language_model_are_of_the_whole_text(text: list[str], tmp_p
 
 
 @pytest.mark.parametrize("vocab", [60, 20, 14])
-def test_many_unknown_tokens_are_told_of(text: list[str], tmp_path: Path, vocab: int) -> None:
+def test_many_unknown_tokens_are_noted(text: list[str], tmp_path: Path, vocab: int) -> None:
     whole = (tmp_path / "train.txt").read_text()
     known = sum(count for letter, count in Counter(whole.replace("\n", "")).most_common(vocab - 4))
     share = 1 - (known + whole.count("\n")) / len(whole)
     recipe = load_recipe("language-model", [*TINY_LM, *text, f"tokenizer.vocab={vocab}"])
     (started,) = (event for event in train(recipe, tmp_path / "run") if isinstance(event, Started))
-    told = [note.split(" of the tokens of the training text are unknown")[0] for note in started.notes]
-    assert told == ([f"{share:.1%}"] if vocab < 60 else [])
+    shares = [note.split(" of the tokens of the training text are unknown")[0] for note in started.notes]
+    assert shares == ([f"{share:.1%}"] if vocab < 60 else [])
 
 
 # ------------------------------------------------------------------ what is refused
-def test_a_model_folder_of_another_task_is_named(text: list[str], tmp_path: Path) -> None:
+def test_model_folder_of_another_task_is_named(text: list[str], tmp_path: Path) -> None:
     list(train(load_recipe("language-model", [*TINY_LM, *text]), tmp_path / "run"))
     config = tmp_path / "run" / "model" / "config.json"
     (config.parent / "manifest.json").unlink()
-    told = json.loads(config.read_text())
-    assert (told["task"], told["model"]["kind"]) == ("language_model", "rnn_lm")
-    config.write_text(json.dumps({**told, "task": "translation"}))
+    content = json.loads(config.read_text())
+    assert (content["task"], content["model"]["kind"]) == ("language_model", "rnn_lm")
+    config.write_text(json.dumps({**content, "task": "translation"}))
     with pytest.raises(UserError, match="invalid value for kind") as error:
         load(tmp_path / "run")
     assert error.value.expected == "one of transformer, seq2seq"
-    config.write_text(json.dumps({**told, "task": "telepathy"}))
+    config.write_text(json.dumps({**content, "task": "telepathy"}))
     with pytest.raises(UserError, match="invalid value for task"):
         load(tmp_path / "run")
 
 
-def test_commands_to_go_on_with_fit_the_model(text: list[str], tmp_path: Path) -> None:
-    def told(name: str, overrides: list[str]) -> str:
+def test_suggested_commands_fit_the_model(text: list[str], tmp_path: Path) -> None:
+    def suggestion(name: str, overrides: list[str]) -> str:
         return "\n".join(task_of(load_recipe(name, overrides)).next(tmp_path / "a run", None))
 
-    assert "--align" in told("numbers", [])
-    assert "--align" in told("numbers", [f"model={{{SEQ2SEQ}}}"])
-    assert "--align" not in told("numbers", [f"model={{{SEQ2SEQ}, attention: null}}"])
-    assert f"heedful generate '{tmp_path}/a run'" in told("language-model", text)
-    assert "layers" in told("elmo", text)
-    for name, overrides in (("numbers", []), ("language-model", text)):  # what stands for a sample works as it is
-        verb, folder, sample, *_ = shlex.split(told(name, overrides).splitlines()[0])[1:]
+    assert "--align" in suggestion("numbers", [])
+    assert "--align" in suggestion("numbers", [f"model={{{SEQ2SEQ}}}"])
+    assert "--align" not in suggestion("numbers", [f"model={{{SEQ2SEQ}, attention: null}}"])
+    assert f"heedful generate '{tmp_path}/a run'" in suggestion("language-model", text)
+    assert "layers" in suggestion("elmo", text)
+    for name, overrides in (("numbers", []), ("language-model", text)):  # the suggested command works as it is
+        verb, folder, sample, *_ = shlex.split(suggestion(name, overrides).splitlines()[0])[1:]
         assert (verb, folder) == ("translate" if name == "numbers" else "generate", f"{tmp_path}/a run")
         assert sample.replace(" ", "").isalpha()

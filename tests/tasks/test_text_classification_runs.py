@@ -1,4 +1,4 @@
-"""Texts with a class each, told from their words: a run, its word vectors, and what it says when it is loaded."""
+"""Runs of the convolutional text classifier: word vectors, training, loading, and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = [
 
 @pytest.fixture
 def settings(tmp_path: Path) -> list[str]:
-    """Overrides for texts of the test's own, good or bad, and vectors of words, some of which no text holds."""
+    """Overrides for generated texts, good or bad, and word vectors, some of words that no text has."""
     for name, size in (("train", 48), ("valid", 12)):
         rows = [f"It's a {KINDS[row % 2][row % 3]} film!\t{'yn'[row % 2]}" for row in range(size)]
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
@@ -43,7 +43,7 @@ def settings(tmp_path: Path) -> list[str]:
     return [*SMALL, f"data={{kind: tsv, root: {tmp_path}, {files}}}", f"embedding_init.file={file}"]
 
 
-def test_texts_are_cut_as_the_penn_treebank_cuts_them() -> None:
+def test_texts_are_tokenized_as_in_the_penn_treebank() -> None:
     assert split_words("It's well-made; I don't CARE... -- (2 of 3)", "words", True) == [
         "it", "'s", "well-made", ";", "i", "do", "n't", "care", "...", "--", "(", "2", "of", "3", ")",
     ]  # fmt: skip
@@ -53,7 +53,7 @@ def test_texts_are_cut_as_the_penn_treebank_cuts_them() -> None:
 
 
 @pytest.mark.claim("M20")
-def test_a_run_begins_from_vectors_and_tells_words_that_no_text_held(settings: list[str], tmp_path: Path) -> None:
+def test_run_starts_from_word_vectors_and_knows_their_words(settings: list[str], tmp_path: Path) -> None:
     recipe, run = load_recipe("sst2-conv", settings), tmp_path / "run"
     check_recipe(recipe, ("train", "valid"))
     events = list(train(recipe, run))
@@ -73,7 +73,7 @@ def test_a_run_begins_from_vectors_and_tells_words_that_no_text_held(settings: l
     assert classifier.classify([""])[0].label in "yn"
 
 
-def test_it_is_classification_over_a_model_without_an_encoder(settings: list[str], tmp_path: Path) -> None:
+def test_model_without_an_encoder_classifies(settings: list[str], tmp_path: Path) -> None:
     both = [
         load_recipe("sst2-conv", [*settings, f"task.kind={kind}", "train.budget={steps: 2}"])
         for kind in ("text_classification", "classification")
@@ -88,7 +88,7 @@ def test_it_is_classification_over_a_model_without_an_encoder(settings: list[str
     assert kept == both[1] and kept.model.kind == "conv_classifier"
 
 
-def test_texts_that_are_cut_are_told(settings: list[str]) -> None:
+def test_truncated_texts_are_noted(settings: list[str]) -> None:
     task = task_of(load_recipe("sst2-conv", [*settings, "model.context=6"]))
     read = task.read("valid")
     assert task.notes(task.encode(read, task.learn(read))) == [
@@ -97,7 +97,7 @@ def test_texts_that_are_cut_are_told(settings: list[str]) -> None:
 
 
 @pytest.mark.claim("M20")
-def test_rows_begin_as_in_the_file_bit_for_bit(settings: list[str], tmp_path: Path) -> None:
+def test_initial_rows_equal_the_file_bit_for_bit(settings: list[str], tmp_path: Path) -> None:
     from heedful.data.word_vectors import load_vectors
     from heedful.models import build
 
@@ -115,7 +115,7 @@ def test_rows_begin_as_in_the_file_bit_for_bit(settings: list[str], tmp_path: Pa
         assert row.numpy().tobytes() == (vectors[word] if word in vectors else drawn[number].numpy()).tobytes()
 
 
-def test_other_vectors_than_the_words_were_gathered_with_are_refused(settings: list[str], tmp_path: Path) -> None:
+def test_changed_vectors_are_refused(settings: list[str], tmp_path: Path) -> None:
     from heedful.models import build
 
     task = task_of(load_recipe("sst2-conv", settings))
@@ -127,7 +127,7 @@ def test_other_vectors_than_the_words_were_gathered_with_are_refused(settings: l
         task.begin(model, words)
 
 
-def test_vectors_of_another_width_and_files_that_are_not_there_are_told(settings: list[str]) -> None:
+def test_mismatched_or_missing_vectors_are_reported(settings: list[str]) -> None:
     task = task_of(load_recipe("sst2-conv", [*settings, "model.width=5"]))
     read = task.read("train")
     with pytest.raises(UserError, match="width of the word vectors"):
@@ -137,7 +137,7 @@ def test_vectors_of_another_width_and_files_that_are_not_there_are_told(settings
     assert "embedding_init=null" in str(raised.value)
 
 
-def test_a_run_goes_on_with_the_same_bits(settings: list[str], tmp_path: Path) -> None:
+def test_run_resumes_bit_for_bit(settings: list[str], tmp_path: Path) -> None:
     recipe = load_recipe("sst2-conv", settings)
     list(train(recipe, tmp_path / "whole"))
     steps = iter(range(10_000))
@@ -148,7 +148,7 @@ def test_a_run_goes_on_with_the_same_bits(settings: list[str], tmp_path: Path) -
     ).read_bytes()
 
 
-def test_a_list_of_words_that_was_tampered_with_is_refused() -> None:
+def test_edited_vocabulary_is_refused() -> None:
     words = TextVocab.learn(["a b"], ("x", "y"), "words", True, 1)
     assert TextVocab(words.json, "w").sha256 == words.sha256
     good = json.loads(words.json)

@@ -1,4 +1,4 @@
-"""A translator: alone and in a batch the same, in the order it was asked, and kind to any text."""
+"""The translator: batches, order, sampling, alignments, and unusual text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from heedful.tasks.translation.predictor import (
     Translation,
     Translator,
     advantage,
-    perplexity_loss,
+    mean_loss,
     translation_loss,
 )
 from tolerance import close, near
@@ -45,7 +45,7 @@ ODD = [
 
 @pytest.fixture(scope="module")
 def translator() -> Translator:
-    """A model of a second: far from good, but sure enough of itself to tell hypotheses apart."""
+    """A model trained for a second: far from good, but with distinct scores for hypotheses."""
     torch.manual_seed(0)
     tokenizer = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
     config = TransformerConfig(
@@ -63,14 +63,14 @@ def translator() -> Translator:
     return Translator(model, tokenizer, CONTEXT, CPU)
 
 
-def alike(one: Translation, other: Translation) -> bool:
+def same_translation(one: Translation, other: Translation) -> bool:
     same = (one.text, one.ids, one.complete) == (other.text, other.ids, other.complete)
     return same and one.log_probability == near(other.log_probability, 1024)
 
 
 # ------------------------------------------------------------------ loss
 @pytest.mark.claim("E5")
-def test_the_loss_is_cross_entropy_of_each_next_token(translator: Translator) -> None:
+def test_loss_is_the_cross_entropy_of_each_next_token(translator: Translator) -> None:
     encoded = encode_pairs(PAIRS[:20], translator.tokenizer, CONTEXT)
     batch = next(encoded.in_order(100_000))
     found = translation_loss(translator.model, batch, 0.1)
@@ -85,15 +85,13 @@ def test_the_loss_is_cross_entropy_of_each_next_token(translator: Translator) ->
     assert float(found.total.detach()) == pytest.approx(total, rel=1e-5)
     assert float(found.plain) == pytest.approx(plain, rel=1e-5)
     assert int(found.count) == batch.tokens
-    assert perplexity_loss(translator.model, encoded, CPU, 100_000) == pytest.approx(plain / batch.tokens, rel=1e-5)
-    assert perplexity_loss(translator.model, encoded, CPU, 64) == pytest.approx(plain / batch.tokens, rel=1e-5)
+    assert mean_loss(translator.model, encoded, CPU, 100_000) == pytest.approx(plain / batch.tokens, rel=1e-5)
+    assert mean_loss(translator.model, encoded, CPU, 64) == pytest.approx(plain / batch.tokens, rel=1e-5)
 
 
 @pytest.mark.claim("E5")
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-def test_training_follows_the_gradient_of_the_cross_entropy_in_every_weight(
-    translator: Translator, packed: bool
-) -> None:
+def test_gradients_match_the_cross_entropy_in_every_weight(translator: Translator, packed: bool) -> None:
     model = copy.deepcopy(translator.model).double()
     encoded = encode_pairs(PAIRS[:20], translator.tokenizer, CONTEXT)
     batch = next(encoded.in_order(100_000))
@@ -113,7 +111,7 @@ def test_training_follows_the_gradient_of_the_cross_entropy_in_every_weight(
 
 # ------------------------------------------------------------------ search
 @pytest.mark.parametrize("beams", [1, 4])
-def test_batched_is_one_by_one_in_the_order_asked(
+def test_batch_equals_single_texts_in_order(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, beams: int
 ) -> None:
     alone = [translator.search([text], beams, top=beams)[0] for text in TEXTS]
@@ -125,11 +123,13 @@ def test_batched_is_one_by_one_in_the_order_asked(
     for number, expected in enumerate(alone):
         assert len(expected) == beams
         for other in (together, in_parts, backwards):
-            assert all(alike(one, two) for one, two in zip(other[number], expected, strict=True)), TEXTS[number]
+            assert all(same_translation(one, two) for one, two in zip(other[number], expected, strict=True)), TEXTS[
+                number
+            ]
     assert translator.translate(TEXTS, beams) == [found[0].text for found in alone]
 
 
-def test_scores_fall_and_are_the_models_own(translator: Translator) -> None:
+def test_scores_are_sorted_and_the_models_own(translator: Translator) -> None:
     best = translator.search(TEXTS[:8], 4, top=4)
     for text, found in zip(TEXTS[:8], best, strict=True):
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
@@ -146,12 +146,12 @@ def test_scores_fall_and_are_the_models_own(translator: Translator) -> None:
 
 
 @pytest.mark.claim("E5")
-def test_it_has_been_learning(translator: Translator) -> None:
-    before = perplexity_loss(translator.model, encode_pairs(PAIRS, translator.tokenizer, CONTEXT), CPU, 4096)
+def test_trained_model_translates_a_few_numbers(translator: Translator) -> None:
+    before = mean_loss(translator.model, encode_pairs(PAIRS, translator.tokenizer, CONTEXT), CPU, 4096)
     assert before < 0.6 * math.log(translator.tokenizer.vocab)
 
 
-def test_the_wrong_number_of_beams_is_refused(translator: Translator) -> None:
+def test_invalid_number_of_beams_is_refused(translator: Translator) -> None:
     with pytest.raises(ValueError, match="4 beams cannot give 5 translations"):
         translator.search(["one"], 4, top=5)
     with pytest.raises(ValueError, match="0 beams cannot give 1 translations"):
@@ -161,7 +161,7 @@ def test_the_wrong_number_of_beams_is_refused(translator: Translator) -> None:
     assert len(translator.search(["one"], 500, top=500)[0]) == 500  # more than the vocabulary has tokens
 
 
-def test_the_settings_of_the_translator_are_its_defaults(translator: Translator) -> None:
+def test_settings_are_the_defaults(translator: Translator) -> None:
     short = Translator(translator.model, translator.tokenizer, CONTEXT, CPU, TranslationSettings(beams=1, max_length=3))
     found = short.search(TEXTS[:10])
     assert all(len(one.ids) <= 3 for paths in found for one in paths)
@@ -179,15 +179,15 @@ def test_progress_counts_every_text(translator: Translator, monkeypatch: pytest.
     assert len(done) > 2
 
 
-# ------------------------------------------------------------------ any text
-def test_no_text_gives_no_translation(translator: Translator) -> None:
+# ------------------------------------------------------------------ unusual text
+def test_empty_list_gives_no_translations(translator: Translator) -> None:
     assert translator.translate([]) == []
     assert translator.sample([]) == []
     assert translator.lengths([]) == []
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_odd_text_is_translated_and_spoils_nothing_beside_it(translator: Translator, beams: int) -> None:
+def test_unusual_text_is_translated_and_does_not_affect_others(translator: Translator, beams: int) -> None:
     found = translator.translate([*ODD, *TEXTS[:5]], beams)
     assert len(found) == len(ODD) + 5
     assert found[-5:] == translator.translate(TEXTS[:5], beams)
@@ -197,7 +197,7 @@ def test_odd_text_is_translated_and_spoils_nothing_beside_it(translator: Transla
         assert torch.isfinite(alignment.weights).all()
 
 
-def test_a_text_too_long_is_named(translator: Translator) -> None:
+def test_too_long_text_is_named(translator: Translator) -> None:
     fits = "s " * (CONTEXT - 1)
     assert translator.lengths(["s", fits, fits + "s"]) == [2, CONTEXT, CONTEXT + 1]
     assert len(translator.translate([fits])) == 1
@@ -208,43 +208,43 @@ def test_a_text_too_long_is_named(translator: Translator) -> None:
         assert (no.value.number, no.value.tokens, no.value.context) == (1, CONTEXT + 1, CONTEXT)
 
 
-def test_a_translation_never_passes_the_context(translator: Translator) -> None:
+def test_translation_stays_within_the_context(translator: Translator) -> None:
     fits = "s " * (CONTEXT - 1)
-    assert translator.room(fits) == CONTEXT - 1  # the token that a translation begins with takes one place
+    assert translator.room(fits) == CONTEXT - 1  # the start token takes one position
     for found in translator.search([fits], 4, top=4)[0]:
         assert len(found.ids) <= CONTEXT - 1
 
 
-# ------------------------------------------------------------------ chance
+# ------------------------------------------------------------------ sampling
 def test_samples_repeat_and_do_not_depend_on_the_batch(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    def drawn(texts: list[str], seed: int = 5, first: int = 0, **rules: Any) -> list[str]:
+    def samples_of(texts: list[str], seed: int = 5, first: int = 0, **rules: Any) -> list[str]:
         return [found[0].text for found in translator.sample(texts, seed=seed, first=first, **rules)]
 
-    whole = drawn(TEXTS)
-    assert drawn(TEXTS) == whole
-    assert [drawn([text], first=number)[0] for number, text in enumerate(TEXTS)] == whole
-    assert drawn(TEXTS[:17]) + drawn(TEXTS[17:], first=17) == whole
+    whole = samples_of(TEXTS)
+    assert samples_of(TEXTS) == whole
+    assert [samples_of([text], first=number)[0] for number, text in enumerate(TEXTS)] == whole
+    assert samples_of(TEXTS[:17]) + samples_of(TEXTS[17:], first=17) == whole
     monkeypatch.setattr(translation, "BATCH_TOKENS", 128)
-    assert drawn(TEXTS) == whole
-    assert drawn(TEXTS, seed=6) != whole
-    same = drawn([TEXTS[0]] * 20)
+    assert samples_of(TEXTS) == whole
+    assert samples_of(TEXTS, seed=6) != whole
+    same = samples_of([TEXTS[0]] * 20)
     assert len(set(same)) > 10  # the same text sampled again
 
 
-def test_little_chance_is_greedy(translator: Translator) -> None:
+def test_low_temperature_is_greedy(translator: Translator) -> None:
     best = translator.translate(TEXTS[:20], 1)
     for rules in ({"temperature": 1e-4}, {"top_k": 1}, {"top_p": 1e-9}):
         assert [found[0].text for found in translator.sample(TEXTS[:20], **rules)] == best
 
 
 @pytest.mark.parametrize("rules", [{"temperature": 0.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}])
-def test_settings_of_chance_that_make_no_sense_are_refused(translator: Translator, rules: dict[str, Any]) -> None:
+def test_invalid_sampling_settings_are_refused(translator: Translator, rules: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         translator.sample(["one"], **rules)
 
 
 # ------------------------------------------------------------------ alignment
-def test_alignments_are_rows_of_probabilities_over_the_source(translator: Translator) -> None:
+def test_alignments_are_probabilities_over_the_source(translator: Translator) -> None:
     for text in TEXTS[:10]:
         best = translator.search([text])[0][0]
         found = translator.align(text, best)
@@ -256,21 +256,21 @@ def test_alignments_are_rows_of_probabilities_over_the_source(translator: Transl
         assert found.layer in (1, 2)
 
 
-def test_the_alignment_shown_is_of_the_sharpest_block(translator: Translator) -> None:
+def test_alignment_is_of_the_sharpest_block(translator: Translator) -> None:
     best = translator.search([TEXTS[0]])[0][0]
     usual = translator.align(TEXTS[0], best).layer
     cross = translator.model.decoder[usual - 1].cross.q
     before = {name: value.clone() for name, value in cross.state_dict().items()}
     try:
         with torch.no_grad():
-            cross.weight.zero_()  # a block that asks nothing looks everywhere alike
+            cross.weight.zero_()  # a block with zero queries has uniform weights
             cross.bias.zero_()
         assert translator.align(TEXTS[0], best).layer == 3 - usual
     finally:
         cross.load_state_dict(before)
 
 
-def test_looking_leaves_the_translator_as_it_was(translator: Translator) -> None:
+def test_alignment_does_not_change_the_translator(translator: Translator) -> None:
     before = translator.translate(TEXTS[:5])
     translator.align(TEXTS[0], translator.search([TEXTS[0]])[0][0])
     assert translator.translate(TEXTS[:5]) == before
@@ -287,7 +287,7 @@ def recurrent(tokenizer: TrainedTokenizer, attention: AttentionConfig | None) ->
 
 
 @pytest.mark.parametrize("feed", ["input", "output"])
-def test_a_recurrent_decoder_has_a_row_for_each_step(translator: Translator, feed: Any) -> None:
+def test_recurrent_decoder_has_a_row_for_each_step(translator: Translator, feed: Any) -> None:
     predictor = recurrent(translator.tokenizer, AttentionConfig(feed=feed))
     best = predictor.search([TEXTS[0]])[0][0]
     found = predictor.align(TEXTS[0], best)
@@ -296,15 +296,15 @@ def test_a_recurrent_decoder_has_a_row_for_each_step(translator: Translator, fee
     assert found.layer == 1
 
 
-def test_a_model_without_attention_has_no_alignment(translator: Translator) -> None:
+def test_model_without_attention_has_no_alignment(translator: Translator) -> None:
     predictor = recurrent(translator.tokenizer, None)
     best = predictor.search([TEXTS[0]])[0][0]
     with pytest.raises(UserError, match="does not attend to the source"):
         predictor.align(TEXTS[0], best)
 
 
-# ------------------------------------------------------------------ what a choice is worth
-def test_a_reward_is_compared_with_those_of_the_other_rows() -> None:
+# ------------------------------------------------------------------ rewards
+def test_reward_baseline_is_the_mean_of_other_rows() -> None:
     rewards = torch.tensor([[-1.0, -2.0, -6.0], [-3.0, -4.0, 0.0], [-5.0, 0.0, 0.0]])
     real = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
     # In the third column one row is alone: its baseline is the mean of all rewards of the others, (-3 - 4 - 5) / 3.
@@ -313,17 +313,17 @@ def test_a_reward_is_compared_with_those_of_the_other_rows() -> None:
 
 
 @pytest.mark.parametrize(("beams", "top"), [(2, 1), (4, 4), (5, 2)])
-def test_the_steps_of_a_search_lead_to_the_same_translations(translator: Translator, beams: int, top: int) -> None:
+def test_search_steps_end_in_the_same_translations(translator: Translator, beams: int, top: int) -> None:
     for text in (TEXTS[0], "", "🙂"):
         paths = drain(translator.steps(text, beams, top, translator.settings.length_penalty))
-        assert list(translator._read(paths)) == translator.search([text], beams=beams, top=top)
+        assert list(translator._translations(paths)) == translator.search([text], beams=beams, top=top)
 
 
-def test_a_search_goes_on_from_the_tokens_that_are_given(translator: Translator) -> None:
+def test_search_continues_from_given_tokens(translator: Translator) -> None:
     (best,) = translator.search([TEXTS[0]], beams=3)[0]
     begins = [translator.tokenizer.vocab - 1, best.ids[0]]
     for limit in (2, 3, None):
-        (found,) = translator._read(drain(translator.steps(TEXTS[0], 3, 2, 0.5, limit, begins)))
+        (found,) = translator._translations(drain(translator.steps(TEXTS[0], 3, 2, 0.5, limit, begins)))
         for one in found[: 1 if limit == 2 else 2]:
             assert one.ids[:2] == begins and len(one.ids) <= (limit or translator.room(TEXTS[0]))
             given = torch.tensor([[TrainedTokenizer.bos, *one.ids[:-1]]])

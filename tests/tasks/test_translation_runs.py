@@ -1,4 +1,4 @@
-"""A translation model of another kind than the two that are shipped: all that is asked is what it can do."""
+"""A third kind of translation model: nothing but its role is required."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TINY = [
 
 
 class BagConfig(ModelConfig):
-    """The mean of the source's words, said at every step."""
+    """The mean of the source's words, used at every step."""
 
     implementation: ClassVar = "model.Bag"
 
@@ -82,7 +82,7 @@ class Bag(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One folder and one line; the recipe's union is computed as it is when the module is imported."""
+    """One folder and one line; the recipe's union is computed as at import."""
     module: Any = ModuleType("bag")
     module.Bag, module.BagConfig = Bag, BagConfig
     for file in ("config", "model"):
@@ -96,7 +96,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("looks", [False, True])
-def test_a_third_kind_is_trained_reported_and_used(looks: bool, tmp_path: Path) -> None:
+def test_third_model_kind_is_trained_reported_and_used(looks: bool, tmp_path: Path) -> None:
     recipe = load_recipe("numbers", [*TINY, f"model={{kind: bag, looks: {str(looks).lower()}}}"])
     run = tmp_path / "run"
     assert isinstance(list(heedful.train(recipe, run))[-1], Finished)
@@ -109,5 +109,5 @@ def test_a_third_kind_is_trained_reported_and_used(looks: bool, tmp_path: Path) 
     else:
         with pytest.raises(UserError, match="does not attend to the source"):
             translator.align("three", found[0])
-    if is_built():  # where Node was there to build the page
+    if is_built():  # where Node was available to build the page
         assert heedful.show(run, view="run").html

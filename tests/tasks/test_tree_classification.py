@@ -11,7 +11,7 @@ from heedful.data.trees.treebank import IGNORE_INDEX, Tree, WordsConfig, parse_t
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.tree_lstm.config import TreeLSTMConfig
-from heedful.tasks.tree_classification.predictor import TreeClassifier, mean_loss, tree_loss, two_sided
+from heedful.tasks.tree_classification.predictor import TreeClassifier, binarize, mean_loss, tree_loss
 
 CPU = torch.device("cpu")
 LINES = ["(4 (2 It) (4 (2 's) (4 great)))", "(1 no)", "(0 (1 (2 very) (1 bad)) (2 .))", "(2 (2 so) (2 what))"]
@@ -19,7 +19,7 @@ TREES = [parse_tree(line, "here", 5) for line in LINES]
 WORDS = WordVocab.learn(WordsConfig(), [[word for word in tree.words if word] for tree in TREES])
 
 
-class Says(torch.nn.Module):
+class FixedModel(torch.nn.Module):
     """A model that gives chosen classes to nodes by their label, with some confidence."""
 
     def __init__(self, said: dict[int, int]) -> None:
@@ -31,83 +31,83 @@ class Says(torch.nn.Module):
         return 3.0 * torch.nn.functional.one_hot(classes.clamp(min=0), 5).float()
 
 
-def judge(said: dict[int, int]) -> TreeClassifier:
-    return TreeClassifier(Says(said), WORDS, CPU)
+def fixed_classifier(said: dict[int, int]) -> TreeClassifier:
+    return TreeClassifier(FixedModel(said), WORDS, CPU)
 
 
-def test_the_loss_is_over_every_labelled_node() -> None:
+def test_loss_is_over_every_labelled_node() -> None:
     unlabelled = Tree((2, IGNORE_INDEX, IGNORE_INDEX), ("a", "b", None), ((), (), (0, 1)))
     batch = encode_trees([*TREES, unlabelled], WORDS).batch(np.arange(5))
-    loss = tree_loss(Says({}), batch)
+    loss = tree_loss(FixedModel({}), batch)
     right = -math.log(math.exp(3) / (math.exp(3) + 4))
     assert int(loss.count) == batch.tokens == 15
     assert loss.total.item() == pytest.approx(15 * right, rel=1e-5)
-    wrong = tree_loss(Says({0: 1}), batch)
+    wrong = tree_loss(FixedModel({0: 1}), batch)
     assert wrong.total.item() == pytest.approx(15 * right + 3, rel=1e-5)
-    smooth = tree_loss(Says({}), batch, label_smoothing=0.1)
+    smooth = tree_loss(FixedModel({}), batch, label_smoothing=0.1)
     assert smooth.total > loss.total and smooth.plain == loss.plain
 
 
-def test_the_mean_loss_does_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mean_loss_does_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = encode_trees(TREES, WORDS)
-    whole = mean_loss(Says({0: 1}), encoded, CPU)
+    whole = mean_loss(FixedModel({0: 1}), encoded, CPU)
     monkeypatch.setattr("heedful.tasks.tree_classification.predictor.BATCH_NODES", 4)
-    assert mean_loss(Says({0: 1}), encoded, CPU) == pytest.approx(whole, rel=1e-6)
+    assert mean_loss(FixedModel({0: 1}), encoded, CPU) == pytest.approx(whole, rel=1e-6)
     right = -math.log(math.exp(3) / (math.exp(3) + 4))
     assert whole == pytest.approx(right + 3 / 14, rel=1e-5)
 
 
-def test_accuracy_counts_roots_sides_and_nodes() -> None:
+def test_accuracy_counts_roots_binary_roots_and_nodes() -> None:
     encoded = encode_trees(TREES, WORDS)
-    perfect = judge({}).accuracy(encoded)
+    perfect = fixed_classifier({}).accuracy(encoded)
     assert (perfect.root, perfect.binary, perfect.nodes) == ((4, 4), (3, 3), (14, 14))  # one root is neutral
-    near = judge({0: 1, 4: 3}).accuracy(encoded)  # wrong by one, on the right side
+    near = fixed_classifier({0: 1, 4: 3}).accuracy(encoded)  # wrong by one, on the right side
     assert (near.root, near.binary, near.nodes) == ((2, 4), (3, 3), (10, 14))
-    far = judge({0: 4}).accuracy(encoded)
+    far = fixed_classifier({0: 4}).accuracy(encoded)
     assert (far.root, far.binary) == ((3, 4), (2, 3))
 
 
-def test_sides_are_sums_of_probabilities_and_the_middle_is_left_out() -> None:
+def test_binary_probabilities_are_sums_without_the_neutral_class() -> None:
     logs = torch.tensor([[0.05, 0.05, 0.4, 0.3, 0.2], [0.3, 0.3, 0.0, 0.4, 0.0]]).log()
-    said, sides = two_sided(logs, torch.tensor([2, 4]))
+    said, sides = binarize(logs, torch.tensor([2, 4]))
     assert said.tolist() == [1, 0]  # the second for its sum, though class 3 is the likeliest
     assert sides.tolist() == [IGNORE_INDEX, 1]
-    said, sides = two_sided(torch.randn(4, 4), torch.arange(4))
+    said, sides = binarize(torch.randn(4, 4), torch.arange(4))
     assert sides.tolist() == [0, 0, 1, 1]
-    assert two_sided(torch.randn(1, 5), torch.tensor([IGNORE_INDEX]))[1].tolist() == [IGNORE_INDEX]
+    assert binarize(torch.randn(1, 5), torch.tensor([IGNORE_INDEX]))[1].tolist() == [IGNORE_INDEX]
 
 
-def model_judge() -> TreeClassifier:
+def random_classifier() -> TreeClassifier:
     return TreeClassifier(build(TreeLSTMConfig(vocab=WORDS.vocab, width=6, hidden=7)), WORDS, CPU)
 
 
-def test_judgements_come_in_the_order_of_the_trees_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_are_in_the_order_of_trees_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.tasks.tree_classification.predictor.BATCH_NODES", 6)
-    found = judge({}).classify(TREES)
+    found = fixed_classifier({}).classify(TREES)
     assert [one.label for one in found] == [4, 1, 0, 2]
     assert [one.nodes for one in found] == [list(tree.labels) for tree in TREES]
     assert all(sum(one.probabilities) == pytest.approx(1) and len(one.probabilities) == 5 for one in found)
     assert all(one.probabilities[one.label] == max(one.probabilities) for one in found)
 
 
-def test_a_line_is_judged_as_its_tree_whatever_its_labels() -> None:
-    predictor = model_judge()
+def test_labels_in_the_input_do_not_matter() -> None:
+    predictor = random_classifier()
     renamed = [line.translate(str.maketrans("01234", "SNVPX")) for line in LINES]
     assert predictor.classify(renamed) == predictor.classify(LINES) == predictor.classify(TREES)
     assert predictor.classify([]) == []
     assert predictor.classify([TREES[1]]) == pytest.approx(predictor.classify(TREES)[1:2])
 
 
-def test_a_line_that_is_no_tree_is_named_by_its_number() -> None:
+def test_invalid_tree_is_named_by_its_number() -> None:
     with pytest.raises(UserError) as caught:
-        model_judge().classify([LINES[0], "(2 (2 so)"])
+        random_classifier().classify([LINES[0], "(2 (2 so)"])
     assert caught.value.where == "tree 2:1"
 
 
-def test_an_unknown_word_can_be_judged() -> None:
-    assert 0 <= model_judge().classify(["(2 unheard)"])[0].label < 5
+def test_unknown_word_is_classified() -> None:
+    assert 0 <= random_classifier().classify(["(2 unheard)"])[0].label < 5
 
 
-def test_a_line_alone_is_refused() -> None:
+def test_single_string_is_refused() -> None:
     with pytest.raises(TypeError, match="a list of trees"):
-        model_judge().classify(LINES[0])
+        random_classifier().classify(LINES[0])

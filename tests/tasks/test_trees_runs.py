@@ -1,4 +1,4 @@
-"""Trees from recipe to result: broken off or not it is the same run, and what does not fit is named."""
+"""Runs of tree classifiers: exact resume, results, the command line, and errors."""
 
 import json
 import random
@@ -28,7 +28,7 @@ GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "awful")
 
 
 def line(r: random.Random) -> str:
-    """A tree of a few words, whose class is how many good ones it has over bad ones."""
+    """A tree of a few words, whose class is the number of good words minus bad ones."""
 
     def node(depth: int) -> tuple[str, int]:
         if depth == 0 or r.random() < 0.3:
@@ -63,7 +63,7 @@ def recipe(folder: Path, *changes: str) -> TreeRecipe:
     return found
 
 
-def test_a_run_learns_and_its_folder_gives_the_same_judge(folder: Path) -> None:
+def test_run_learns_and_its_folder_predicts_the_same(folder: Path) -> None:
     run = folder / "run"
     events = list(train(recipe(folder, "train.budget.steps=80", "train.evaluate_every=40"), run))
     started = next(event for event in events if isinstance(event, Started))
@@ -74,15 +74,15 @@ def test_a_run_learns_and_its_folder_gives_the_same_judge(folder: Path) -> None:
     ]  # fmt: skip
     assert test.scores[2].value > 70
     assert all(given and right and found for given, right, found in test.samples)
-    judge = heedful.load(run)
-    assert isinstance(judge, TreeClassifier)
-    again = scored(judge, recipe(folder), "test", step=test.step)
+    classifier = heedful.load(run)
+    assert isinstance(classifier, TreeClassifier)
+    again = scored(classifier, recipe(folder), "test", step=test.step)
     assert again == test
-    assert judge.classify(["(S (A good) (B (C very) (D good)))"])[0].label > 2
+    assert classifier.classify(["(S (A good) (B (C very) (D good)))"])[0].label > 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_broken_off_or_not_it_is_the_same_run(folder: Path, workers: int) -> None:
+def test_interrupted_run_equals_the_uninterrupted_one(folder: Path, workers: int) -> None:
     whole, parts = folder / "whole", folder / "parts"
     losses = [event.loss for event in train(recipe(folder), whole) if isinstance(event, Step)]
     seen: list[float] = []
@@ -97,7 +97,7 @@ def test_broken_off_or_not_it_is_the_same_run(folder: Path, workers: int) -> Non
     assert all(one[name].equal(two[name]) for name in one)
 
 
-def test_a_new_model_begins_from_the_vectors(folder: Path) -> None:
+def test_new_model_starts_from_the_word_vectors(folder: Path) -> None:
     task = TreeTask(recipe(folder))
     words = task.learn(task.read("train"))
     model = build(task.recipe.model.model_copy(update={"vocab": words.vocab}))
@@ -110,10 +110,10 @@ def test_a_new_model_begins_from_the_vectors(folder: Path) -> None:
         assert model.tokens.weight[words.id(word)].equal(before[words.id(word)])
     plain = TreeTask(recipe(folder, "data.vectors=null"))
     assert plain.learn(plain.read("train")).vocab == words.vocab - 1
-    plain.begin(model, words)  # nothing to put in
+    plain.begin(model, words)  # no vectors to load
 
 
-def test_a_mistake_in_the_data_does_not_claim_the_folder(folder: Path) -> None:
+def test_error_in_the_data_does_not_create_the_folder(folder: Path) -> None:
     run, trees = folder / "run", folder / "train.txt"
     was = trees.read_text()
     trees.write_text(was + "(2 (2 good)\n")
@@ -121,7 +121,7 @@ def test_a_mistake_in_the_data_does_not_claim_the_folder(folder: Path) -> None:
         list(train(recipe(folder), run))
     with pytest.raises(UserError, match="this run has not started"):
         heedful.load(run)
-    for wrong in ("model.width=7", "model.vocab=5"):  # the latter only once the words are gathered
+    for wrong in ("model.width=7", "model.vocab=5"):  # the latter only with the vocabulary
         trees.write_text(was)
         with pytest.raises(UserError, match=r"width of the word vectors|too small"):
             list(train(recipe(folder, wrong), run))
@@ -134,14 +134,14 @@ def test_a_mistake_in_the_data_does_not_claim_the_folder(folder: Path) -> None:
     assert "new" in heedful.load(run).tokenizer.words, "the words are of the data as they are now"
 
 
-def test_vectors_that_changed_before_the_first_checkpoint_are_those_that_the_run_begins_from(folder: Path) -> None:
+def test_vectors_changed_before_the_first_checkpoint_are_used(folder: Path) -> None:
     run, vectors = folder / "run", folder / "vectors.txt"
     was = vectors.read_text()
     events = train(recipe(folder), run)
     next(event for event in events if isinstance(event, Started))
     events.close()
     assert not newest(run, 1)[0] and (run / "tokenizer.json").exists()
-    (run / "notes.txt").touch()  # so that it is not taken for a run with nothing to lose, which starts over
+    (run / "notes.txt").touch()  # so that it is not a run without a checkpoint, which starts over
     vectors.write_text(was.replace("awful ", "awful 1"))
     former = (run / "tokenizer.json").read_text()
     assert any(isinstance(event, Step) for event in train(recipe(folder), run))
@@ -149,17 +149,17 @@ def test_vectors_that_changed_before_the_first_checkpoint_are_those_that_the_run
     assert former != (run / "tokenizer.json").read_text() == (folder / "fresh" / "tokenizer.json").read_text()
 
 
-def test_a_run_is_scored_without_the_files_that_only_training_reads(folder: Path, trained: Path) -> None:
+def test_evaluation_needs_no_training_files(folder: Path, trained: Path) -> None:
     for name in ("vectors.txt", "train.txt", "dev.txt"):
         (folder / name).unlink()
-    said = heard("eval", str(trained))
+    said = run_cli("eval", str(trained))
     assert said.exit_code == 0 and said.output.startswith("test: loss "), said.output
-    error = heard("eval", str(trained), "--split", "valid").exception
+    error = run_cli("eval", str(trained), "--split", "valid").exception
     assert isinstance(error, UserError) and [problem.where for problem in error.problems] == [str(folder / "dev.txt")]
 
 
-def test_a_model_that_its_words_make_too_large_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = recipe(folder, "tokenizer.known=10000000")  # of which the file has seven
+def test_model_too_large_with_its_vocabulary_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = recipe(folder, "tokenizer.known=10000000")  # the file has seven
     there = 16 * few.model.parameters(11)
     monkeypatch.setattr("heedful.runs.prepare.memory", lambda device: there)
     assert any(isinstance(event, Started) for event in train(few, folder / "run"))
@@ -168,7 +168,7 @@ def test_a_model_that_its_words_make_too_large_is_refused(folder: Path, monkeypa
         list(train(few, folder / "other"))
 
 
-def test_vectors_that_do_not_fit_the_model_are_named(folder: Path) -> None:
+def test_mismatched_vectors_are_named(folder: Path) -> None:
     task = TreeTask(recipe(folder, "model.width=7"))
     with pytest.raises(UserError, match="width of the word vectors") as caught:
         task.learn(task.read("train"))
@@ -176,7 +176,7 @@ def test_vectors_that_do_not_fit_the_model_are_named(folder: Path) -> None:
     assert caught.value.todo == "write model.width: 6"
 
 
-def test_a_node_with_too_many_children_is_named(folder: Path) -> None:
+def test_node_with_too_many_children_is_named(folder: Path) -> None:
     path = folder / "dev.txt"
     path.write_text("(2 good)\n(2 (2 a) (2 b) (2 c))\n")
     with pytest.raises(UserError, match="more children") as caught:
@@ -197,21 +197,21 @@ def test_packed_batches_are_refused(folder: Path) -> None:
         recipe(folder, "train.batching=packed")
 
 
-def test_the_best_is_who_is_right_at_the_root(folder: Path) -> None:
+def test_best_checkpoint_has_the_best_root_accuracy(folder: Path) -> None:
     events = list(train(recipe(folder), folder / "run"))
     task = TreeTask(recipe(folder))
     found = [event for event in events if isinstance(event, Evaluated) and event.split == "valid"]
     assert len(found) == 3
     assert [event.selection_score(task.metric) for event in found] == [event.scores[0].value for event in found]
     assert task.remarks(found[0]) == []
-    judge, look = task.next(folder / "run", None)
+    command, look = task.next(folder / "run", None)
     assert (
-        judge.startswith(f"heedful classify-tree {folder / 'run'} '(2 ")
+        command.startswith(f"heedful classify-tree {folder / 'run'} '(2 ")
         and look == f"heedful eval {folder / 'run'} --split valid"
     )
 
 
-def test_a_damaged_list_of_words_is_named(folder: Path) -> None:
+def test_damaged_vocabulary_is_named(folder: Path) -> None:
     path = folder / "tokenizer.json"
     path.write_bytes(b"\xff")
     with pytest.raises(UserError, match="cannot be read") as caught:
@@ -222,13 +222,13 @@ def test_a_damaged_list_of_words_is_named(folder: Path) -> None:
         load_artifacts(TreeTask, folder)
 
 
-def test_a_lone_tree_can_be_judged_by_hand(folder: Path) -> None:
+def test_single_tree_is_classified_by_an_untrained_model(folder: Path) -> None:
     task = TreeTask(recipe(folder))
     words = task.learn(task.read("train"))
     config = task.recipe.model.model_copy(update={"vocab": words.vocab})
-    judge = task.predictor(build(config), config, words, None, torch.device("cpu"))
+    classifier = task.predictor(build(config), config, words, None, torch.device("cpu"))
     tree = parse_tree("(2 (2 good) (2 bad))", "here", 5)
-    assert isinstance(tree, Tree) and len(judge.classify([tree])[0].nodes) == 3
+    assert isinstance(tree, Tree) and len(classifier.classify([tree])[0].nodes) == 3
 
 
 @pytest.fixture
@@ -239,75 +239,75 @@ def trained(folder: Path) -> Path:
     return folder / "run"
 
 
-def heard(*words: str, stdin: str = "") -> Result:
+def run_cli(*words: str, stdin: str = "") -> Result:
     return CliRunner().invoke(app, [*words], input=stdin)
 
 
-def test_the_command_line_judges_trees_and_every_part_of_them(trained: Path) -> None:
+def test_command_line_classifies_trees_and_nodes(trained: Path) -> None:
     line = "(? (? good) (? (? awful) (? awful)))"
-    said = heard("classify-tree", str(trained), line, "--nodes")
+    said = run_cli("classify-tree", str(trained), line, "--nodes")
     assert said.exit_code == 0, said.output
     root, *nodes = said.output.splitlines()
     assert root.endswith("good awful awful") and "%" in root
     parts = ("good awful awful", "good", "awful awful", "awful", "awful")
     assert all(node.endswith(f" {words}") for node, words in zip(nodes, parts, strict=True))
     assert [len(node) - len(node.lstrip()) for node in nodes] == [2, 4, 4, 6, 6]
-    told = json.loads(heard("classify-tree", str(trained), "--json", stdin=f"{line}\n").output)
-    assert told["text"] == "good awful awful"
-    assert told["nodes"][-1] == told["label"] == max(range(5), key=lambda label: told["probabilities"][label])
-    judged = heedful.load(trained).classify([line])[0]
-    assert told["nodes"] == judged.nodes
+    printed = json.loads(run_cli("classify-tree", str(trained), "--json", stdin=f"{line}\n").output)
+    assert printed["text"] == "good awful awful"
+    assert printed["nodes"][-1] == printed["label"] == max(range(5), key=lambda label: printed["probabilities"][label])
+    predicted = heedful.load(trained).classify([line])[0]
+    assert printed["nodes"] == predicted.nodes
 
 
-def test_the_wrong_verb_says_which_is_right(trained: Path) -> None:
+def test_wrong_command_names_the_right_one(trained: Path) -> None:
     for verb in ("translate", "generate"):
-        error = heard(verb, str(trained), "some text").exception
+        error = run_cli(verb, str(trained), "some text").exception
         assert isinstance(error, UserError)
         assert error.message == "this model classifies trees" and error.todo == "use `heedful classify-tree`"
 
 
-def test_what_is_no_tree_is_named(trained: Path) -> None:
-    error = heard("classify-tree", str(trained), "(2 good)", "a plain sentence").exception
+def test_text_that_is_no_tree_is_named(trained: Path) -> None:
+    error = run_cli("classify-tree", str(trained), "(2 good)", "a plain sentence").exception
     assert isinstance(error, UserError)
     assert error.where is not None and error.where.startswith("tree 2")
 
 
-def test_trees_that_the_model_cannot_take_are_named(trained: Path) -> None:
-    wrong = {"(1 (1 a) (1 b) (1 c))": "more children than the model can take", " ": "there is no tree"}
+def test_trees_with_too_many_children_are_named(trained: Path) -> None:
+    wrong = {"(1 (1 a) (1 b) (1 c))": "more children than the model supports", " ": "there is no tree"}
     for line, message in wrong.items():
-        error = heard("classify-tree", str(trained), "(2 good)", line).exception
+        error = run_cli("classify-tree", str(trained), "(2 good)", line).exception
         assert isinstance(error, UserError) and error.where is not None
         assert message in error.message and error.where.startswith("tree 2")
         with pytest.raises(UserError, match=message):
             heedful.load(trained).classify(["(1 a)", line])
 
 
-def test_lines_out_are_lines_in(trained: Path) -> None:
-    said = heard("classify-tree", str(trained), stdin="(2 good)\n\n(2 bad)\n").output.splitlines()
+def test_blank_lines_are_kept(trained: Path) -> None:
+    said = run_cli("classify-tree", str(trained), stdin="(2 good)\n\n(2 bad)\n").output.splitlines()
     assert [line.split()[-1:] for line in said] == [["good"], [], ["bad"]]
 
 
 @pytest.mark.parametrize("given", [[], ["-"]])
-def test_where_there_is_no_tree_to_judge_it_is_said(trained: Path, given: list[str]) -> None:
-    error = heard("classify-tree", str(trained), *given).exception
+def test_missing_input_is_reported(trained: Path, given: list[str]) -> None:
+    error = run_cli("classify-tree", str(trained), *given).exception
     assert isinstance(error, UserError) and error.message == "there is no tree to read"
-    assert heard("classify-tree", str(trained), *given, stdin="\n").exit_code == 0  # a blank line is a line
+    assert run_cli("classify-tree", str(trained), *given, stdin="\n").exit_code == 0  # a blank line is a line
 
 
 @pytest.mark.parametrize("wrong", ["no tree", "(1 (1 a) (1 b) (1 c))"])
-def test_a_line_that_is_wrong_loses_none_before_it(trained: Path, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_before_an_invalid_one_are_printed(trained: Path, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.cli.reading.BATCH", 2)
-    said = heard("classify-tree", str(trained), "-", stdin=f"(2 good)\n\n(2 bad)\n{wrong}\n(2 fine)\n")
+    said = run_cli("classify-tree", str(trained), "-", stdin=f"(2 good)\n\n(2 bad)\n{wrong}\n(2 fine)\n")
     assert [line.split()[-1:] for line in said.output.splitlines()] == [["good"], [], ["bad"]]
     assert isinstance(said.exception, UserError) and str(said.exception.where).startswith("stdin:4")
 
 
-def test_a_vocabulary_that_is_too_small_is_refused(folder: Path) -> None:
+def test_too_small_vocabulary_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="vocabulary is too small") as error:
         list(train(recipe(folder, "model.vocab=5"), folder / "run"))
     assert error.value.where == "model.vocab" and error.value.found == "5"
 
 
-def test_trees_are_not_compiled(folder: Path) -> None:
+def test_compiling_trees_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="compile"):
         recipe(folder, "train.compile=true")

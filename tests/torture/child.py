@@ -28,64 +28,64 @@ from heedful.training.checkpoint.folder import RunFolder
 from torture.diary import Diary
 
 CHANGES = ("mkdir", "open", "write", "ftruncate", "fsync", "rename", "unlink", "rmdir")
-# What would change a disk unseen: Heedful has no use for it, and a run in which it appears fails.
-UNTOLD = ("pwrite", "writev", "pwritev", "fdatasync", "replace", "remove", "truncate", "link", "symlink", "sendfile")
+# Functions that would change a disk without being counted: Heedful uses none of them, and a run that does fails.
+UNCOUNTED = ("pwrite", "writev", "pwritev", "fdatasync", "replace", "remove", "truncate", "link", "symlink", "sendfile")
 
 
 class Change(NamedTuple):
-    """A change to the disk that was done, or a mark: the beginning and the end of a save."""
+    """A completed change to the disk, or a mark: the start and the end of a save."""
 
     name: str
     path: str = ""  # below the watched folder
-    to: str = ""  # where a rename leads
-    at: int = 0  # where a write begins, or where a file is cut
-    data: bytes = b""  # what was written, if it is asked for
+    to: str = ""  # the target of a rename
+    at: int = 0  # the offset of a write, or the length of a truncated file
+    data: bytes = b""  # the written bytes, if requested
 
 
 @dataclass(frozen=True)
 class Orders:
     """What a fork does besides its work."""
 
-    tell: bool = False  # say each change when it is done
-    data: bool = False  # and what was written
+    reports: bool = False  # report each change
+    data: bool = False  # with the written bytes
     die_at: int = 0  # the change, counted from one, at which it kills itself
     after: bool = False  # after it rather than before
-    pause_at: int = 0  # the save, counted from one, before which it waits for a word
+    pause_at: int = 0  # the save, counted from one, before which it waits
     cores: int = 0  # how many processors it may use; 0: all
-    diary: str = ""  # the file in which it writes down where it is and from which samples it learns
-    stop_at: int = 0  # the step at which it tells itself to stop
+    diary: str = ""  # the file for its log of steps and samples
+    stop_at: int = 0  # the step at which it stops itself
     fail_in: int = 0  # the save, counted from one, for whose tensors it has no memory
-    seat: tuple[int, int, int] = (0, 1, 0)  # its rank, among how many, and the port where they meet
+    seat: tuple[int, int, int] = (0, 1, 0)  # rank, number of processes, port
 
     @property
     def watches(self) -> bool:
         """Whether changes to the disk matter."""
-        return self.tell or self.die_at > 0 or self.pause_at > 0
+        return self.reports or self.die_at > 0 or self.pause_at > 0
 
 
 class Watch:
-    """Counts the changes below a folder and carries out the orders."""
+    """Counts the changes below a folder and follows the orders."""
 
     def __init__(self, root: Path, orders: Orders, line: Connection) -> None:
         self.root, self.orders, self.line = os.path.realpath(root), orders, line
         self.changes = self.saves = 0
-        self.lock = threading.Lock()  # a save may be at work beside the training
+        self.lock = threading.Lock()  # a save may run in the background
 
     def install(self) -> None:
         """Wrap the functions of `os`, and the save whose beginning and end are marked."""
         for name in CHANGES:
             setattr(os, name, functools.partial(self._change, name, getattr(os, name)))
-        for name in UNTOLD:
-            setattr(os, name, functools.partial(self._untold, name, getattr(os, name)))
+        for name in UNCOUNTED:
+            setattr(os, name, functools.partial(self._uncounted, name, getattr(os, name)))
         real_save = RunFolder.save
 
         def save(folder: RunFolder, *given: Any, **named: Any) -> Path:
             self.saves += 1
-            self._tell(Change("save begins"))
+            self._send(Change("save begins"))
             if self.saves == self.orders.pause_at:
                 self.line.recv()
             path = real_save(folder, *given, **named)
-            self._tell(Change("save ends"))
+            self._send(Change("save ends"))
             return path
 
         RunFolder.save = save  # type: ignore[method-assign]
@@ -101,11 +101,11 @@ class Watch:
             self.changes += 1  # here, since a call that failed has changed nothing
         if self.changes == self.orders.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.orders.tell:
-            self._tell(self._told(name, path, target, rest, result))
+        if self.orders.reports:
+            self._send(self._describe(name, path, target, rest, result))
         return result
 
-    def _told(self, name: str, path: str, target: Any, rest: tuple[Any, ...], result: Any) -> Change:
+    def _describe(self, name: str, path: str, target: Any, rest: tuple[Any, ...], result: Any) -> Change:
         if name == "rename":
             return Change(name, path, self._below(rest[0]) or "elsewhere")
         if name == "write":
@@ -113,12 +113,12 @@ class Watch:
             return Change(name, path, at=os.lseek(target, 0, os.SEEK_CUR) - result, data=data)
         return Change(name, path, at=rest[0] if name == "ftruncate" else 0)
 
-    def _untold(self, name: str, real: Callable[..., Any], target: Any, *rest: Any, **named: Any) -> Any:
+    def _uncounted(self, name: str, real: Callable[..., Any], target: Any, *rest: Any, **named: Any) -> Any:
         assert self._below(target) is None, f"os.{name} changes the disk, and is not counted"
         return real(target, *rest, **named)
 
-    def _tell(self, change: Change) -> None:
-        if self.orders.tell or self.orders.pause_at:
+    def _send(self, change: Change) -> None:
+        if self.orders.reports or self.orders.pause_at:
             with self.lock:
                 self.line.send(change)
 

@@ -47,11 +47,11 @@ FORKS.set_forkserver_preload(["torture.child"])
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code (or minus the signal), its output, the changes it told, the seconds."""
+    """How a command ended: its exit code (or minus the signal), its output, the changes it reported, the seconds."""
 
     code: int
     output: str
-    told: list[Change]
+    reported: list[Change]
     seconds: float
 
 
@@ -59,7 +59,7 @@ class Command:
     """A command under way."""
 
     def __init__(self, words: list[str], root: Path, log: Path, orders: Orders = Orders()) -> None:  # noqa: B008
-        self.log, self.told = log, list[Change]()
+        self.log, self.reported = log, list[Change]()
         self.line, theirs = FORKS.Pipe()
         self.process = FORKS.Process(target=work, args=(words, root, log, orders, theirs))
         get_ready()
@@ -83,34 +83,34 @@ class Command:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
-    def hear(self, seconds: float = limit(60)) -> Change | None:
-        """The next change that it tells, or None when it has ended."""
-        assert self.line.poll(seconds), f"nothing was told for {seconds} s"
+    def receive(self, seconds: float = limit(60)) -> Change | None:
+        """The next change that it reports, or None when it has ended."""
+        assert self.line.poll(seconds), f"nothing was reported for {seconds} s"
         try:
             change: Change = self.line.recv()
-        except (EOFError, OSError):  # it is gone, perhaps in the middle of a word
+        except (EOFError, OSError):  # it has ended, perhaps in the middle of a message
             return None
-        self.told.append(change)
+        self.reported.append(change)
         return change
 
     def until_save(self, number: int) -> bool:
         """Wait until a save begins, counted from one; False if the command ended before."""
-        while (change := self.hear()) is not None:
+        while (change := self.receive()) is not None:
             number -= change.name == "save begins"
             if not number:
                 return True
         return False
 
-    def go_on(self) -> None:
-        """Let it go on after a pause."""
+    def resume(self) -> None:
+        """Resume it after a pause."""
         self.line.send("go on")
 
     def wait(self, seconds: float = limit(120)) -> Ended:
-        """Wait for its end, hearing all it has to tell."""
+        """Wait for its end, and receive all its reports."""
         until = time.monotonic() + seconds
         waiting: list[Any] = [self.line, self.process.sentinel]
         while self.line in wait(waiting, max(0.0, until - time.monotonic())):
-            if self.hear() is None:
+            if self.receive() is None:
                 break
         self.process.join(max(0.0, until - time.monotonic()))
         took = time.monotonic() - self.began
@@ -118,12 +118,12 @@ class Command:
             self.process.kill()
             raise AssertionError(f"the command has not ended after {seconds} s:\n{self.log.read_text()[-2000:]}")
         self.line.close()
-        return Ended(self.process.exitcode, self.log.read_text(errors="replace"), self.told, took)
+        return Ended(self.process.exitcode, self.log.read_text(errors="replace"), self.reported, took)
 
 
 @functools.cache
 def get_ready() -> None:
-    """Start the process that forks, once, with the variables that all commands are to have."""
+    """Start the fork server, once, with the environment of all commands."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUIET.items():
             patch.setenv(name, value)
@@ -136,12 +136,12 @@ class Trial:
 
     place: Path
     words: tuple[str, ...] = TINY
-    elsewhere: Path | None = None  # where the run is, if not on the trial's own disk
+    elsewhere: Path | None = None  # the run folder, if not on the trial's own disk
     commands: int = 0
 
     @property
     def disk(self) -> Path:
-        """What stands for the disk: the folder above the run's, which holds nothing else."""
+        """The folder that represents the disk: the parent of the run folder, with nothing else in it."""
         return self.place / "disk"
 
     @property
@@ -150,7 +150,7 @@ class Trial:
         return self.elsewhere or self.disk / "run"
 
     def start(self, orders: Orders = Orders()) -> Command:  # noqa: B008
-        """Begin the one command that every trial uses, the first time and each time after."""
+        """Start the command of every trial, the first time and each time after."""
         self.disk.mkdir(parents=True, exist_ok=True)
         self.commands += 1
         words = ["train", "numbers", *self.words, "--run", str(self.run)]
@@ -163,7 +163,7 @@ class Trial:
         return ended
 
     def fresh(self) -> Ended:
-        """Run the command to its end in a Python of its own, as a person does."""
+        """Run the command to its end in a new Python process, as a user does."""
         self.disk.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-m", "heedful", "train", "numbers", *self.words, "--run", str(self.run)]
         began = time.monotonic()
@@ -188,7 +188,7 @@ def wait_for_step(trial: Trial, command: Command, step: int = 1) -> bool:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's metrics, but for what the clock decides."""
+    """The complete lines of a run's metrics without times."""
     path = run / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
     return [
@@ -204,13 +204,13 @@ def committed(run: Path) -> int:
 
 
 def resumed(ended: Ended) -> int:
-    """The step at which a command said it went on; 0 if it began at the beginning."""
+    """The step from which a command reported to resume; 0 if it started from scratch."""
     found = re.search(r"^resuming at step ([\d,]+)$", ended.output, re.MULTILINE)
     return int(found[1].replace(",", "")) if found else 0
 
 
 def assert_same(run: Path, unbroken: Path) -> None:
-    """Hold a run to one that nothing broke off: every tensor file, the model's folder, the scores and the metrics."""
+    """Compare a run with an uninterrupted one: every tensor file, the model's folder, the scores and the metrics."""
     theirs, ours = outcome(unbroken), outcome(run)
     assert ours.keys() == theirs.keys(), f"other files: {sorted(ours.keys() ^ theirs.keys())}"
     different = [name for name in theirs if ours[name] != theirs[name]]
@@ -220,9 +220,9 @@ def assert_same(run: Path, unbroken: Path) -> None:
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """All that must not depend on how often a run was interrupted."""
+    """Everything that must not depend on interruptions."""
     every = read_recipe(run).train.save_every
-    # A run that was told to stop may still keep the checkpoint of that moment, which an unbroken one never had.
+    # A stopped run may still keep the checkpoint of that moment, which an uninterrupted one never had.
     regular = [path for path in run.glob("checkpoints/*") if int(path.name.removeprefix("step-")) % every == 0]
     whole = [tensors for path in regular for tensors in path.glob("*.safetensors")]
     found: dict[str, Any] = {

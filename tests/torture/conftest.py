@@ -20,7 +20,7 @@ from torture.command import Trial  # noqa: E402
 
 @pytest.fixture(scope="session")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Trial:
-    """A run of the tiny recipe that nothing broke off, by which all others are judged."""
+    """An uninterrupted run of the tiny recipe, the reference for all others."""
     trial = Trial(tmp_path_factory.mktemp("unbroken"))
     trial.finish()
     return trial

@@ -55,11 +55,11 @@ class Diary:
 
     def keep(self) -> None:
         """From now on, write down what the loop does."""
-        real_step, real_weights, real_due = Team.at_step, loop.gather_weights, loop.Due.__init__
+        real_step, real_weights, real_due = Team.report_step, loop.gather_weights, loop.Due.__init__
         real_next, real_seed, real_exit = LocalBatches.next, LocalBatches.seed, os._exit
         micro: list[Batch] = []
 
-        def at_step(team: Team, step: int) -> None:
+        def report_step(team: Team, step: int) -> None:
             self.step = step
             self.note("step")
             if step == self.stop_at:
@@ -93,7 +93,7 @@ class Diary:
             real_exit(code)
 
         hooks: list[tuple[Any, str, Any]] = [
-            (Team, "at_step", at_step), (loop, "gather_weights", gather_weights), (loop.Due, "__init__", due),
+            (Team, "report_step", report_step), (loop, "gather_weights", gather_weights), (loop.Due, "__init__", due),
             (LocalBatches, "next", following), (LocalBatches, "seed", seed), (os, "_exit", leave),
         ]  # fmt: skip
         for where, name, hook in hooks:

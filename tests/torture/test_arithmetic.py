@@ -39,7 +39,7 @@ from heedful.training.optim import make_optimizer, optimizer_tensors
 from heedful.training.step import PlainStep
 from scaled_gradients import overflowing_gradient
 from torture.report import FULL, counted
-from training.test_distributed import together
+from training.test_distributed import run_team
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=90, valid=1, test=1).pairs("train")[:101]
@@ -81,7 +81,7 @@ def test_accumulated_gradients_are_those_of_one_large_batch(tmp_path: Path) -> N
 
             with row.trial(f"{how}, {count} batches, {'packed' if packed else 'padded'}"):
                 assert len(set(tokens)) == count, "the batches have the same number of tokens"
-                found = [share(Team())] if how == "alone" else together(2, share, tmp_path)
+                found = [share(Team())] if how == "alone" else run_team(2, share, tmp_path)
                 apart = max(float(np.linalg.norm(np.array(one) - big) / np.linalg.norm(big)) for one in found)
                 worst = max(worst, apart)
                 assert apart <= 1e-6, f"{apart:.1e} apart"
@@ -90,7 +90,7 @@ def test_accumulated_gradients_are_those_of_one_large_batch(tmp_path: Path) -> N
 
 # ------------------------------------------------------------------ not finite
 class Spoil(NamedTuple):
-    """Something that is not finite from a moment on: where it is put, and how the report has to call it."""
+    """A non-finite value: where it is injected, and how the report must name it."""
 
     kind: str
     at: str
@@ -128,7 +128,7 @@ def put(x: Tensor, value: float) -> Tensor:
 
 @dataclass
 class Scene:
-    """A run at the level of the loop, one batch of which is to be spoilt."""
+    """A run of the training loop with one batch to be made non-finite."""
 
     folder: Path
     packed: bool
@@ -161,7 +161,7 @@ class Scene:
         return loss
 
     def arm(self) -> None:
-        """Put in place what spoils the batch."""
+        """Install the injection."""
         kind, at, value, _ = self.spoil
         self.armed = True
         if kind == "weight":
@@ -283,9 +283,9 @@ def assert_skipped(folder: Path, bad: set[int]) -> None:
 
 def assert_fifty(folder: Path, first: int) -> None:
     """Fifty steps in a row that are too large are an error that says what helps."""
-    told = []
+    taken = []
     with pytest.raises(UserError) as error:
-        told += [event.step for event, _ in half(folder, 99, set(range(first, 99))) if isinstance(event, Step)]
+        taken += [event.step for event, _ in half(folder, 99, set(range(first, 99))) if isinstance(event, Step)]
     assert error.value.where == f"step {first + 49}"
     assert error.value.message == "the gradients overflowed in fp16 in 50 steps in a row"
     assert re.search("bf16 or fp32", str(error.value.todo)) and error.value.exit_code == 3

@@ -16,15 +16,15 @@ from torture.report import FULL, counted
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Change]]:
-    """A run that nothing broke off, and its changes and marks in order."""
+    """An uninterrupted run, and its changes and marks in order."""
     trial = Trial(tmp_path_factory.mktemp("whole"), SHORT)
-    return trial.run, trial.finish(Orders(tell=True)).told
+    return trial.run, trial.finish(Orders(reports=True)).reported
 
 
-def saves_until(told: list[Change], change: int) -> int:
+def saves_until(reported: list[Change], change: int) -> int:
     """How many saves have ended before a change, counted from one."""
-    places = [place for place, found in enumerate(told) if found.name in CHANGES]
-    return sum(found.name == "save ends" for found in told[: places[change - 1]])
+    places = [place for place, found in enumerate(reported) if found.name in CHANGES]
+    return sum(found.name == "save ends" for found in reported[: places[change - 1]])
 
 
 def points(changes: list[Change]) -> list[tuple[int, bool]]:
@@ -38,19 +38,19 @@ def points(changes: list[Change]) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.slow
-def test_a_run_that_crashes_at_any_write_resumes_to_the_same_result(
+def test_run_that_crashes_at_any_write_resumes_to_the_same_result(
     whole: tuple[Path, list[Change]], tmp_path: Path
 ) -> None:
-    unbroken, told = whole
-    changes = [found for found in told if found.name in CHANGES]
-    assert {found.name for found in told} == {*CHANGES, "save begins", "save ends"}
+    unbroken, reported = whole
+    changes = [found for found in reported if found.name in CHANGES]
+    assert {found.name for found in reported} == {*CHANGES, "save begins", "save ends"}
 
     def attempt(change: int, after: bool) -> None:
         trial = Trial(tmp_path / f"{change}-{after}", SHORT)
         died = trial.start(Orders(die_at=change, after=after)).wait()
         assert died.code == -signal.SIGKILL, f"it did not die there:\n{died.output}"
         at = committed(trial.run)
-        assert at >= 3 * saves_until(told, change), f"only step {at} is left"
+        assert at >= 3 * saves_until(reported, change), f"only step {at} is left"
         assert resumed(trial.finish()) == at
         assert_same(trial.run, unbroken)
         shutil.rmtree(trial.place)

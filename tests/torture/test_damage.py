@@ -24,7 +24,7 @@ NEWEST = 5 * SAVE_EVERY
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed when it had saved five times."""
     trial = Trial(tmp_path_factory.mktemp("killed"))
-    command = trial.start(Orders(tell=True))
+    command = trial.start(Orders(reports=True))
     assert command.until_save(6)
     command.send(signal.SIGKILL)
     command.wait()
@@ -66,7 +66,7 @@ HARMS: tuple[Callable[[Path, random.Random], None], ...] = (remove, cut, grow, s
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_skipped_with_a_note_and_the_end_is_the_same(
+def test_damaged_checkpoint_is_skipped_and_the_result_is_the_same(
     unbroken: Trial, killed: Path, tmp_path: Path
 ) -> None:
     rng = random.Random(8)
@@ -96,8 +96,8 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note_and_the_end_is_the_same(
                     assert resumed(ended) == NEWEST - SAVE_EVERY
                     assert_same(trial.run, unbroken.run)
                 # Of a manifest that is another's, what shows is that the files are not the ones it names.
-                told = names if (harm, name) == (swap, "manifest.json") else [name]
-                assert any(f"step-{NEWEST:08d}/{name}: " in ended.output for name in told) or (
+                named = names if (harm, name) == (swap, "manifest.json") else [name]
+                assert any(f"step-{NEWEST:08d}/{name}: " in ended.output for name in named) or (
                     harm is remove and f"missing: {name};" in ended.output
                 ), ended.output
             shutil.rmtree(trial.place)

@@ -21,7 +21,7 @@ SECONDS = limit(5)  # to be refused in
 PAGE = 4096  # bytes, the least that such a disk gives to a file
 
 
-def test_a_full_disk_loses_at_most_one_save(unbroken: Trial, tmp_path: Path) -> None:
+def test_full_disk_loses_at_most_one_save(unbroken: Trial, tmp_path: Path) -> None:
     rng = random.Random(5)
     checkpoint = unbroken.run / "checkpoints" / f"step-{LAST:08d}"
     most = sum(-(-path.stat().st_size // PAGE) for path in checkpoint.iterdir()) - 1
@@ -34,7 +34,7 @@ def test_a_full_disk_loses_at_most_one_save(unbroken: Trial, tmp_path: Path) -> 
                 command = trial.start(Orders(pause_at=save))
                 assert command.until_save(save)
                 filler = fill(disk, leaving)
-                command.go_on()
+                command.resume()
                 ended = command.wait()
                 at = committed(trial.run)
                 filler.unlink()
@@ -84,7 +84,7 @@ def unwritable(place: Path, stack: ExitStack) -> Iterator[tuple[str, Path]]:
     yield "a folder that cannot be made", Path("/proc/some/where/run")
 
 
-def test_an_unusable_folder_is_reported_before_the_first_step(tmp_path: Path) -> None:
+def test_unusable_folder_is_reported_before_the_first_step(tmp_path: Path) -> None:
     with ExitStack() as stack, counted("refused") as row:
         slowest = 0.0
         for number, (name, run) in enumerate(unwritable(tmp_path, stack)):

@@ -21,7 +21,7 @@ rng = random.Random(0)
 def killed_again_and_again(
     row: Row, trial: Trial, unbroken: Trial, kill: Callable[[Trial], bool | None], most: int
 ) -> int:
-    """Kill a run one to five times, let it end, hold it to the unbroken one, and return the most steps lost at once.
+    """Kill a run one to five times, let it end, compare it with the uninterrupted one, and return the most steps lost.
 
     `kill` says whether it counts, or None when the run had ended before.
     """
@@ -41,7 +41,7 @@ def killed_again_and_again(
 
 
 @pytest.mark.slow
-def test_a_run_killed_anywhere_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
+def test_run_killed_anywhere_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
     life = Trial(tmp_path / "life").finish().seconds
 
     def kill(trial: Trial) -> bool | None:
@@ -59,7 +59,7 @@ def test_a_run_killed_anywhere_resumes_to_the_same_result(unbroken: Trial, tmp_p
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_its_start_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
+def test_run_killed_at_its_start_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
     trial = Trial(tmp_path)
     command = trial.start()
     command.send(signal.SIGKILL)  # as a rule before it has opened its log; what follows holds at any moment
@@ -71,10 +71,10 @@ def test_a_run_killed_at_its_start_resumes_to_the_same_result(unbroken: Trial, t
 
 def save_seconds(trial: Trial) -> float:
     """How long a save takes that deletes an old checkpoint, seen from outside."""
-    command = trial.start(Orders(tell=True))
+    command = trial.start(Orders(reports=True))
     assert command.until_save(4)
     began = time.monotonic()
-    while (change := command.hear()) is not None and change.name != "save ends":
+    while (change := command.receive()) is not None and change.name != "save ends":
         pass
     seconds = time.monotonic() - began
     command.wait()
@@ -87,7 +87,7 @@ def killed_inside_saves(row: Row, unbroken: Trial, place: Path, most: int) -> No
     hit: set[tuple[str, int]] = set()
 
     def kill(trial: Trial) -> bool | None:
-        command = trial.start(Orders(tell=True))
+        command = trial.start(Orders(reports=True))
         if not command.until_save(rng.randint(1, 3)):
             command.wait()
             return None
@@ -95,10 +95,10 @@ def killed_inside_saves(row: Row, unbroken: Trial, place: Path, most: int) -> No
         while time.monotonic() < until:
             pass
         command.send(signal.SIGKILL)
-        told = [change.name for change in command.wait().told]
-        begun = len(told) - 1 - told[::-1].index("save begins")
-        hit.add((told[-1], len(told) - begun))
-        return "save ends" not in told[begun:]
+        reported = [change.name for change in command.wait().reported]
+        begun = len(reported) - 1 - reported[::-1].index("save begins")
+        hit.add((reported[-1], len(reported) - begun))
+        return "save ends" not in reported[begun:]
 
     worst = runs = 0
     while row.open:
@@ -109,13 +109,13 @@ def killed_inside_saves(row: Row, unbroken: Trial, place: Path, most: int) -> No
 
 
 @pytest.mark.slow
-def test_a_run_killed_during_a_save_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
+def test_run_killed_during_a_save_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
     with counted("killed in a save") as row:
         killed_inside_saves(row, unbroken, tmp_path, SAVE_EVERY)
 
 
 @pytest.mark.slow
-def test_a_run_killed_during_a_background_save_resumes_to_the_same_result(tmp_path: Path) -> None:
+def test_run_killed_during_a_background_save_resumes_to_the_same_result(tmp_path: Path) -> None:
     behind = Trial(tmp_path / "unbroken", (*TINY, "train.save_behind=true"))
     behind.finish()
     with counted("killed, saving in background") as row:
@@ -123,7 +123,7 @@ def test_a_run_killed_during_a_background_save_resumes_to_the_same_result(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_second_run_is_an_error_and_the_lock_of_a_killed_run_is_not(unbroken: Trial, tmp_path: Path) -> None:
+def test_second_run_is_an_error_and_the_lock_of_a_killed_run_is_not(unbroken: Trial, tmp_path: Path) -> None:
     with counted("two at once") as row:
         slowest = 0.0
         while row.open:

@@ -22,9 +22,9 @@ LIKELY = [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 0.5), (0.5, 0.5), (0.8, 0.2)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Change]]:
-    """A run that nothing broke off, with its changes and what was written."""
+    """An uninterrupted run, with its changes and the written bytes."""
     trial = Trial(tmp_path_factory.mktemp("whole"), SHORT)
-    return trial.run, trial.finish(Orders(tell=True, data=True)).told
+    return trial.run, trial.finish(Orders(reports=True, data=True)).reported
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
@@ -33,19 +33,19 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def test_every_write_to_disk_is_recorded(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
-    run, told = whole
+    run, reported = whole
     disk = Disk()
-    for change in told:
+    for change in reported:
         disk.do(change)
     disk.after(Loss(1.0, 1.0, random.Random()), tmp_path / "disk")
     assert contents(tmp_path / "disk" / "run") == contents(run)
 
 
-def losses(told: list[Change], rng: random.Random, place: Path) -> Iterator[tuple[Path, int]]:
+def losses(reported: list[Change], rng: random.Random, place: Path) -> Iterator[tuple[Path, int]]:
     """Disks after a power loss at each change in turn, and the step that was committed by then, without end."""
     while True:
         disk, done = Disk(), 0
-        for change in told:
+        for change in reported:
             disk.do(change)
             done += 3 * (change.name == "save ends")
             if change.name in CHANGES and rng.random() < 0.5:
@@ -65,9 +65,9 @@ def surviving(run: Path, recipe: str) -> int:
 
 
 def test_no_committed_checkpoint_is_lost_in_a_power_loss(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
-    run, told = whole
+    run, reported = whole
     recipe = (run / "recipe.yaml").read_text()
-    states = losses(told, random.Random(2), tmp_path / "disk")
+    states = losses(reported, random.Random(2), tmp_path / "disk")
     worst = 0
     with counted("power loss") as row:
         while row.open:
@@ -80,12 +80,12 @@ def test_no_committed_checkpoint_is_lost_in_a_power_loss(whole: tuple[Path, list
 
 
 @pytest.mark.slow
-def test_a_run_resumes_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
-    run, told = whole
+def test_run_resumes_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
+    run, reported = whole
     rng = random.Random(3)
     worst = 0
     with counted("power loss, resumed") as row:
-        for disk, done in losses(told, rng, tmp_path / "built"):
+        for disk, done in losses(reported, rng, tmp_path / "built"):
             if rng.random() < 0.9:
                 continue
             trial = Trial(tmp_path / f"{row.done}", SHORT)
@@ -94,7 +94,7 @@ def test_a_run_resumes_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_
             with row.trial(f"after step {done}: {sorted(contents(disk))}"):
                 at = resumed(trial.finish())
                 worst = max(worst, done - at)
-                assert at >= done, f"step {done} was committed, and it went on at {at}"
+                assert at >= done, f"step {done} was committed, and it resumed at {at}"
                 assert committed(trial.run) == 9
                 assert_same(trial.run, run)
             if not row.open:
@@ -105,16 +105,16 @@ def test_a_run_resumes_after_a_power_loss(whole: tuple[Path, list[Change]], tmp_
 @pytest.mark.parametrize(
     "forgotten", ["model.safetensors", "manifest.json", "checkpoints", "tmp"], ids=lambda name: f"sync of {name}"
 )
-def test_a_missing_sync_is_detected(whole: tuple[Path, list[Change]], tmp_path: Path, forgotten: str) -> None:
-    """The model of a disk can tell: with any one kind of sync left out, some power loss takes what was committed."""
-    run, told = whole
+def test_missing_sync_is_detected(whole: tuple[Path, list[Change]], tmp_path: Path, forgotten: str) -> None:
+    """The model of a disk is able to fail: without any one kind of sync, a power loss destroys a checkpoint."""
+    run, reported = whole
     recipe = (run / "recipe.yaml").read_text()
 
     def left_out(change: Change) -> bool:
         name = Path(change.path).name
         return change.name == "fsync" and (name == forgotten or (forgotten == "tmp" and name.startswith("step-")))
 
-    states = losses([change for change in told if not left_out(change)], random.Random(4), tmp_path / "disk")
+    states = losses([change for change in reported if not left_out(change)], random.Random(4), tmp_path / "disk")
     for _ in range(300):
         disk, done = next(states)
         try:

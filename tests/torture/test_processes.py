@@ -25,7 +25,7 @@ STOPPED = 143
 
 
 def stages(trial: Trial, worlds: tuple[int, ...], parallel: tuple[str, ...] = ()) -> None:
-    """Let a run resume with one number of processes after the other, each stopped at its part of the way."""
+    """Resume a run with one number of processes after another, each stopped at its step."""
     words = trial.words
     for number, world in enumerate(worlds, 1):
         last = number == len(worlds)
@@ -40,7 +40,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in metrics(run) if line["kind"] == "step"]
 
 
-def apart(one: Path, other: Path) -> float:
+def largest_difference(one: Path, other: Path) -> float:
     """The largest difference between the losses of two runs, both of which must be complete."""
     ours, theirs = losses(one), losses(other)
     assert len(ours) == len(theirs) == LAST, f"{len(ours)} and {len(theirs)} steps"
@@ -60,7 +60,7 @@ def pairs(place: Path, count: int) -> tuple[str, ...]:
     return ("data.kind=jsonl", f"data.root={place}", *files)
 
 
-def test_the_number_of_processes_does_not_change_the_samples(tmp_path: Path) -> None:
+def test_number_of_processes_does_not_change_the_samples(tmp_path: Path) -> None:
     ways = [(1, 2, 1), (2, 1, 2), (1, 3, 2)]
     kinds = list(itertools.product((13, 97, 101), (1, 2)))
     with counted("other processes") as row:
@@ -80,13 +80,13 @@ def test_the_number_of_processes_does_not_change_the_samples(tmp_path: Path) -> 
                     samples = learned(diaries(mixed))
                     assert samples == wanted
                     assert_once_an_epoch(samples, count)
-                    worst = max(worst, apart(mixed.run, alone.run))
-                    assert apart(mixed.run, alone.run) <= 1e-5
+                    worst = max(worst, largest_difference(mixed.run, alone.run))
+                    assert largest_difference(mixed.run, alone.run) <= 1e-5
         row.worst = f"losses {worst:.1e} apart"
 
 
 def assert_once_an_epoch(steps: dict[int, list[int]], count: int) -> None:
-    """Every pair comes once before any comes again."""
+    """Every pair is used once before any is used again."""
     assert list(steps) == list(range(1, LAST + 1))
     order = [sample for step in steps.values() for sample in step]
     epochs = [order[start : start + count] for start in range(0, len(order), count)]
@@ -108,15 +108,15 @@ def test_weights_are_sharded_and_restored(tmp_path: Path) -> None:
             with row.trial(str(kind)):
                 stages(same, (2,))
                 stages(mixed, (2, 2, 2), ("ddp", "fsdp", "ddp"))
-                worst = max(worst, apart(mixed.run, same.run))
-                assert apart(mixed.run, same.run) <= 1e-5
+                worst = max(worst, largest_difference(mixed.run, same.run))
+                assert largest_difference(mixed.run, same.run) <= 1e-5
         row.worst = f"losses {worst:.1e} apart"
 
 
 # ------------------------------------------------------------------ a save that fails in one of them
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trial]:
-    """Runs of two processes that nothing broke off."""
+    """Uninterrupted runs of two processes."""
     made = {how: sharing(tmp_path_factory.mktemp(how), how) for how in ("ddp", "fsdp")[: 2 if FULL else 1]}
     for trial in made.values():
         stages(trial, (2,))
@@ -127,7 +127,7 @@ def sharing(place: Path, how: str) -> Trial:
     return Trial(place, (*TINY, f"train.parallel={how}"))
 
 
-def test_a_save_that_fails_in_one_process_fails_in_all(whole: dict[str, Trial], tmp_path: Path) -> None:
+def test_save_that_fails_in_one_process_fails_in_all(whole: dict[str, Trial], tmp_path: Path) -> None:
     with counted("rank that cannot save") as row:
         for number in range(row.wanted):
             how, save = list(whole)[number // 2 % len(whole)], 1 + number // 2
@@ -140,7 +140,7 @@ def no_memory(row: Row, trial: Trial, save: int, whole: Trial) -> None:
     with row.trial(f"{trial.place}, no memory in save {save}"):
         output = ended(forked(trial, Orders(), Orders(fail_in=save)), EXIT_MEMORY, EXIT_MEMORY)
         assert_one_error(output, "error: train.batch_tokens: rank 1: there is not enough memory")
-        assert_goes_on(trial, save, whole)
+        assert_resumes(trial, save, whole)
 
 
 def no_room(row: Row, trial: Trial, save: int, whole: Trial) -> None:
@@ -149,11 +149,11 @@ def no_room(row: Row, trial: Trial, save: int, whole: Trial) -> None:
         commands = forked(trial, Orders(pause_at=save), Orders())
         assert commands[0].until_save(save)
         filler = fill(disk, 4096)
-        commands[0].go_on()
+        commands[0].resume()
         output = ended(commands, 74, 74)
         filler.unlink()
         assert_one_error(output, f"error: {trial.run}: cannot save the checkpoint")
-        assert_goes_on(trial, save, whole)
+        assert_resumes(trial, save, whole)
 
 
 def assert_one_error(output: str, message: str) -> None:
@@ -163,7 +163,7 @@ def assert_one_error(output: str, message: str) -> None:
     assert "Traceback" not in output, output[-3000:]
 
 
-def assert_goes_on(trial: Trial, save: int, whole: Trial) -> None:
+def assert_resumes(trial: Trial, save: int, whole: Trial) -> None:
     """The save before is the newest, or this one, if it was whole without the other; and the run resumes."""
     assert committed(trial.run) in (SAVE_EVERY * (save - 1), SAVE_EVERY * save)
     stages(trial, (2,))

@@ -19,7 +19,7 @@ WIDE = (*TINY, "model.width=128", "model.hidden=640", "model.encoder_layers=2", 
         "train.budget.steps=6", "train.save_every=2", "train.evaluate_every=6")  # fmt: skip
 
 
-def test_the_same_command_twice_gives_the_same_bits(tmp_path: Path) -> None:
+def test_same_command_twice_gives_the_same_bits(tmp_path: Path) -> None:
     kinds = [(batching, threads) for batching in ("padded", "packed") for threads in (1, 2)]
     with counted("same twice") as row:
         for batching, threads in kinds if FULL else kinds[1:2]:

@@ -17,7 +17,7 @@ LONG = (*TINY, "train.accumulate=200", "train.budget.steps=2")  # steps of a sec
 
 
 @pytest.mark.slow
-def test_a_stopped_run_saves_its_step_and_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
+def test_stopped_run_saves_its_step_and_resumes_to_the_same_result(unbroken: Trial, tmp_path: Path) -> None:
     rng = random.Random(6)
     with counted("interrupted") as row:
         slowest, tries = 0.0, 0
@@ -30,9 +30,9 @@ def test_a_stopped_run_saves_its_step_and_resumes_to_the_same_result(unbroken: T
                 continue  # too late: it has ended
             time.sleep(rng.uniform(0, 0.02))
             command.send(number)
-            told = time.monotonic()
+            sent = time.monotonic()
             ended = command.wait()
-            took = time.monotonic() - told
+            took = time.monotonic() - sent
             if reached(trial.run) == LAST:
                 continue  # too late: nothing was left to save
             slowest = max(slowest, took)
@@ -63,7 +63,7 @@ def wait_for_text(command: Command, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_signal_stops_a_run_at_once(long: Trial, tmp_path: Path) -> None:
+def test_second_signal_stops_a_run_at_once(long: Trial, tmp_path: Path) -> None:
     rng = random.Random(7)
     with counted("interrupted twice") as row:
         slowest = 0.0
@@ -75,9 +75,9 @@ def test_a_second_signal_stops_a_run_at_once(long: Trial, tmp_path: Path) -> Non
             command.send(signal.SIGINT)
             wait_for_text(command, "stopping: the step is finished and saved first")
             command.send(signal.SIGINT)
-            told = time.monotonic()
+            sent = time.monotonic()
             ended = command.wait()
-            took = time.monotonic() - told
+            took = time.monotonic() - sent
             slowest = max(slowest, took)
             with row.trial(str(trial.place)):
                 assert ended.code == 130, f"exit code {ended.code}:\n{ended.output[-2000:]}"

@@ -27,7 +27,7 @@ Unbroken = Callable[[str], Trial]
 
 @pytest.fixture(scope="session")
 def unbroken_team(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
-    """Runs of two processes that nothing broke off, by which all others are judged."""
+    """Uninterrupted runs of two processes, the reference for all others."""
     made: dict[str, Trial] = {}
 
     def make(parallel: str) -> Trial:
@@ -50,16 +50,16 @@ def assert_one_line(output: str, rank: int, how: str, step: int) -> None:
     """Hold a team to its one line about the process that is missing; the others may be one step behind or ahead."""
     lines = [line for line in output.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, f"{len(lines)} lines:\n{output[-3000:]}"
-    told = re.match(rf"error: rank {rank} {how}, at step (\d+); the run has ended on all processes", lines[0])
-    assert told, lines[0]
-    assert abs(int(told[1]) - step) <= 1, f"{lines[0]}, and it was at step {step}"
+    matched = re.match(rf"error: rank {rank} {how}, at step (\d+); the run has ended on all processes", lines[0])
+    assert matched, lines[0]
+    assert abs(int(matched[1]) - step) <= 1, f"{lines[0]}, and it was at step {step}"
     assert "Traceback (most recent call last)" not in output.partition("torch/distributed")[0], output[-3000:]
 
 
 KILLED = r"was killed,? by SIGKILL \(signal 9\)(?: or in a crash)?"
 
 
-def test_a_killed_rank_ends_all_and_the_run_resumes_to_the_same_result(unbroken_team: Unbroken, tmp_path: Path) -> None:
+def test_killed_rank_ends_all_and_the_run_resumes_to_the_same_result(unbroken_team: Unbroken, tmp_path: Path) -> None:
     with counted("rank killed") as row:
         hits = {(victim, moment): 0 for moment in MOMENTS for victim in (0, 1)}
         slowest, runs = 0.0, 0
@@ -91,12 +91,12 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_to_the_same_result(unbroken_
                 at = committed(trial.run)
                 assert resumed(finish(trial)) == at
                 assert_same(trial.run, unbroken_team(parallel).run)
-        told = ", ".join(f"{hits[0, moment] + hits[1, moment]} in a {moment}" for moment in MOMENTS)
-        row.worst = f"all exited after {slowest:.1f} s; {told}".replace("a evaluation", "an evaluation")
+        summary = ", ".join(f"{hits[0, moment] + hits[1, moment]} in a {moment}" for moment in MOMENTS)
+        row.worst = f"all exited after {slowest:.1f} s; {summary}".replace("a evaluation", "an evaluation")
 
 
 @pytest.mark.skipif(not FULL, reason="takes the 45 seconds of patience")
-def test_a_frozen_rank_ends_all(unbroken_team: Unbroken, tmp_path: Path) -> None:
+def test_frozen_rank_ends_all(unbroken_team: Unbroken, tmp_path: Path) -> None:
     with counted("rank frozen") as row:
         frozen = []
         for number in range(row.wanted):
@@ -108,9 +108,9 @@ def test_a_frozen_rank_ends_all(unbroken_team: Unbroken, tmp_path: Path) -> None
             frozen.append((trial, parallel, launch, victim, time.monotonic()))
         gone: dict[int, float] = {}
         while len(gone) < len(frozen) and time.monotonic() < frozen[-1][-1] + 90:
-            for number, (_, _, launch, _, told) in enumerate(frozen):
+            for number, (_, _, launch, _, stopped_at) in enumerate(frozen):
                 if number not in gone and not launch.alive() and not launch.left():
-                    gone[number] = time.monotonic() - told
+                    gone[number] = time.monotonic() - stopped_at
             time.sleep(0.1)
         for number, (trial, parallel, launch, victim, _) in enumerate(frozen):
             with row.trial(f"{trial.place}, {parallel}"):
@@ -146,7 +146,7 @@ def test_all_ranks_of_a_stopped_run_save_the_same_step(unbroken_team: Unbroken, 
             with row.trial(f"{trial.place}, {parallel}, way {way}"):
                 codes = [launch.entries(rank, "left")[-1].code for rank in (0, 1)]
                 assert codes == [130 if way == 2 else 143] * 2, f"exit codes {codes}:\n{gone.output[-3000:]}"
-                reported = re.findall(r"exitcode *: (-?\d+)", gone.output)  # none when torchrun itself was told
+                reported = re.findall(r"exitcode *: (-?\d+)", gone.output)  # none if torchrun itself got the signal
                 assert set(reported) <= {"143"}, gone.output[-3000:]
                 at = reached(trial.run)
                 assert [launch.entries(rank, "step")[-1].step for rank in (0, 1)] == [at, at]

@@ -104,7 +104,7 @@ def test_five_kills_in_an_epoch_do_not_change_the_result(tmp_path: Path) -> None
 # ------------------------------------------------------------------ one of them is gone
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Trial:
-    """A longer run that needs no workers, and that nothing broke off."""
+    """A longer uninterrupted run without workers."""
     trial = Trial(tmp_path_factory.mktemp("far"), (*TINY, FAR))
     trial.finish()
     return trial
@@ -114,7 +114,7 @@ def with_workers(place: Path) -> Trial:
     return Trial(place, (*TINY, FAR, "train.workers=2"))
 
 
-def test_a_killed_worker_ends_the_run_within_two_seconds(far: Trial, tmp_path: Path) -> None:
+def test_killed_worker_ends_the_run_within_two_seconds(far: Trial, tmp_path: Path) -> None:
     with counted("worker killed") as row:
         slowest, tries = 0.0, 0
         while row.open:
@@ -125,9 +125,9 @@ def test_a_killed_worker_ends_the_run_within_two_seconds(far: Trial, tmp_path: P
             pool = workers_of(command)
             victim = row.done % 2
             os.kill(pool[victim], signal.SIGKILL)
-            told = time.monotonic()
+            sent = time.monotonic()
             found = command.wait()
-            took = time.monotonic() - told
+            took = time.monotonic() - sent
             if found.code == 0:
                 continue  # too late: no batch was wanted any more
             slowest = max(slowest, took)
@@ -136,7 +136,7 @@ def test_a_killed_worker_ends_the_run_within_two_seconds(far: Trial, tmp_path: P
                 assert_missed(found.code, found.output, f"worker {victim + 1} of 2 was killed by SIGKILL")
                 assert took < limit(2), f"{took:.2f} s"
                 gone(pool, limit(0.5))
-                assert_goes_on(trial, far)
+                assert_resumes(trial, far)
         row.worst = f"exited after {slowest:.2f} s"
 
 
@@ -148,15 +148,15 @@ def assert_missed(code: int, output: str, how: str) -> None:
     assert how in output, output[-600:]
 
 
-def assert_goes_on(trial: Trial, whole: Trial) -> None:
-    """Let the same command go on, and hold its run to the unbroken one."""
+def assert_resumes(trial: Trial, whole: Trial) -> None:
+    """Run the same command again, and compare its run with the uninterrupted one."""
     at = committed(trial.run)
     assert resumed(trial.finish()) == at
     assert_same(trial.run, whole.run)
 
 
 @pytest.mark.skipif(not FULL, reason="takes the 45 seconds of patience; tests/data/test_workers.py has less of it")
-def test_a_frozen_worker_ends_the_run_within_a_minute(far: Trial, tmp_path: Path) -> None:
+def test_frozen_worker_ends_the_run_within_a_minute(far: Trial, tmp_path: Path) -> None:
     with counted("worker frozen") as row:
         frozen = []
         for number in range(row.wanted):
@@ -166,13 +166,13 @@ def test_a_frozen_worker_ends_the_run_within_a_minute(far: Trial, tmp_path: Path
             pool = workers_of(command)
             os.kill(pool[number % 2], signal.SIGSTOP)
             frozen.append((trial, command, pool, number % 2 + 1, time.monotonic()))
-        found = [(command.wait(), time.monotonic() - told) for _, command, _, _, told in frozen]
+        found = [(command.wait(), time.monotonic() - stopped_at) for _, command, _, _, stopped_at in frozen]
         for (trial, _, pool, worker, _), (ended, took) in zip(frozen, found, strict=True):
             with row.trial(str(trial.place)):
                 assert took < 60, f"{took:.0f} s"
                 assert_missed(ended.code, ended.output, f"worker {worker} of 2 has sent nothing for 45 s")
                 gone(pool, limit(0.5))
-                assert_goes_on(trial, far)
+                assert_resumes(trial, far)
         row.worst = f"exited after {max(took for _, took in found):.0f} s"
 
 

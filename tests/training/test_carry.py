@@ -21,7 +21,7 @@ from heedful.data.text.windows import EncodedText
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.rnn_lm.config import RnnLMConfig
-from heedful.tasks.language_model.perplexity import onward_loss
+from heedful.tasks.language_model.perplexity import stateful_loss
 from heedful.training import loop
 from heedful.training.carry import gather_lanes, local_lanes, restore
 from heedful.training.checkpoint.folder import RunFolder, newest
@@ -46,25 +46,25 @@ def settings(steps: int = 16, **changes: Any) -> TrainConfig:
     return TrainConfig(**{"budget": Budget(steps=steps), **usual, **changes})
 
 
-def made(cell: str = "lstm", dropout: float = 0.0) -> Any:
+def build_model(cell: str = "lstm", dropout: float = 0.0) -> Any:
     torch.manual_seed(0)
     return build(RnnLMConfig(vocab=VOCAB, cell=cell, width=6, hidden=8, layers=2, context=CONTEXT, dropout=dropout))
 
 
 def stepper(model: Any, carry: Any, config: TrainConfig | None = None) -> PlainStep:
     config = config or settings()
-    spread = ParallelLoss(partial(onward_loss, model))
+    spread = ParallelLoss(partial(stateful_loss, model))
     return PlainStep(model, spread, make_optimizer(config.optimizer, model, CPU), config, CPU, None, carry)
 
 
-# ------------------------------------------------------------------ from one batch to the next
+# ------------------------------------------------------------------ from batch to batch
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_the_carry_is_that_of_an_unbroken_pass_over_each_lane(cell: str) -> None:
-    model = made(cell).double()
+def test_carry_equals_an_uninterrupted_pass_over_each_lane(cell: str) -> None:
+    model = build_model(cell).double()
     step = stepper(model, model.start(LANES, CPU))
-    told = 0.0
+    logged = 0.0
     for position in range(BATCHES.count):
-        told += float(step.gradients(BATCHES.at(position), 1).plain)
+        logged += float(step.gradients(BATCHES.at(position), 1).plain)
     whole = torch.from_numpy(np.stack([IDS[:-1][lane * 30 : lane * 30 + 30] for lane in range(LANES)]))  # (B, T)
     wanted = torch.from_numpy(np.stack([IDS[1:][lane * 30 : lane * 30 + 30] for lane in range(LANES)]))  # (B, T)
     with torch.no_grad():
@@ -72,19 +72,19 @@ def test_the_carry_is_that_of_an_unbroken_pass_over_each_lane(cell: str) -> None
     for found, expected in zip(tensors(step.carry), tensors(state), strict=True):
         close(found, expected)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum")
-    close(torch.tensor(told, dtype=torch.float64), loss)
+    close(torch.tensor(logged, dtype=torch.float64), loss)
 
 
-def test_a_lane_that_starts_again_knows_nothing() -> None:
-    model = made()
+def test_lane_that_starts_over_has_a_zero_state() -> None:
+    model = build_model()
     fresh, stale = stepper(model, model.start(LANES, CPU)), stepper(model, model.start(LANES, CPU))
     stale.gradients(BATCHES.at(3), 1)
     one, other = (float(step.gradients(BATCHES.at(BATCHES.count), 1).plain) for step in (fresh, stale))
     assert one == other
 
 
-def test_no_gradient_goes_into_the_step_before() -> None:
-    model = made().double()
+def test_no_gradient_flows_into_the_previous_step() -> None:
+    model = build_model().double()
     step = stepper(model, model.start(LANES, CPU))
     step.gradients(BATCHES.at(0), 1)
     step.skip()
@@ -94,20 +94,20 @@ def test_no_gradient_goes_into_the_step_before() -> None:
     found = [weight.grad.clone() for weight in model.parameters()]
 
     def gradients(carry: Any) -> list[Tensor]:
-        loss, _ = onward_loss(model, BATCHES.at(1), carry)
+        loss, _ = stateful_loss(model, BATCHES.at(1), carry)
         return list(torch.autograd.grad(loss.total, list(model.parameters())))
 
     for one, other in zip(found, gradients(before), strict=True):
         close(one, other)
-    _, connected = onward_loss(model, BATCHES.at(0), model.start(LANES, CPU))
+    _, connected = stateful_loss(model, BATCHES.at(0), model.start(LANES, CPU))
     through = gradients(connected)
     assert any(not torch.allclose(one, other) for one, other in zip(found, through, strict=True))
 
 
-# ------------------------------------------------------------------ through the loop
+# ------------------------------------------------------------------ in the training loop
 @dataclass
 class Trial:
-    """A run of a recurrent net over lanes, from its folder if there is something in it."""
+    """A run of a recurrent net over lanes, resumed from its folder if it has a checkpoint."""
 
     folder: Path
     config: TrainConfig
@@ -115,13 +115,13 @@ class Trial:
     dropout: float = 0.3
 
     def run(self, until: int = 99, records: bool = False) -> list[float]:
-        model, losses = made(dropout=self.dropout), []
+        model, losses = build_model(dropout=self.dropout), []
         with RunFolder.create_or_open(self.folder, "a: 1\n", keep=9) as folder:
             point = folder.latest()
             counters = Counters(**point.state) if point else Counters()
             saved = {stem: point.load(stem) for stem in ("model", "optimizer", "carry")} if point else None
             for event in fit(
-                model, partial(onward_loss, model), BATCHES, self.config, CPU, Saver(folder, self.config.save_behind),
+                model, partial(stateful_loss, model), BATCHES, self.config, CPU, Saver(folder, self.config.save_behind),
                 {}, counters, saved, lambda: counters.step >= until, records=records, carry=model.start(LANES, CPU),
             ):  # fmt: skip
                 losses += [event.loss] if isinstance(event, Step) else []
@@ -130,7 +130,7 @@ class Trial:
 
 
 def saved(folder: Path) -> dict[int, bytes]:
-    """Every tensor of each checkpoint, byte for byte."""
+    """The bytes of every tensor of each checkpoint."""
     return {
         point.step: b"".join(
             (point.path / f"{stem}.safetensors").read_bytes() for stem in ("model", "optimizer", "carry")
@@ -140,7 +140,7 @@ def saved(folder: Path) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"workers": 2}, {"save_behind": True}], ids=str)
-def test_a_run_broken_off_is_the_unbroken_run(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_interrupted_run_equals_the_uninterrupted_one(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = settings(**changes)
     whole = Trial(tmp_path / "whole", config).run()
     broken = [loss for last in (3, 4, 11, 99) for loss in Trial(tmp_path / "broken", config).run(last)]
@@ -150,8 +150,8 @@ def test_a_run_broken_off_is_the_unbroken_run(tmp_path: Path, changes: dict[str,
     assert set(one) == {4, 8, 12, 16}
 
 
-def test_without_its_carry_a_run_differs_when_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test above can tell."""
+def test_without_its_carry_a_resumed_run_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above is able to fail."""
     whole = Trial(tmp_path / "whole", settings()).run()
     part = Trial(tmp_path / "broken", settings()).run(10)
     monkeypatch.setattr(loop, "restore", lambda first, saved: first)
@@ -160,16 +160,16 @@ def test_without_its_carry_a_run_differs_when_resumed(tmp_path: Path, monkeypatc
     assert rest[0] != whole[10]
 
 
-def test_micro_batches_of_a_step_follow_each_other(tmp_path: Path) -> None:
+def test_micro_batches_of_a_step_carry_in_order(tmp_path: Path) -> None:
     Trial(tmp_path / "twice", settings(1, accumulate=2), dropout=0).run()
-    Trial(tmp_path / "once", settings(2, optimizer=AdamW(lr=1e-30)), dropout=0).run()  # whose weights stay
+    Trial(tmp_path / "once", settings(2, optimizer=AdamW(lr=1e-30)), dropout=0).run()  # the weights do not change
     one, other = (newest(tmp_path / name, 1)[0][0].load("carry") for name in ("twice", "once"))
     assert one.keys() == other.keys() == {"0", "1", "2", "3"}
     for name in one:
         close(one[name], other[name])
 
 
-def test_evaluation_leaves_the_carry_alone(tmp_path: Path) -> None:
+def test_evaluation_does_not_change_the_carry(tmp_path: Path) -> None:
     def looks(model: Any) -> None:
         with torch.no_grad():
             model(torch.zeros(1, 4, dtype=torch.long), model.start(1, CPU))
@@ -180,8 +180,8 @@ def test_evaluation_leaves_the_carry_alone(tmp_path: Path) -> None:
     assert saved(tmp_path / "looked") == saved(tmp_path / "plain") == saved(tmp_path / "records")
 
 
-class Swelling(nn.Module):
-    """A model whose memory becomes infinite while its loss stays finite."""
+class Diverging(nn.Module):
+    """A model whose state becomes infinite while its loss stays finite."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,8 +193,8 @@ class Swelling(nn.Module):
         return Loss(total, total.detach(), torch.tensor(1)), (self.memory(carry[0] * self.weight * 1e13),)
 
 
-def test_a_carry_that_is_not_finite_stops_the_step_before_it_is_taken(tmp_path: Path) -> None:
-    model, counters = Swelling(), Counters()
+def test_non_finite_carry_stops_the_step(tmp_path: Path) -> None:
+    model, counters = Diverging(), Counters()
     events: list[Event] = []
     with RunFolder.create_or_open(tmp_path / "run", "a: 1\n") as folder, pytest.raises(UserError) as error:  # noqa: PT012
         for event in fit(
@@ -210,8 +210,8 @@ def test_a_carry_that_is_not_finite_stops_the_step_before_it_is_taken(tmp_path: 
     assert [point.step for point in newest(tmp_path / "run", 9)[0]] == [2, 1]
 
 
-# ------------------------------------------------------------------ lanes of many processes
-def test_lanes_are_shared_and_found_again() -> None:
+# ------------------------------------------------------------------ lanes of several processes
+def test_lanes_are_split_among_processes_and_restored() -> None:
     carry = (torch.arange(10.0).view(5, 2), torch.arange(5))
     teams = [Team(ProcessInfo(rank, 2, rank, 2, "127.0.0.1", 1)) for rank in range(2)]
     parts = [local_lanes(carry, team) for team in teams]

@@ -1,4 +1,4 @@
-"""The commit protocol under crashes, damage, full disks and rivals: a run never loses its last good checkpoint."""
+"""The commit protocol under crashes, damage, full disks and other processes: the last good checkpoint is never lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPERATIONS = ("make_folder", "create", "reopen", "write", "sync", "rename", "unl
 
 
 class Crash(BaseException):
-    """Ends a save at once, as a killed process would: no handler of ours may do anything then."""
+    """Ends a save at once, as a killed process would: no exception handler of ours runs."""
 
 
 def tensors_of(step: int) -> dict[str, dict[str, torch.Tensor]]:
@@ -68,14 +68,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_new_run_has_no_checkpoint(folder: Path) -> None:
+def test_new_run_has_no_checkpoint(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         assert run.latest() is None
         assert run.damaged == []
     assert (folder / "recipe.yaml").read_text() == RECIPE
 
 
-def test_saved_tensors_and_state_come_back_exactly(folder: Path) -> None:
+def test_saved_tensors_and_state_are_restored_exactly(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         path = save(run, 500)
     assert path == folder / "checkpoints" / "step-00000500"
@@ -96,7 +96,7 @@ def test_tied_weights_are_saved_under_each_name(folder: Path) -> None:
     assert torch.equal(loaded["turned"], weight.T)
 
 
-def test_prune_keeps_the_newest_two_and_the_best(folder: Path) -> None:
+def test_prune_keeps_newest_two_and_best(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE, keep=1) as run:
         for step in (10, 20, 30, 40, 50):
             save(run, step, *([20] if step >= 20 else []))
@@ -119,7 +119,7 @@ def test_prune_counts_complete_checkpoints_only(folder: Path) -> None:
     assert_no_leftovers(folder)
 
 
-def test_a_step_is_committed_once(folder: Path) -> None:
+def test_step_is_committed_once(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         path = save(run, 10)
         before = (path / "manifest.json").stat().st_mtime_ns
@@ -128,7 +128,7 @@ def test_a_step_is_committed_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_never_committed(folder: Path, bad: float) -> None:
+def test_non_finite_tensors_are_never_committed(folder: Path, bad: float) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         save(run, 10)
         broken = tensors_of(20)
@@ -143,9 +143,9 @@ def test_what_is_not_finite_is_never_committed(folder: Path, bad: float) -> None
 def interrupt(
     monkeypatch: pytest.MonkeyPatch, at: int, error: Callable[[], BaseException], *, after: bool
 ) -> list[str]:
-    """Fail at the numbered file operation, before or after it is done, and return the list of those begun.
+    """Fail at the numbered file operation, before or after it is done, and return the list of those started.
 
-    After a crash no operation does anything, as in a process that is gone.
+    After a crash, operations have no effect, as in a killed process.
     """
     begun: list[str] = []
 
@@ -169,7 +169,7 @@ def interrupt(
 
 
 def whole_life(folder: Path) -> None:
-    """Open a run, log and save up to step 4 so that pruning happens, and save once more as the end of a run does."""
+    """Open a run, log and save up to step 4 so that pruning happens, and save once more as at the end of a run."""
     with RunFolder.create_or_open(folder, RECIPE) as run:
         latest = run.latest()
         first = latest.step if latest else 0
@@ -189,7 +189,7 @@ def count_operations(tmp_path: Path) -> int:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_at_any_file_operation_loses_at_most_the_save_under_way(tmp_path: Path, after: bool) -> None:
+def test_crash_at_any_file_operation_loses_at_most_one_save(tmp_path: Path, after: bool) -> None:
     total = count_operations(tmp_path)
     assert total >= 40
     for at in range(1, total + 1):
@@ -213,7 +213,7 @@ def test_a_crash_at_any_file_operation_loses_at_most_the_save_under_way(tmp_path
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_at_any_file_operation_of_starting_over_leaves_one_of_both_runs(tmp_path: Path, after: bool) -> None:
+def test_crash_while_starting_over_leaves_one_of_both_runs(tmp_path: Path, after: bool) -> None:
     other, at, begun = RECIPE.replace("seed: 1", "seed: 2"), 0, 99
     while at < begun:
         at += 1
@@ -237,9 +237,7 @@ def test_a_crash_at_any_file_operation_of_starting_over_leaves_one_of_both_runs(
     assert at > 10
 
 
-def test_what_a_former_run_left_is_gone_from_the_disk_before_the_recipe_is_another(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_files_are_deleted_before_the_recipe_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunFolder.create_or_open(folder, RECIPE).close()
     (folder / "tokenizer.json").touch()
     done: list[str] = []
@@ -259,7 +257,7 @@ def test_what_a_former_run_left_is_gone_from_the_disk_before_the_recipe_is_anoth
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names open files through /proc")
-def test_each_thing_is_on_the_disk_before_the_next_depends_on_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_are_synced_before_what_depends_on_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         save(run, 1)
         save(run, 2)
@@ -271,7 +269,7 @@ def test_each_thing_is_on_the_disk_before_the_next_depends_on_it(folder: Path, m
 
             def call(*arguments: Any) -> Any:
                 path = re.sub(r"\.tmp-[0-9a-f]+", ".tmp", os.path.relpath(path_of(*arguments), folder))
-                if done[-1:] != [("write", path)] or name != "write":  # a file is written in pieces
+                if done[-1:] != [("write", path)] or name != "write":  # a file is written in chunks
                     done.append((name, path))
                 return real(*arguments)
 
@@ -300,7 +298,7 @@ def test_each_thing_is_on_the_disk_before_the_next_depends_on_it(folder: Path, m
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EROFS])
-def test_a_disk_that_fails_in_a_save_gives_one_message_and_keeps_the_last_good(folder: Path, code: int) -> None:
+def test_disk_error_in_a_save_keeps_the_last_good_checkpoint(folder: Path, code: int) -> None:
     with pytest.MonkeyPatch.context() as patch, RunFolder.create_or_open(folder, RECIPE) as run:
         save(run, 1)
         begun = interrupt(patch, 0, Crash, after=False)
@@ -327,7 +325,7 @@ def test_a_disk_that_fails_in_a_save_gives_one_message_and_keeps_the_last_good(f
             assert_is(run.latest(), 2)
 
 
-def test_every_missing_cut_or_flipped_file_is_found_and_the_one_before_is_used(folder: Path) -> None:
+def test_missing_truncated_or_flipped_file_is_found_and_the_previous_checkpoint_used(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         save(run, 1)
         save(run, 2)
@@ -358,7 +356,7 @@ def test_every_missing_cut_or_flipped_file_is_found_and_the_one_before_is_used(f
         assert "extra" in run.damaged[0].reason
 
 
-def test_every_bit_of_a_manifest_is_guarded(folder: Path) -> None:
+def test_every_bit_of_a_manifest_is_protected(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         path = save(run, 1) / "manifest.json"
         save(run, 2)
@@ -371,7 +369,7 @@ def test_every_bit_of_a_manifest_is_guarded(folder: Path) -> None:
         assert [broken.path for broken in damaged] == [path.parent], position
 
 
-def test_a_file_swapped_for_a_link_is_damage(folder: Path) -> None:
+def test_file_replaced_by_a_link_is_damage(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         save(run, 1)
         path = save(run, 2)
@@ -382,7 +380,7 @@ def test_a_file_swapped_for_a_link_is_damage(folder: Path) -> None:
         assert "regular file" in run.damaged[0].reason
 
 
-def test_a_checkpoint_under_the_name_of_another_step_is_damage(folder: Path) -> None:
+def test_checkpoint_renamed_to_another_step_is_damage(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         path = save(run, 1)
         shutil.copytree(path, path.with_name("step-00000009"))
@@ -390,14 +388,14 @@ def test_a_checkpoint_under_the_name_of_another_step_is_damage(folder: Path) -> 
         assert "step 1" in run.damaged[0].reason
 
 
-def test_when_no_checkpoint_is_complete_the_run_stops_rather_than_begin_again(folder: Path) -> None:
+def test_run_stops_when_no_checkpoint_is_complete(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         (save(run, 1) / "optimizer.safetensors").unlink()
         with pytest.raises(UserError, match=r"optimizer\.safetensors"):
             run.latest()
 
 
-def test_damage_after_the_scan_is_still_found_when_a_file_is_read(folder: Path) -> None:
+def test_damage_after_the_scan_is_found_when_reading(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         path = save(run, 1)
         checkpoint = run.latest()
@@ -409,7 +407,7 @@ def test_damage_after_the_scan_is_still_found_when_a_file_is_read(folder: Path) 
         checkpoint.load("model")
 
 
-def test_a_newer_format_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_format_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         with monkeypatch.context() as patch:
             patch.setattr("heedful.training.checkpoint.manifest.FORMAT", 2)
@@ -418,7 +416,7 @@ def test_a_newer_format_is_refused_by_name(folder: Path, monkeypatch: pytest.Mon
             run.latest()
 
 
-def test_fresh_empties_a_former_run_and_nothing_else(folder: Path) -> None:
+def test_fresh_deletes_the_old_run_and_nothing_else(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         save(run, 1)
         files.append_jsonl(folder / "metrics.jsonl", {"step": 1})
@@ -430,7 +428,7 @@ def test_fresh_empties_a_former_run_and_nothing_else(folder: Path) -> None:
     assert (folder / "recipe.yaml").read_text() == other
 
 
-def test_preflight_says_how_much_space_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_reports_missing_space(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
 
     def free(size: int) -> None:
@@ -454,7 +452,7 @@ def test_preflight_says_how_much_space_is_missing(folder: Path, monkeypatch: pyt
     assert_no_leftovers(folder)
 
 
-def test_pruning_that_a_crash_prevented_can_be_done_later(folder: Path) -> None:
+def test_pruning_interrupted_by_a_crash_is_done_later(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE, keep=9) as run:
         for step in (1, 2, 3, 4):
             save(run, step)
@@ -466,7 +464,7 @@ def test_pruning_that_a_crash_prevented_can_be_done_later(folder: Path) -> None:
         assert steps(folder) == [3, 4]
 
 
-def test_preflight_finds_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_finds_a_read_only_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> int:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -476,7 +474,7 @@ def test_preflight_finds_a_folder_that_cannot_be_written(folder: Path, monkeypat
             run.preflight(1, 1)
 
 
-def test_state_that_json_cannot_hold_fails_before_anything_is_written(folder: Path) -> None:
+def test_state_that_json_cannot_hold_fails_before_writing(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         with pytest.raises(ValueError):
             run.save(1, tensors_of(1), {"loss": math.nan}, {})

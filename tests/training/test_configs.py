@@ -1,4 +1,4 @@
-"""The settings of training: what they refuse, and that they come without torch."""
+"""The settings of training: validation, and no import of torch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def settings(**changes: Any) -> TrainConfig:
     return parse(TrainConfig, {"budget": {"steps": 10}, **changes})
 
 
-def test_they_come_without_torch() -> None:
+def test_configs_do_not_import_torch() -> None:
     code = "import sys, heedful.training.configs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_training_has_an_end() -> None:
+def test_training_needs_a_budget() -> None:
     with pytest.raises(UserError, match="training would never end; write at least one of steps, tokens, epochs"):
         parse(TrainConfig, {"budget": {}})
     with pytest.raises(UserError, match="budget is missing"):
@@ -36,7 +36,7 @@ def test_training_has_an_end() -> None:
 @pytest.mark.parametrize(
     ("kind", "cls"), [("noam", Noam), ("cosine", Cosine), ("linear", Linear), ("constant", Constant)]
 )
-def test_a_schedule_is_chosen_by_its_kind(kind: str, cls: type) -> None:
+def test_schedule_is_chosen_by_kind(kind: str, cls: type) -> None:
     assert type(settings(schedule={"kind": kind, "warmup": 7}).schedule) is cls
     assert settings(schedule={"kind": kind, "warmup": 7}).schedule.warmup == 7
 
@@ -67,13 +67,13 @@ def test_a_schedule_is_chosen_by_its_kind(kind: str, cls: type) -> None:
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
-def test_what_makes_no_sense_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
+def test_invalid_values_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as error:
         settings(**changes)
     assert words in str(error.value)
 
 
-def test_they_are_frozen() -> None:
+def test_configs_are_frozen() -> None:
     with pytest.raises(ValidationError):
         settings().seed = 3  # type: ignore[misc]
     assert settings(clip=None).clip is None

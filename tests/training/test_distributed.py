@@ -1,4 +1,4 @@
-"""Many processes are one run: the same samples, gradients and files, and one line when one of them is gone."""
+"""Several processes are one run: the same samples, gradients and files, and one error when a process dies."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ MODEL = TransformerConfig(
 )
 
 
-def together(world: int, work: Callable[[Team], Any], folder: Path, expected: int = 0) -> list[Any]:
-    """What some work gives in each process of a team, as JSON; each must leave with the expected exit code."""
+def run_team(world: int, work: Callable[[Team], Any], folder: Path, expected: int = 0) -> list[Any]:
+    """The result of a function in each process of a team, as JSON; each must exit with the expected code."""
     if torch.cuda.is_initialized():
         pytest.skip("a process that has used the GPU cannot fork others that do")
     with socket.socket() as free:
@@ -77,8 +77,8 @@ def together(world: int, work: Callable[[Team], Any], folder: Path, expected: in
             code = 1
             try:
                 os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-                with open(folder / f"said-{rank}", "wb") as said:
-                    os.dup2(said.fileno(), 2)
+                with open(folder / f"said-{rank}", "wb") as stream:
+                    os.dup2(stream.fileno(), 2)
                 with Team(find_process(os.environ)) as team:
                     result = work(team)
                     (folder / f"result-{rank}").write_text(json.dumps(result))
@@ -102,8 +102,8 @@ def settings(**changes: Any) -> TrainConfig:
     return TrainConfig(**{"budget": Budget(steps=8), **usual, **changes})
 
 
-# ------------------------------------------------------------------ who is who
-def test_a_process_on_its_own_has_no_seat() -> None:
+# ------------------------------------------------------------------ ranks
+def test_single_process_has_no_rank() -> None:
     assert find_process({}) is None
     assert find_process({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}) is None  # a batch script
     alone = Team()
@@ -112,20 +112,20 @@ def test_a_process_on_its_own_has_no_seat() -> None:
     assert alone.sum([1.5, 2]) == [1.5, 2]
 
 
-def test_torchruns_seat() -> None:
+def test_torchrun_environment() -> None:
     variables = {
         "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "one",
         "MASTER_PORT": "1234",
     }  # fmt: skip
     assert find_process(variables) == ProcessInfo(5, 8, 1, 4, "one", 1234)
     assert find_process({"RANK": "1", "WORLD_SIZE": "2"}) == ProcessInfo(1, 2, 1, 2, "127.0.0.1", 29500)
-    apart = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "elsewhere"}  # a process a machine
+    apart = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "elsewhere"}  # one process per machine
     assert find_process(apart) == ProcessInfo(1, 2, 0, 1, "elsewhere", 29500)
     with pytest.raises(UserError, match="the environment variable RANK"):
         find_process({"RANK": "one", "WORLD_SIZE": "2"})
 
 
-def test_slurms_seat() -> None:
+def test_slurm_environment() -> None:
     variables = {
         "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
         "SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_STEP_NODELIST": "gpu[03-04,09]", "SLURM_JOB_ID": "41007",
@@ -141,21 +141,21 @@ def test_slurms_seat() -> None:
     ("nodes", "first"),
     [("a", "a"), ("a,b", "a"), ("gpu[3-5]", "gpu3"), ("gpu[09,11-12],b", "gpu09"), ("n[01-02]-ib,c", "n01-ib")],
 )
-def test_the_first_machine_of_a_list(nodes: str, first: str) -> None:
+def test_first_host_of_a_node_list(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
 
 
 # ------------------------------------------------------------------ the same samples
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("accumulate", [1, 2, 3, 4, 6])
-def test_the_processes_share_a_step_without_rest(world: int, accumulate: int) -> None:
+def test_processes_split_a_step_completely(world: int, accumulate: int) -> None:
     batches = PairBatches(ENCODED, 0, 256)
     for position in range(0, 40, accumulate):
         shares = []
         for rank in range(world):
             team = Team(ProcessInfo(rank, world, 0, 1, "", 0))
             shares.append([batches.at(*place) for _, place in team.batch_indices(position, accumulate)])
-        assert len({len(share) for share in shares}) == 1  # each has as many turns, or the others would wait for ever
+        assert len({len(share) for share in shares}) == 1  # equal numbers of batches, or the others would wait forever
         found = [int(number) for share in shares for batch in share for number in batch.indices if number >= 0]
         wanted = [number for step in range(accumulate) for number in batches.at(position + step).indices.tolist()]
         assert sorted(found) == sorted(wanted)
@@ -163,7 +163,7 @@ def test_the_processes_share_a_step_without_rest(world: int, accumulate: int) ->
         assert tokens == sum(batches.tokens(position + step) for step in range(accumulate))
 
 
-def test_whole_batches_go_round_and_bring_their_dropout_along() -> None:
+def test_whole_batches_are_distributed_with_their_dropout() -> None:
     shares = [list(Team(ProcessInfo(rank, 2, 0, 1, "", 0)).batch_indices(10, 4)) for rank in (0, 1)]
     assert [[(number, place.position, place.parts) for number, place in share] for share in shares] == [
         [(0, 10, 1), (2, 12, 1)],
@@ -172,7 +172,7 @@ def test_whole_batches_go_round_and_bring_their_dropout_along() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_part_without_pairs_teaches_nothing(packed: bool) -> None:
+def test_empty_share_has_no_gradient(packed: bool) -> None:
     model: Any = build(MODEL)
     batches = PairBatches(ENCODED, 0, 64, packed)
     rows = (batches.at(0).indices >= 0).sum()
@@ -218,23 +218,21 @@ def gradients(
         (3, "fsdp", 1, False), (1, "ddp", 1, False), (1, "fsdp", 2, False),
     ],
 )  # fmt: skip
-def test_gradients_are_those_of_one_process(
-    tmp_path: Path, world: int, how: Parallel, accumulate: int, packed: bool
-) -> None:
+def test_gradients_equal_one_process(tmp_path: Path, world: int, how: Parallel, accumulate: int, packed: bool) -> None:
     wanted = gradients(Team(), "ddp", accumulate, packed, tmp_path / "one.npy")
-    norms = together(
+    norms = run_team(
         world, lambda team: gradients(team, how, accumulate, packed, tmp_path / "many.npy"), tmp_path
     )  # fmt: skip
     one, many = np.load(tmp_path / "one.npy"), np.load(tmp_path / "many.npy")
     assert np.linalg.norm(one - many) <= 1e-6 * np.linalg.norm(one)
     assert norms == pytest.approx([wanted] * world, rel=1e-6)
-    assert wanted > 0.25  # so that clipping had something to do
+    assert wanted > 0.25  # so that clipping has an effect
     assert np.linalg.norm(many) == pytest.approx(0.25, rel=1e-5)
 
 
 @pytest.mark.parametrize("feed", ["input", "output"])
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_decoders_that_take_unequal_numbers_of_steps_have_the_gradients_of_one_process(
+def test_gradients_of_decoders_with_unequal_steps_equal_one_process(
     tmp_path: Path, how: Parallel, feed: Literal["input", "output"]
 ) -> None:
     batches = PairBatches(ENCODED, 0, 512)
@@ -244,7 +242,7 @@ def test_decoders_that_take_unequal_numbers_of_steps_have_the_gradients_of_one_p
         attention=AttentionConfig(feed=feed), context=60, dropout=0.0,
     )  # fmt: skip
     gradients(Team(), "ddp", 1, False, tmp_path / "one.npy", made, at)
-    together(2, lambda team: gradients(team, how, 1, False, tmp_path / "many.npy", made, at), tmp_path)
+    run_team(2, lambda team: gradients(team, how, 1, False, tmp_path / "many.npy", made, at), tmp_path)
     one, many = np.load(tmp_path / "one.npy"), np.load(tmp_path / "many.npy")
     assert np.linalg.norm(one - many) <= 1e-6 * np.linalg.norm(one)
 
@@ -272,17 +270,15 @@ def tuned_gradients(team: Team, how: Parallel, freeze: bool, packed: bool, file:
 @pytest.mark.parametrize(
     ("how", "freeze", "packed"), [("ddp", True, False), ("fsdp", True, True), ("fsdp", False, False)]
 )
-def test_a_classifier_has_the_gradients_of_one_process(
-    tmp_path: Path, how: Parallel, freeze: bool, packed: bool
-) -> None:
+def test_gradients_of_a_classifier_equal_one_process(tmp_path: Path, how: Parallel, freeze: bool, packed: bool) -> None:
     tuned_gradients(Team(), "ddp", freeze, packed, tmp_path / "one.npy")
-    together(2, lambda team: tuned_gradients(team, how, freeze, packed, tmp_path / "many.npy"), tmp_path)
+    run_team(2, lambda team: tuned_gradients(team, how, freeze, packed, tmp_path / "many.npy"), tmp_path)
     one, many = np.load(tmp_path / "one.npy"), np.load(tmp_path / "many.npy")
     assert np.linalg.norm(one) > 0
     assert np.linalg.norm(one - many) <= 1e-6 * np.linalg.norm(one)
 
 
-def test_shards_go_back_and_forth(tmp_path: Path) -> None:
+def test_shards_are_gathered_and_split_again(tmp_path: Path) -> None:
     def work(team: Team) -> list[float]:
         torch.manual_seed(0)
         model: Any = build(MODEL)
@@ -304,7 +300,7 @@ def test_shards_go_back_and_forth(tmp_path: Path) -> None:
         held = sum(local(weight).numel() for weight in weights.values())
         return [float(all(same)), float(any(cut)), held / sum(value.numel() for value in before.values())]
 
-    for same, cut, share in together(2, work, tmp_path):
+    for same, cut, share in run_team(2, work, tmp_path):
         assert same
         assert not cut  # the optimizer has moved them all
         assert 0.4 < share < 0.6
@@ -312,7 +308,7 @@ def test_shards_go_back_and_forth(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------ the same run
 def train(team: Team, folder: Path, config: TrainConfig, until: int = 99, dropout: float = 0.0) -> list[Any]:
-    """A run at the level of the loop, which a wish of its last process ends after a step."""
+    """A run of the training loop, which its last process stops after a step."""
     torch.manual_seed(config.seed)
     model: Any = build(MODEL.model_copy(update={"dropout": dropout}))
     batches = PairBatches(ENCODED, config.seed, config.batch_tokens, config.batching == "packed")
@@ -324,10 +320,10 @@ def train(team: Team, folder: Path, config: TrainConfig, until: int = 99, dropou
     learn = partial(translation_loss, model, label_smoothing=0.1)
     saver = Saver(run, config.save_behind) if run else None
 
-    def wish() -> bool:
+    def stop() -> bool:
         return team.rank == team.world - 1 and counters.step >= until - team.distributed
 
-    events = list(fit(model, learn, batches, config, CPU, saver, {}, counters, saved, wish, team))
+    events = list(fit(model, learn, batches, config, CPU, saver, {}, counters, saved, stop, team))
     if run:
         run.close()
     return [[event.step, event.loss] for event in events if isinstance(event, Step)]
@@ -340,53 +336,56 @@ def state(folder: Path, step: int = 8) -> dict[str, NDArray[np.float32]]:
     }
 
 
-def apart(one: dict[str, NDArray[np.float32]], other: dict[str, NDArray[np.float32]]) -> float:
+def largest_difference(one: dict[str, NDArray[np.float32]], other: dict[str, NDArray[np.float32]]) -> float:
     assert one.keys() == other.keys()
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
 @pytest.mark.parametrize(("how", "world", "accumulate"), [("ddp", 2, 1), ("ddp", 3, 2), ("fsdp", 2, 1)])
-def test_a_run_that_was_stopped_resumes_bit_for_bit(tmp_path: Path, how: Parallel, world: int, accumulate: int) -> None:
+def test_stopped_run_resumes_bit_for_bit(tmp_path: Path, how: Parallel, world: int, accumulate: int) -> None:
     config = settings(parallel=how, accumulate=accumulate)
-    whole_run = together(world, lambda team: train(team, tmp_path / "whole", config, dropout=0.2), tmp_path)
+    whole_run = run_team(world, lambda team: train(team, tmp_path / "whole", config, dropout=0.2), tmp_path)
     parts: list[list[Any]] = [[] for _ in range(world)]
     for last in (3, 6, 99):
-        told = together(world, lambda team: train(team, tmp_path / "parts", config, last, dropout=0.2), tmp_path)  # noqa: B023
-        parts = [former + more for former, more in zip(parts, told, strict=True)]
+        logged = run_team(world, lambda team: train(team, tmp_path / "parts", config, last, dropout=0.2), tmp_path)  # noqa: B023
+        parts = [former + more for former, more in zip(parts, logged, strict=True)]
     assert parts == whole_run
-    assert all(told == whole_run[0] for told in whole_run)  # every process tells the same story
+    assert all(logged == whole_run[0] for logged in whole_run)  # every process logs the same
     assert [step for step, _ in whole_run[0]] == list(range(1, 9))
     one, other = state(tmp_path / "whole"), state(tmp_path / "parts")
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
-def test_workers_of_every_process_change_nothing(tmp_path: Path) -> None:
-    alone = together(2, lambda team: train(team, tmp_path / "alone", settings(), dropout=0.2), tmp_path)
-    helped = together(2, lambda team: train(team, tmp_path / "helped", settings(workers=2), dropout=0.2), tmp_path)
+def test_workers_do_not_change_the_run(tmp_path: Path) -> None:
+    alone = run_team(2, lambda team: train(team, tmp_path / "alone", settings(), dropout=0.2), tmp_path)
+    helped = run_team(2, lambda team: train(team, tmp_path / "helped", settings(workers=2), dropout=0.2), tmp_path)
     assert helped == alone
     one, other = state(tmp_path / "alone"), state(tmp_path / "helped")
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_number_of_processes_may_change_on_the_way(tmp_path: Path, accumulate: int) -> None:
-    """Of 101 pairs, one, two and three processes make the same steps; a batch that is not shared keeps its dropout."""
+def test_number_of_processes_may_change_between_resumes(tmp_path: Path, accumulate: int) -> None:
+    """With 101 pairs, one, two and three processes take the same steps; a batch that is not split keeps its dropout."""
     dropout = 0.2 if accumulate == 2 else 0.0
     config = settings(accumulate=accumulate)
     sharded = settings(accumulate=accumulate, parallel="fsdp")
     alone = train(Team(), tmp_path / "alone", config, dropout=dropout)
     mixed = train(Team(), tmp_path / "mixed", config, 2, dropout)
-    mixed += together(2, lambda team: train(team, tmp_path / "mixed", config, 4, dropout), tmp_path)[0]
-    mixed += together(2, lambda team: train(team, tmp_path / "mixed", sharded, 6, dropout), tmp_path)[0]
+    mixed += run_team(2, lambda team: train(team, tmp_path / "mixed", config, 4, dropout), tmp_path)[0]
+    mixed += run_team(2, lambda team: train(team, tmp_path / "mixed", sharded, 6, dropout), tmp_path)[0]
     mixed += train(Team(), tmp_path / "mixed", config, dropout=dropout)
     assert [step for step, _ in mixed] == [step for step, _ in alone]
     assert [loss for _, loss in mixed] == near([loss for _, loss in alone])
-    assert apart(state(tmp_path / "alone"), state(tmp_path / "mixed")) < 1e-4
+    assert largest_difference(state(tmp_path / "alone"), state(tmp_path / "mixed")) < 1e-4
 
 
-# ------------------------------------------------------------------ lanes that go on from step to step
-def read_on(team: Team, folder: Path, how: Parallel, until: int = 99) -> list[Any]:
-    """A recipe's own run of a recurrent net that takes its state along."""
+# ------------------------------------------------------------------ lanes with a carry
+XL = "model={kind: transformer_xl, width: 8, heads: 2, layers: 2, hidden: 12, context: 6, memory: 8, dropout: 0.0}"
+
+
+def train_lanes(team: Team, folder: Path, how: Parallel, until: int = 99, *changes: str) -> list[Any]:
+    """A run of a recurrent net, or another model, that carries its state from step to step."""
     words = "\n".join(f"{number} mice ate {number * 7 % 13} cheeses." for number in range(40))
     if team.leads:
         (folder.parent / "text.txt").write_text(words)
@@ -397,16 +396,16 @@ def read_on(team: Team, folder: Path, how: Parallel, until: int = 99) -> list[An
             f"data.root={folder.parent}", "data.train=text.txt", "task.carry=true", "model.width=8", "model.hidden=8",
             "model.context=6", "model.dropout=0", "train.batch_tokens=30", "train.accumulate=2", "train.device=cpu",
             "train.budget.steps=12", "train.save_every=4", "train.keep=9", "train.evaluate_every=12",
-            "train.optimizer={kind: adamw, lr: 0.01, eps: 1.0e-4}", f"train.parallel={how}",
+            "train.optimizer={kind: adamw, lr: 0.01, eps: 1.0e-4}", f"train.parallel={how}", *changes,
         ],
     )  # fmt: skip
     at = 0
 
-    def wish() -> bool:
+    def stop() -> bool:
         return at >= until - team.distributed
 
     losses = []
-    for event in train_recipe(recipe, folder, wish, team):
+    for event in train_recipe(recipe, folder, stop, team):
         if isinstance(event, Step):
             at = event.step
             losses.append([event.step, event.loss])
@@ -419,13 +418,14 @@ def carries(folder: Path) -> dict[int, bytes]:
     return {step: (path / "carry.safetensors").read_bytes() for step, path in points.items()}
 
 
+@pytest.mark.parametrize("changes", [(), (XL,)], ids=["recurrent", "memory"])
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_lanes_of_two_processes_resume_bit_for_bit(tmp_path: Path, how: Parallel) -> None:
-    """Five lanes, of which one process has three and the other two."""
-    whole_run = together(2, lambda team: read_on(team, tmp_path / "whole", how), tmp_path)
+def test_lanes_of_two_processes_resume_bit_for_bit(tmp_path: Path, how: Parallel, changes: tuple[str, ...]) -> None:
+    """Five lanes: three in one process, two in the other."""
+    whole_run = run_team(2, lambda team: train_lanes(team, tmp_path / "whole", how, 99, *changes), tmp_path)
     parts = []
     for last in (3, 8, 99):
-        parts += together(2, lambda team: read_on(team, tmp_path / "parts", how, last), tmp_path)[0]  # noqa: B023
+        parts += run_team(2, lambda team: train_lanes(team, tmp_path / "parts", how, last, *changes), tmp_path)[0]  # noqa: B023
     assert parts == whole_run[0] == whole_run[1]
     assert [step for step, _ in parts] == list(range(1, 13))
     assert carries(tmp_path / "parts") == carries(tmp_path / "whole")
@@ -435,10 +435,10 @@ def test_lanes_of_two_processes_resume_bit_for_bit(tmp_path: Path, how: Parallel
 
 
 def test_lanes_resume_with_another_number_of_processes(tmp_path: Path) -> None:
-    alone = read_on(Team(), tmp_path / "alone", "ddp")
-    mixed = read_on(Team(), tmp_path / "mixed", "ddp", 4)
-    mixed += together(3, lambda team: read_on(team, tmp_path / "mixed", "ddp", 8), tmp_path)[0]
-    mixed += together(2, lambda team: read_on(team, tmp_path / "mixed", "fsdp"), tmp_path)[0]
+    alone = train_lanes(Team(), tmp_path / "alone", "ddp")
+    mixed = train_lanes(Team(), tmp_path / "mixed", "ddp", 4)
+    mixed += run_team(3, lambda team: train_lanes(team, tmp_path / "mixed", "ddp", 8), tmp_path)[0]
+    mixed += run_team(2, lambda team: train_lanes(team, tmp_path / "mixed", "fsdp"), tmp_path)[0]
     assert [step for step, _ in mixed] == [step for step, _ in alone]
     assert [loss for _, loss in mixed] == near([loss for _, loss in alone])
     one, other = (newest(tmp_path / name, 1)[0][0].load("carry") for name in ("alone", "mixed"))
@@ -449,29 +449,29 @@ def test_lanes_resume_with_another_number_of_processes(tmp_path: Path) -> None:
 
 
 def test_more_processes_than_lanes_are_refused(tmp_path: Path) -> None:
-    together(6, lambda team: read_on(team, tmp_path / "run", "ddp"), tmp_path, expected=2)
-    assert any("more processes than lanes" in line for line in said(tmp_path, 6))
+    run_team(6, lambda team: train_lanes(team, tmp_path / "run", "ddp"), tmp_path, expected=2)
+    assert any("more processes than lanes" in line for line in error_lines(tmp_path, 6))
 
 
-# ------------------------------------------------------------------ one of them is gone
-def said(folder: Path, world: int = 2) -> list[str]:
+# ------------------------------------------------------------------ a process dies
+def error_lines(folder: Path, world: int = 2) -> list[str]:
     return [line for rank in range(world) for line in (folder / f"said-{rank}").read_text().splitlines()]
 
 
-def test_an_error_of_one_ends_all_and_is_reported_once(tmp_path: Path) -> None:
+def test_error_of_one_process_ends_all_and_is_reported_once(tmp_path: Path) -> None:
     def work(team: Team) -> None:
         if team.rank == 1:
             raise UserError("no such file", where="x.txt", exit_code=7)
         team.wait()
 
-    together(2, work, tmp_path, expected=7)
-    assert said(tmp_path) == ["error: x.txt: rank 1: no such file"]
+    run_team(2, work, tmp_path, expected=7)
+    assert error_lines(tmp_path) == ["error: x.txt: rank 1: no such file"]
 
 
-def test_one_who_waits_in_vain_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_process_reports_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "JOIN_TIMEOUT", timedelta(seconds=1))
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "")  # which the team sets, and which are put back afterwards
+        monkeypatch.setenv(name, "")  # set by the team, restored afterwards
     with (
         pytest.raises(UserError, match="rank 1 cannot reach the other processes") as error,
         Team(ProcessInfo(1, 2, 1, 2, "127.0.0.1", 9)),
@@ -480,25 +480,25 @@ def test_one_who_waits_in_vain_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error.value.where == "127.0.0.1:9"
 
 
-def test_different_eyes_are_noticed(tmp_path: Path) -> None:
-    together(2, lambda team: team.require_same("sky", f"colour {team.rank}", "look again"), tmp_path, expected=2)
-    assert said(tmp_path)[0] == "error: rank 1: the sky differs from that of rank 0"
+def test_different_data_is_reported(tmp_path: Path) -> None:
+    run_team(2, lambda team: team.require_same("sky", f"colour {team.rank}", "look again"), tmp_path, expected=2)
+    assert error_lines(tmp_path)[0] == "error: rank 1: the sky differs from that of rank 0"
 
 
-def test_a_process_that_leaves_in_good_order_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_exits_normally_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Heartbeat.leave
 
     def slowly(heartbeat: Heartbeat) -> None:
-        time.sleep(1.5 if heartbeat.rank == 0 else 0)  # long enough for the others to be gone, and to be seen so
+        time.sleep(1.5 if heartbeat.rank == 0 else 0)  # long enough for the others to exit, and to be noticed
         real(heartbeat)
 
     monkeypatch.setattr(Heartbeat, "leave", slowly)
-    assert together(3, lambda team: time.sleep(1.2), tmp_path) == [None] * 3
-    assert said(tmp_path, 3) == []
+    assert run_team(3, lambda team: time.sleep(1.2), tmp_path) == [None] * 3
+    assert error_lines(tmp_path, 3) == []
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_that_is_killed_ends_all(tmp_path: Path, victim: int) -> None:
+def test_killed_process_ends_all(tmp_path: Path, victim: int) -> None:
     def work(team: Team) -> None:
         team.report_step(5)
         team.wait()
@@ -509,11 +509,11 @@ def test_a_process_that_is_killed_ends_all(tmp_path: Path, victim: int) -> None:
         team.wait()
 
     with pytest.raises(AssertionError) as codes:
-        together(2, work, tmp_path)
+        run_team(2, work, tmp_path)
     assert ("[-9, 75]" if victim == 0 else "[75, -9]") in str(codes.value)
-    lines = [line for line in said(tmp_path) if line.startswith("error")]
+    lines = [line for line in error_lines(tmp_path) if line.startswith("error")]
     assert len(lines) == 1
-    # The launcher may learn of the end of a process first, and then its signal is a guess.
+    # The launcher may notice the exit of a process first, and then its signal is a guess.
     killed = (
         rf"error: rank {victim} was killed,? by SIGKILL \(signal 9\)( or in a crash)?, at step 5; the run has ended"
     )

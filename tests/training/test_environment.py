@@ -19,7 +19,7 @@ def test_versions_threads_and_device_are_recorded() -> None:
     assert facts["device"] == "cpu"
 
 
-def test_nothing_personal_is_recorded() -> None:
+def test_no_personal_data_is_recorded() -> None:
     values = json.loads(json.dumps(environment(torch.device("cpu")))).values()
     assert not {getpass.getuser(), socket.gethostname(), str(Path.home()), str(Path.cwd())} & {str(v) for v in values}
     assert not any("/" in str(value) for value in values)

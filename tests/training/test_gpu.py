@@ -41,7 +41,7 @@ def command(how: str, run: Path, *more: str) -> list[str]:
 
 
 def finished(how: str, run: Path, *more: str) -> dict[str, bytes]:
-    """The bytes of the last checkpoint of a run that is trained, or resumed, until its end."""
+    """The bytes of the last checkpoint of a run, trained or resumed to its end."""
     done = subprocess.run(command(how, run, *more), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     point = newest(run, 1)[0][0]
@@ -50,7 +50,7 @@ def finished(how: str, run: Path, *more: str) -> dict[str, bytes]:
 
 
 def killed(how: str, run: Path, after: int, *more: str) -> None:
-    """Start a run and kill all of it, launcher and all, once it has taken `steps` steps."""
+    """Start a run and kill it with its launcher after `steps` steps."""
     with subprocess.Popen(
         command(how, run, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:
@@ -64,7 +64,7 @@ def killed(how: str, run: Path, after: int, *more: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["alone", "ddp", "fsdp", *RECURRENT])
-def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, how: str) -> None:
+def test_killed_run_resumes_bit_for_bit(tmp_path: Path, how: str) -> None:
     (tmp_path / "input.txt").write_text("To be, or not to be, that is the question.\n" * 500)
     more = [f"data.root={tmp_path}"] if how == "text" else []
     whole = finished(how, tmp_path / "whole", *more)
@@ -76,14 +76,14 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, how: str) -> None:
     assert finished(how, tmp_path / "broken", *more) == whole
 
 
-def test_a_run_moves_between_ddp_fsdp_and_alone(tmp_path: Path) -> None:
+def test_run_moves_between_ddp_fsdp_and_one_process(tmp_path: Path) -> None:
     killed("ddp", tmp_path / "run", 13)
     killed("fsdp", tmp_path / "run", 37)
     finished("alone", tmp_path / "run")
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_other_precisions_train_too(tmp_path: Path, precision: str) -> None:
+def test_other_precisions_train(tmp_path: Path, precision: str) -> None:
     run = tmp_path / "run"
     finished("alone", run, f"train.precision={precision}", "train.compile=false", "train.save_behind=true")
-    finished("ddp", run, f"train.precision={precision}", "train.compile=false")  # nothing is left to do
+    finished("ddp", run, f"train.precision={precision}", "train.compile=false")  # already complete

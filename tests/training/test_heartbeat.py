@@ -1,4 +1,4 @@
-"""What became of a process is reported correctly: alive, stopped, killed by which signal, left with which code."""
+"""The state of a process is reported correctly: alive, stopped, killed by a signal, exited with a code."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def child() -> Iterator[int]:
         pass
 
 
-def test_a_living_process_has_no_fate(child: int) -> None:
+def test_living_process_has_no_exit_status(child: int) -> None:
     assert fate(child) is None
     assert not is_stopped(child)
 
 
-def test_a_stopped_process_is_not_dead(child: int) -> None:
+def test_stopped_process_is_not_dead(child: int) -> None:
     os.kill(child, signal.SIGSTOP)
     until(lambda: is_stopped(child))
     assert fate(child) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_signal_is_named_until_the_parent_takes_note(child: int, number: signal.Signals) -> None:
+def test_signal_is_named_until_the_parent_reaps(child: int, number: signal.Signals) -> None:
     os.kill(child, number)
     until(lambda: fate(child))
     assert fate(child) == f"was killed by {number.name} (signal {number.value})"
@@ -48,7 +48,7 @@ def test_the_signal_is_named_until_the_parent_takes_note(child: int, number: sig
     assert fate(child) == "was killed, by SIGKILL (signal 9) or in a crash"
 
 
-def test_an_exit_code_is_named() -> None:
+def test_exit_code_is_named() -> None:
     pid = os.fork()
     if not pid:
         os._exit(3)
@@ -57,14 +57,14 @@ def test_an_exit_code_is_named() -> None:
     os.waitpid(pid, 0)
 
 
-def test_a_sign_is_read_as_it_was_written() -> None:
+def test_heartbeat_is_parsed_as_written() -> None:
     sign = Sign(4, 17, 123, system())
     assert Sign.read(str(sign)) == sign
     assert " " in sign.system  # a boot and a container
 
 
-class Frozen:
-    """A store that answers until a sign has been read a few times, and then never again: its keeper is cut off."""
+class FrozenStore:
+    """A store that stops answering after a few heartbeats were read, as if its host were unreachable."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -96,20 +96,20 @@ class Frozen:
 
 
 @pytest.mark.parametrize("falls", [False, True], ids=["computing", "falling"])
-def test_a_store_that_is_cut_off_blocks_no_process(monkeypatch: pytest.MonkeyPatch, falls: bool) -> None:
+def test_unreachable_store_does_not_block(monkeypatch: pytest.MonkeyPatch, falls: bool) -> None:
     monkeypatch.setattr(heartbeat, "BEAT", 0.05)
     monkeypatch.setattr(heartbeat, "SETTLING", 0.2)
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         os.dup2(writing, 2)
-        store = Frozen()
+        store = FrozenStore()
         watch = Heartbeat(store, rank=1, world=2)  # type: ignore[arg-type]
         watch.start()
         if falls:
             until(lambda: store.read > 2)
             watch.fall(RuntimeError("gloo: Connection closed by peer"))
-            os._exit(1)  # what the error itself would end with
+            os._exit(1)  # the exit code of the error itself
         time.sleep(LONG)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (1 if falls else 75)
@@ -121,8 +121,8 @@ def test_a_store_that_is_cut_off_blocks_no_process(monkeypatch: pytest.MonkeyPat
     assert falls or "at step 7" in said
 
 
-class Lively:
-    """A store in which the other process sends a new heartbeat whenever it is asked for one."""
+class LiveStore:
+    """A store in which the other process has a new heartbeat at every read."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -144,11 +144,11 @@ class Lively:
         return value.encode()
 
 
-def test_a_process_that_forks_keeps_watching(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_continues_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "BEAT", 0.05)
     pid = os.fork()
     if not pid:
-        store = Lively()
+        store = LiveStore()
         Heartbeat(store, rank=1, world=2).start()  # type: ignore[arg-type]
         for _ in range(3):  # as for workers that prepare batches
             worker = os.fork()

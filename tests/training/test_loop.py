@@ -1,4 +1,4 @@
-"""Training as a generator: resumed is unbroken, what is not finite changes nothing, and each limit ends it."""
+"""The training loop: exact resume, non-finite values, budgets, schedules and fp16."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def settings(steps: int = 12, **changes: Any) -> TrainConfig:
 
 @dataclass
 class Trial:
-    """One run at the level of the loop, from its folder if there is something in it."""
+    """A run of the training loop, resumed from its folder if it has a checkpoint."""
 
     folder: Path
     config: TrainConfig
@@ -73,7 +73,7 @@ class Trial:
     def events(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
         torch.manual_seed(self.config.seed)
         self.model = build(MODEL)
-        torch.manual_seed(torch.seed())  # whatever was drawn before, the loop must not depend on it
+        torch.manual_seed(torch.seed())  # the loop must not depend on the global random state
         model: Any = self.model
         learn = partial(translation_loss, model)
 
@@ -95,7 +95,7 @@ class Trial:
 
 
 def saved(folder: Path) -> dict[int, bytes]:
-    """Weights and optimizer of each checkpoint, byte for byte."""
+    """The bytes of weights and optimizer of each checkpoint."""
     names = ("model.safetensors", "optimizer.safetensors")
     return {
         point.step: b"".join((point.path / name).read_bytes() for name in names) for point in newest(folder, 100)[0]
@@ -109,10 +109,10 @@ def steps_of(events: list[Event]) -> list[Step]:
 # ------------------------------------------------------------------ order and random seeds
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_run_broken_off_five_times_is_the_unbroken_run(tmp_path: Path, packed: bool, accumulate: int) -> None:
+def test_interrupted_run_equals_the_uninterrupted_one(tmp_path: Path, packed: bool, accumulate: int) -> None:
     config = settings(accumulate=accumulate)
     whole = Trial(tmp_path / "whole", config, packed)
-    told = steps_of(list(whole.events()))
+    logged = steps_of(list(whole.events()))
     again = Trial(tmp_path / "again", config, packed)
     list(again.events())
     assert saved(tmp_path / "again") == saved(tmp_path / "whole")
@@ -126,14 +126,14 @@ def test_a_run_broken_off_five_times_is_the_unbroken_run(tmp_path: Path, packed:
     assert samples == whole.seen
     assert saved(tmp_path / "broken")[12] == saved(tmp_path / "whole")[12]
     assert [replace(step, tokens_per_second=0) for step in steps_of(broken)] == [
-        replace(step, tokens_per_second=0) for step in told
+        replace(step, tokens_per_second=0) for step in logged
     ]
-    assert {step.epoch for step in told} >= ({0, 1} if accumulate == 1 else {0, 1, 2, 3})
+    assert {step.epoch for step in logged} >= ({0, 1} if accumulate == 1 else {0, 1, 2, 3})
 
 
 @pytest.mark.parametrize("changes", [{"workers": 1}, {"workers": 2}, {"save_behind": True}], ids=str)
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-def test_workers_and_saves_behind_change_no_bit(tmp_path: Path, packed: bool, changes: dict[str, Any]) -> None:
+def test_workers_and_background_saves_change_no_bit(tmp_path: Path, packed: bool, changes: dict[str, Any]) -> None:
     config = settings(accumulate=3)
     whole = Trial(tmp_path / "whole", config, packed)
     list(whole.events())
@@ -149,7 +149,7 @@ def test_workers_and_saves_behind_change_no_bit(tmp_path: Path, packed: bool, ch
     assert not multiprocessing.active_children()
 
 
-def test_a_save_behind_is_reported_when_it_is_on_the_disk(tmp_path: Path) -> None:
+def test_background_save_is_reported_once_committed(tmp_path: Path) -> None:
     trial = Trial(tmp_path / "run", settings(save_behind=True))
     for event in trial.events():
         if isinstance(event, Saved):
@@ -157,7 +157,7 @@ def test_a_save_behind_is_reported_when_it_is_on_the_disk(tmp_path: Path) -> Non
             assert newest(tmp_path / "run", 1)[0][0].step >= event.step
 
 
-def test_the_seed_decides_dropout_and_order(tmp_path: Path) -> None:
+def test_seed_decides_dropout_and_order(tmp_path: Path) -> None:
     runs = [Trial(tmp_path / str(seed), settings(2, seed=seed)) for seed in (0, 1)]
     for run in runs:
         list(run.events())
@@ -165,7 +165,7 @@ def test_the_seed_decides_dropout_and_order(tmp_path: Path) -> None:
     assert saved(tmp_path / "0") != saved(tmp_path / "1")
 
 
-def test_an_epoch_holds_every_sample_once(tmp_path: Path) -> None:
+def test_epoch_has_every_sample_once(tmp_path: Path) -> None:
     trial = Trial(tmp_path / "run", settings())
     events = trial.events()
     first = list(itertools.takewhile(lambda event: not isinstance(event, Step) or event.epoch == 0, events))
@@ -175,17 +175,17 @@ def test_an_epoch_holds_every_sample_once(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------ budgets, rates, norms
-def test_a_budget_of_tokens_ends_at_the_step_that_reaches_it(tmp_path: Path) -> None:
+def test_token_budget_ends_at_the_step_that_reaches_it(tmp_path: Path) -> None:
     full = steps_of(list(Trial(tmp_path / "steps", settings(9)).events()))
     limit = full[4].tokens - 1  # reached within step 5
-    told = steps_of(list(Trial(tmp_path / "tokens", settings(budget=Budget(tokens=limit, steps=100))).events()))
-    assert [step.tokens for step in told] == [step.tokens for step in full[:5]]
-    assert [step.progress for step in told] == [min(1.0, step.tokens / limit) for step in full[:5]]
+    logged = steps_of(list(Trial(tmp_path / "tokens", settings(budget=Budget(tokens=limit, steps=100))).events()))
+    assert [step.tokens for step in logged] == [step.tokens for step in full[:5]]
+    assert [step.progress for step in logged] == [min(1.0, step.tokens / limit) for step in full[:5]]
     assert list(saved(tmp_path / "tokens")) == [5]
 
 
-def test_a_budget_of_minutes_counts_over_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count(1000.0, 5.0)  # each look at the clock takes five seconds
+def test_minutes_budget_counts_over_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(1000.0, 5.0)  # each reading of the clock adds five seconds
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     config = settings(budget=Budget(minutes=3), schedule=Constant(), evaluate_every=50, save_every=50)
     first = Trial(tmp_path / "run", config)
@@ -206,14 +206,14 @@ def test_a_budget_of_minutes_counts_over_resumes(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     "schedule", [Noam(warmup=4, width=16), Cosine(warmup=3), Linear(warmup=2, floor=0.1), Constant()], ids=repr
 )
-def test_the_rate_is_the_schedules_formula(tmp_path: Path, schedule: Noam | Cosine | Linear | Constant) -> None:
+def test_learning_rate_follows_the_schedule(tmp_path: Path, schedule: Noam | Cosine | Linear | Constant) -> None:
     config = settings(8, schedule=schedule, save_every=3)
     trial = Trial(tmp_path / "run", config)
-    told = steps_of([*trial.until(5), *trial.events()])
-    assert [step.rate for step in told] == [1e-2 * schedule.factor(step, (step - 1) / 8) for step in range(1, 9)]
+    logged = steps_of([*trial.until(5), *trial.events()])
+    assert [step.rate for step in logged] == [1e-2 * schedule.factor(step, (step - 1) / 8) for step in range(1, 9)]
 
 
-def test_the_rate_moves_the_weights_and_clipping_spares_the_norm_that_is_reported(tmp_path: Path) -> None:
+def test_learning_rate_is_applied_and_the_norm_is_reported_before_clipping(tmp_path: Path) -> None:
     config = settings(
         1, schedule=Noam(warmup=3, width=7), clip=0.01, optimizer=AdamW(lr=0.5, weight_decay=0, eps=1e-20)
     )
@@ -232,15 +232,15 @@ def test_the_rate_moves_the_weights_and_clipping_spares_the_norm_that_is_reporte
     assert step.norm > 0.1
 
 
-def test_without_a_clip_the_gradient_is_as_it_is(tmp_path: Path) -> None:
+def test_without_clip_the_gradient_is_unchanged(tmp_path: Path) -> None:
     events = list(Trial(tmp_path / "run", settings(1, clip=None)).events())
     state = newest(tmp_path / "run", 1)[0][0].load("optimizer")
     first = torch.cat([value.flatten() for name, value in state.items() if name.startswith("exp_avg.")])
     assert float(first.norm()) == pytest.approx(0.1 * steps_of(events)[0].norm, rel=1e-4)
 
 
-def test_loss_and_norm_of_a_step_are_of_all_its_tokens_alike(tmp_path: Path) -> None:
-    told = steps_of(list(Trial(tmp_path / "run", settings(1, accumulate=3)).events()))[0]
+def test_loss_and_norm_are_over_all_tokens_of_a_step(tmp_path: Path) -> None:
+    logged = steps_of(list(Trial(tmp_path / "run", settings(1, accumulate=3)).events()))[0]
     torch.manual_seed(0)
     model: Any = build(MODEL).train()
     batches = PairBatches(ENCODED, 0, 512)
@@ -249,38 +249,38 @@ def test_loss_and_norm_of_a_step_are_of_all_its_tokens_alike(tmp_path: Path) -> 
         reseed(CPU, 0, 1, index)
         losses.append(translation_loss(model, batches.at(index), 0.1))
     counts = [int(loss.count) for loss in losses]
-    assert max(counts) > 1.1 * min(counts)  # so that a mean of means would be another number
+    assert max(counts) > 1.1 * min(counts)  # so that a mean of means would differ
     (torch.stack([loss.total for loss in losses]).sum() / sum(counts)).backward()
-    assert told.tokens == sum(counts)
-    assert told.loss == pytest.approx(sum(float(loss.plain) for loss in losses) / sum(counts), rel=1e-6)
+    assert logged.tokens == sum(counts)
+    assert logged.loss == pytest.approx(sum(float(loss.plain) for loss in losses) / sum(counts), rel=1e-6)
     norm = torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm()
-    assert told.norm == pytest.approx(float(norm), rel=1e-5)
+    assert logged.norm == pytest.approx(float(norm), rel=1e-5)
 
 
-# ------------------------------------------------------------------ looking, saving, stopping
-def test_it_evaluates_and_saves_when_it_should(tmp_path: Path) -> None:
+# ------------------------------------------------------------------ evaluating, saving, stopping
+def test_evaluations_and_saves_are_on_schedule(tmp_path: Path) -> None:
     trial = Trial(tmp_path / "run", settings(11, evaluate_every=4, save_every=3, keep=3))
-    told: list[tuple[str, int]] = []
+    logged: list[tuple[str, int]] = []
     for event in trial.events():
-        told.append((type(event).__name__, event.step))
+        logged.append((type(event).__name__, event.step))
         assert trial.model.training == (not isinstance(event, Due))
         if isinstance(event, Due):
             assert event.saved == (event.step == 11)
         if isinstance(event, Saved):
             assert Path(event.path).is_dir()
-    assert [one for one in told if one[0] != "Step"] == [
+    assert [one for one in logged if one[0] != "Step"] == [
         ("Saved", 3), ("Epoch", 4), ("Due", 4), ("Saved", 6), ("Epoch", 8), ("Due", 8), ("Saved", 9), ("Due", 11),
         ("Saved", 11),
     ]  # fmt: skip
     assert list(saved(tmp_path / "run")) == [11, 9, 6]
 
 
-def test_a_due_that_is_saved_says_so(tmp_path: Path) -> None:
+def test_due_event_says_whether_it_is_saved(tmp_path: Path) -> None:
     trial = Trial(tmp_path / "run", settings(6, evaluate_every=2, save_every=4))
     assert [event.saved for event in trial.events() if isinstance(event, Due)] == [False, True, True]
 
 
-def test_a_wish_to_stop_is_heeded_after_the_step_and_saved_once(tmp_path: Path) -> None:
+def test_stop_request_is_followed_after_the_step(tmp_path: Path) -> None:
     assert Trial(tmp_path / "none", settings()).until(0) == []
     assert saved(tmp_path / "none") == {}
     kinds = [type(event).__name__ for event in Trial(tmp_path / "run", settings()).until(3)]
@@ -290,9 +290,7 @@ def test_a_wish_to_stop_is_heeded_after_the_step_and_saved_once(tmp_path: Path) 
     assert list(saved(tmp_path / "run")) == [5, 3]
 
 
-def test_the_time_of_evaluating_and_saving_does_not_count_as_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluation_and_saving_do_not_count_as_training_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
     def tick() -> float:
@@ -314,14 +312,14 @@ def test_the_time_of_evaluating_and_saving_does_not_count_as_training(
 
 # ------------------------------------------------------------------ fp16
 def overflowing_gradient(*steps: int) -> Callable[[Loss], Loss]:
-    """A loss whose gradients overflow in some steps, counted from 1, while it is finite itself."""
+    """A finite loss whose gradients overflow in some steps, counted from 1."""
     calls = itertools.count(1)
     return lambda loss: (
         replace(loss, total=ScaledGradient.apply(loss.total, math.nan)) if next(calls) in steps else loss
     )
 
 
-def test_fp16_scales_its_gradients_and_hides_it(tmp_path: Path) -> None:
+def test_fp16_scales_its_gradients(tmp_path: Path) -> None:
     rough = steps_of(list(Trial(tmp_path / "fp16", settings(6, precision="fp16")).events()))
     exact = steps_of(list(Trial(tmp_path / "fp32", settings(6)).events()))
     assert [step.loss for step in rough] == pytest.approx([step.loss for step in exact], rel=0.01)
@@ -329,32 +327,32 @@ def test_fp16_scales_its_gradients_and_hides_it(tmp_path: Path) -> None:
     assert rough[-1].skipped == 0
 
 
-def test_steps_that_overflow_in_fp16_are_skipped_counted_and_resumed(tmp_path: Path) -> None:
+def test_overflowing_fp16_steps_are_skipped_counted_and_resumed(tmp_path: Path) -> None:
     config = settings(8, precision="fp16", save_every=2, keep=9)
     whole = Trial(tmp_path / "whole", config, wrap=overflowing_gradient(3, 4, 6))
-    told = steps_of(list(whole.events()))
-    assert [step.skipped for step in told] == [0, 0, 1, 2, 2, 3, 3, 3]
+    logged = steps_of(list(whole.events()))
+    assert [step.skipped for step in logged] == [0, 0, 1, 2, 2, 3, 3, 3]
     assert whole.counters.scale == 2.0**16 / 8
     assert (whole.counters.steady, whole.counters.skipped_in_a_row) == (2, 0)
     first, second = Trial(tmp_path / "parts", config, wrap=overflowing_gradient(3)), Trial(tmp_path / "parts", config)
     second.wrap = overflowing_gradient(1, 3)
     parts = steps_of([*first.until(3), *second.events()])
     assert [replace(step, tokens_per_second=0) for step in parts] == [
-        replace(step, tokens_per_second=0) for step in told
+        replace(step, tokens_per_second=0) for step in logged
     ]
     assert saved(tmp_path / "parts")[8] == saved(tmp_path / "whole")[8]
     two, four = (point.load("model") for point in newest(tmp_path / "whole", 9)[0] if point.step in (4, 2))
     assert all(torch.equal(two[name], four[name]) for name in two)  # both steps between them were skipped
 
 
-def test_the_scale_grows_after_many_good_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_scale_grows_after_good_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "GROWTH_INTERVAL", 3)
     trial = Trial(tmp_path / "run", settings(7, precision="fp16"))
     list(trial.events())
     assert (trial.counters.scale, trial.counters.steady) == (2.0**18, 1)
 
 
-def test_fifty_overflows_in_a_row_are_an_error(tmp_path: Path) -> None:
+def test_fifty_overflows_in_row_are_error(tmp_path: Path) -> None:
     trial = Trial(
         tmp_path / "run", settings(99, precision="fp16", save_every=2), wrap=overflowing_gradient(*range(2, 99))
     )
@@ -365,7 +363,7 @@ def test_fifty_overflows_in_a_row_are_an_error(tmp_path: Path) -> None:
     assert "bf16" in str(error.value.todo)
 
 
-def test_a_loss_that_is_not_finite_is_no_matter_of_scale(tmp_path: Path) -> None:
+def test_non_finite_loss_is_not_a_scaling_overflow(tmp_path: Path) -> None:
     trial = Trial(
         tmp_path / "run", settings(precision="fp16"), wrap=lambda loss: replace(loss, plain=loss.plain * math.nan)
     )
@@ -373,9 +371,9 @@ def test_a_loss_that_is_not_finite_is_no_matter_of_scale(tmp_path: Path) -> None
         list(trial.events())
 
 
-# ------------------------------------------------------------------ what is not finite
+# ------------------------------------------------------------------ non-finite values
 def refused(trial: Trial) -> UserError:
-    """The error of a run whose next step is poisoned, with all else as it was."""
+    """The error of a run whose next step has a non-finite value, with everything else unchanged."""
     good = saved(trial.folder)
     with pytest.raises(UserError) as error:
         list(trial.events())
@@ -385,7 +383,7 @@ def refused(trial: Trial) -> UserError:
     return error.value
 
 
-def test_no_poison_changes_a_weight_or_reaches_the_disk(tmp_path: Path) -> None:
+def test_non_finite_values_never_reach_weights_or_disk(tmp_path: Path) -> None:
     config = settings()
     assert isinstance(Trial(tmp_path / "run", config).until(5)[-1], Saved)
     point = newest(tmp_path / "run", 1)[0][0]
@@ -409,7 +407,7 @@ def test_no_poison_changes_a_weight_or_reaches_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_each_gradient_is_watched_and_named(tmp_path: Path, bad: float) -> None:
+def test_non_finite_gradient_is_named(tmp_path: Path, bad: float) -> None:
     config = settings()
     Trial(tmp_path / "run", config).until(5)
     names = [name for name, _ in build(MODEL).named_parameters()]
@@ -432,7 +430,7 @@ def test_each_gradient_is_watched_and_named(tmp_path: Path, bad: float) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_spoilt_weight_is_named_in_the_next_step(tmp_path: Path, bad: float) -> None:
+def test_non_finite_weight_is_named_in_the_next_step(tmp_path: Path, bad: float) -> None:
     trial = Trial(tmp_path / "run", settings(evaluate_every=50, save_every=50))
     events = trial.events()
     assert [next(events).step for _ in range(3)] == [1, 2, 3]
@@ -448,15 +446,13 @@ def test_a_spoilt_weight_is_named_in_the_next_step(tmp_path: Path, bad: float) -
 
 
 @pytest.mark.parametrize("every", [{"evaluate_every": 1}, {"save_every": 1, "evaluate_every": 50}])
-def test_weights_that_a_step_made_infinite_are_neither_evaluated_nor_saved(
-    tmp_path: Path, every: dict[str, int]
-) -> None:
+def test_infinite_weights_are_neither_evaluated_nor_saved(tmp_path: Path, every: dict[str, int]) -> None:
     trial = Trial(tmp_path / "run", settings(3, **every))
-    told: list[Event] = []
+    logged: list[Event] = []
 
     def spoil() -> None:
         for event in trial.events():
-            told.append(event)
+            logged.append(event)
             with torch.no_grad():
                 trial.model.get_parameter("decoder.0.mlp.down.weight").view(-1)[3] = math.inf
 
@@ -464,20 +460,20 @@ def test_weights_that_a_step_made_infinite_are_neither_evaluated_nor_saved(
         spoil()
     assert error.value.exit_code == 3
     assert error.value.found == "first bad tensor: decoder.0.mlp.down.weight"
-    assert [type(event) for event in told] == [Step]
+    assert [type(event) for event in logged] == [Step]
     assert saved(tmp_path / "run") == {}
 
 
 # ------------------------------------------------------------------ devices
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_missing_gpu_is_refused() -> None:
     assert choose_device(settings()) == choose_device(settings(device="cpu")) == CPU
     with pytest.raises(UserError, match="no GPU") as error:
         choose_device(settings(device="cuda"))
     assert error.value.where == "train.device"
 
 
-def test_bfloat16_is_used_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_bfloat16_is_used_when_requested(tmp_path: Path) -> None:
     asked = [half_precision(settings(precision=precision), CPU) for precision in ("auto", "fp32", "bf16", "fp16")]
     assert asked == [None, None, torch.bfloat16, torch.float16]
     rough = steps_of(list(Trial(tmp_path / "bf16", settings(6, precision="bf16")).events()))
@@ -489,7 +485,7 @@ def test_bfloat16_is_used_where_it_was_asked_for(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------ a budget in epochs
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_first_batch_of_an_epoch_is_found(packed: bool) -> None:
+def test_first_batch_of_an_epoch(packed: bool) -> None:
     batches = PairBatches(ENCODED, 1, 300, packed)
     for epoch in range(1, 6):
         position = first_batch_of(epoch, batches)
@@ -497,7 +493,7 @@ def test_the_first_batch_of_an_epoch_is_found(packed: bool) -> None:
 
 
 @pytest.mark.parametrize(("accumulate", "epochs"), [(1, 1), (1, 3), (4, 2)])
-def test_a_budget_in_epochs_ends_with_the_step_that_has_seen_all(accumulate: int, epochs: int) -> None:
+def test_epoch_budget_ends_after_all_samples(accumulate: int, epochs: int) -> None:
     batches = PairBatches(ENCODED, 0, 512)
     config = settings(budget=Budget(epochs=epochs), accumulate=accumulate)
     steps = epochs_to_steps(config, batches).budget.steps

@@ -1,4 +1,4 @@
-"""A sealed folder replaces a former one whole, and a manifest that was written to mislead is refused in words."""
+"""A committed folder replaces the old one completely, and a misleading manifest is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heedful.training.checkpoint import manifest as sealed
 from heedful.training.checkpoint.manifest import DamageError, commit, read_manifest, verify
 
 
-def test_a_second_commit_replaces_the_first_whole(tmp_path: Path) -> None:
+def test_second_commit_replaces_the_first(tmp_path: Path) -> None:
     commit(tmp_path / "model", {"a": [b"1"], "b": [b"2"]}, None, {})
     commit(tmp_path / "model", {"c": [b"3"]}, None, {"seed": 7})
     assert sorted(os.listdir(tmp_path / "model")) == ["c", "manifest.json"]
@@ -22,9 +22,7 @@ def test_a_second_commit_replaces_the_first_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_the_former_folder_comes_back_when_the_new_one_cannot_be_renamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_folder_is_restored_when_the_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(tmp_path / "model", {"a": [b"1"]}, None, {})
     real, calls = files.rename, []
 
@@ -41,7 +39,7 @@ def test_the_former_folder_comes_back_when_the_new_one_cannot_be_renamed(
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_file_in_pieces_is_the_pieces_in_a_row(tmp_path: Path) -> None:
+def test_file_in_chunks_is_their_concatenation(tmp_path: Path) -> None:
     pieces = [b"01", memoryview(b"23456")[1:], b"", memoryview(bytearray(5_000_000))]
     commit(tmp_path / "model", {"a": pieces, "b": []}, None, {})
     whole = b"013456" + bytes(5_000_000)
@@ -50,7 +48,7 @@ def test_a_file_in_pieces_is_the_pieces_in_a_row(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "b").read_bytes() == b""
 
 
-def test_a_file_that_cannot_be_hashed_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_cannot_be_hashed_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*pieces: bytes) -> str:
         raise MemoryError
 
@@ -60,9 +58,7 @@ def test_a_file_that_cannot_be_hashed_is_not_committed(tmp_path: Path, monkeypat
     assert os.listdir(tmp_path) == []
 
 
-def test_where_no_thread_can_be_had_files_are_hashed_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_hashed_without_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
@@ -71,7 +67,7 @@ def test_where_no_thread_can_be_had_files_are_hashed_all_the_same(
     assert verify(tmp_path / "model").files["a"].size == 2
 
 
-def test_counts_that_json_knows_only_as_text_still_seal(tmp_path: Path) -> None:
+def test_large_integers_are_stored_as_text(tmp_path: Path) -> None:
     commit(tmp_path / "model", {}, 3, {"sizes": {10: "ten", 9: "nine"}, "pair": (1, 2)})
     assert verify(tmp_path / "model").about == {"sizes": {"9": "nine", "10": "ten"}, "pair": [1, 2]}
 
@@ -89,7 +85,7 @@ def test_counts_that_json_knows_only_as_text_still_seal(tmp_path: Path) -> None:
         {"format": 1, "step": 1, "about": {}, "files": {}, "run": "code"},
     ],
 )
-def test_a_manifest_with_a_true_digest_and_false_contents_is_damage(tmp_path: Path, content: dict[str, object]) -> None:
+def test_valid_digest_with_false_contents_is_damage(tmp_path: Path, content: dict[str, object]) -> None:
     (tmp_path / "a").write_bytes(b"1")
     (tmp_path / "manifest.json").write_bytes(sealed._seal(content))
     with pytest.raises(DamageError):
@@ -99,13 +95,13 @@ def test_a_manifest_with_a_true_digest_and_false_contents_is_damage(tmp_path: Pa
 @pytest.mark.parametrize(
     "data", [b"", b"null", b"[]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000, b'{"step": NaN}']
 )
-def test_text_that_is_no_manifest_is_damage_naming_the_file(tmp_path: Path, data: bytes) -> None:
+def test_invalid_manifest_is_damage_naming_the_file(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "manifest.json").write_bytes(data)
     with pytest.raises(DamageError, match=r"manifest\.json"):
         read_manifest(tmp_path)
 
 
-def test_a_manifest_can_be_read_as_plain_json(tmp_path: Path) -> None:
+def test_manifest_is_plain_json(tmp_path: Path) -> None:
     commit(tmp_path / "model", {"a": [b"1"]}, 5, {"seed": 1})
     content = json.loads((tmp_path / "model" / "manifest.json").read_text())
     assert (content["format"], content["step"], content["about"]) == (1, 5, {"seed": 1})

@@ -1,4 +1,4 @@
-"""What is not finite is caught before the optimizer moves; the first bad tensor and its samples are named rightly."""
+"""Non-finite values are found before the optimizer's update, and the first bad tensor and its samples are named."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def corpus() -> tuple[EncodedPairs, TransformerConfig]:
 
 
 @cache
-def learned() -> tuple[Any, torch.optim.AdamW]:
+def model_after_one_step() -> tuple[Any, torch.optim.AdamW]:
     """A model after one step, so that its optimizer has a state."""
     encoded, config = corpus()
     torch.manual_seed(1)
@@ -75,7 +75,7 @@ def same_bits(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 
 def hooks_of(model: nn.Module) -> int:
-    """How many hooks there are on modules and weights."""
+    """The number of hooks on modules and weights."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     on_modules = sum(len(getattr(module, kind)) for module in model.modules() for kind in kinds)
     on_modules += sum(len(module._forward_hooks_with_kwargs) for module in model.modules())
@@ -86,19 +86,19 @@ def hooks_of(model: nn.Module) -> int:
 
 @dataclass
 class Scene:
-    """A model that has learned for one step, before the next: what is put into `spoil` spoils one loss."""
+    """A model after one step: `spoil` makes one loss of the next step non-finite."""
 
     layout: str
     spoil: Callable[[Loss], Loss] = lambda loss: loss
     micro: int = MICRO
     now: int = -1  # the micro-batch that is computed
-    again: bool = False  # whether it is for the report
+    again: bool = False  # whether it is rerun for the report
     model: Any = field(init=False)
 
     def __post_init__(self) -> None:
         batches = PairBatches(corpus()[0], 3, 256, packed=self.layout == "packed")
         self.batches = [batches.at(position) for position in range(self.micro)]
-        self.model, self.optimizer = copy.deepcopy(learned())
+        self.model, self.optimizer = copy.deepcopy(model_after_one_step())
 
     @property
     def poisoned(self) -> bool:
@@ -167,7 +167,7 @@ class Scene:
 
 
 def put(x: Tensor, value: float) -> Tensor:
-    """The same with a value in its first place."""
+    """A copy with a value in its first element."""
     first = torch.zeros_like(x, dtype=torch.bool)
     first.view(-1)[0] = True
     return x.masked_fill(first, value)
@@ -176,7 +176,7 @@ def put(x: Tensor, value: float) -> Tensor:
 # ------------------------------------------------------------------ injections
 @pytest.mark.parametrize(("layout", "value"), CASES)
 @pytest.mark.parametrize("parts", [("total", "plain"), ("total",), ("plain",)], ids="+".join)
-def test_a_spoilt_loss_is_named(layout: str, value: float, parts: tuple[str, ...]) -> None:
+def test_non_finite_loss_is_named(layout: str, value: float, parts: tuple[str, ...]) -> None:
     scene = Scene(layout)
     scene.spoil = lambda loss: replace(loss, **{part: getattr(loss, part) * value for part in parts})
     scene.check("the loss itself", BAD)
@@ -193,7 +193,7 @@ GRADIENTS = [
 
 @pytest.mark.parametrize(("layout", "value"), CASES)
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_a_spoilt_gradient_is_named(layout: str, value: float, name: str) -> None:
+def test_non_finite_gradient_is_named(layout: str, value: float, name: str) -> None:
     scene = Scene(layout)
 
     def spoil(loss: Loss) -> Loss:
@@ -205,7 +205,7 @@ def test_a_spoilt_gradient_is_named(layout: str, value: float, name: str) -> Non
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_of_many_bad_gradients_the_one_nearest_to_the_loss_is_named(layout: str) -> None:
+def test_gradient_nearest_to_the_loss_is_named(layout: str) -> None:
     scene = Scene(layout)
     scene.spoil = lambda loss: replace(loss, total=overflowing_gradient(loss.total))
     error = scene.refused()
@@ -218,7 +218,7 @@ WEIGHTS = ["tokens.weight", "encoder.0.mlp.down.bias", "decoder.0.cross.kv.weigh
 
 @pytest.mark.parametrize(("layout", "value"), CASES)
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_a_spoilt_weight_is_named(layout: str, value: float, name: str) -> None:
+def test_non_finite_weight_is_named(layout: str, value: float, name: str) -> None:
     scene = Scene(layout)
     with torch.no_grad():
         scene.model.get_parameter(name).view(-1)[0] = value
@@ -237,7 +237,7 @@ def test_a_spoilt_weight_is_named(layout: str, value: float, name: str) -> None:
         (-math.inf, "the output of positions"),  # a buffer may be a mask
     ],
 )
-def test_a_spoilt_buffer_is_named(value: float, first: str) -> None:
+def test_non_finite_buffer_is_named(value: float, first: str) -> None:
     scene = Scene("padded")
     scene.model.get_buffer("positions.table").view(-1)[0] = value
     scene.check(first, *EVERY)
@@ -258,7 +258,7 @@ OUTPUTS = [
 
 @pytest.mark.parametrize(("layout", "value"), CASES)
 @pytest.mark.parametrize("path", OUTPUTS)
-def test_a_spoilt_activation_is_named(layout: str, value: float, path: str) -> None:
+def test_non_finite_activation_is_named(layout: str, value: float, path: str) -> None:
     scene = Scene(layout)
     module = scene.model.get_submodule(path)
     module.register_forward_hook(lambda module, given, x: put(x, value) if scene.poisoned else None)
@@ -267,7 +267,7 @@ def test_a_spoilt_activation_is_named(layout: str, value: float, path: str) -> N
 
 @pytest.mark.parametrize(("layout", "value"), CASES)
 @pytest.mark.parametrize("path", ["positions", "decoder.1"])
-def test_what_is_spoilt_between_two_modules_is_an_input(layout: str, value: float, path: str) -> None:
+def test_value_between_two_modules_is_named_as_input(layout: str, value: float, path: str) -> None:
     scene = Scene(layout)
 
     def spoil(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -294,7 +294,7 @@ def test_what_is_spoilt_between_two_modules_is_an_input(layout: str, value: floa
         (["decoder.1.add3.norm.weight"], 1e37, "the loss itself"),
     ],
 )
-def test_an_overflow_is_named_where_it_happens(layout: str, names: list[str], size: float, first: str) -> None:
+def test_overflow_is_named_where_it_happens(layout: str, names: list[str], size: float, first: str) -> None:
     scene = Scene(layout)
     with torch.no_grad():
         for name in names:
@@ -303,23 +303,23 @@ def test_an_overflow_is_named_where_it_happens(layout: str, names: list[str], si
     scene.check(first, *EVERY)
 
 
-# ------------------------------------------------------------------ what is lawful
+# ------------------------------------------------------------------ allowed infinities
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_healthy_step_blames_no_tensor(layout: str) -> None:
+def test_finite_step_names_no_tensor(layout: str) -> None:
     scene = Scene(layout)
     for index in range(MICRO):
         assert first_bad(scene.model, partial(scene.loss, 2, index), 1) is None
-        with watch(scene.model):  # every tap is heard: scores and weights stand in the open
+        with watch(scene.model):  # every tap has a hook, so that scores and weights are visible
             assert first_bad(scene.model, partial(scene.loss, 2, index), 1) is None
 
 
 def hidden(name: str, scores: Tensor) -> Tensor:
-    """Scores in which later places are hidden by -infinity, as far as that changes nothing."""
+    """Scores in which later positions are masked by -inf."""
     return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_infinity_that_a_softmax_swallows_is_lawful(layout: str) -> None:
+def test_infinity_masked_by_softmax_is_allowed(layout: str) -> None:
     scene = Scene(layout)
     with watch(scene.model, "decoder.*.attention.scores", edit=hidden) as seen:
         assert first_bad(scene.model, partial(scene.loss, 2, 0), 1) is None
@@ -329,7 +329,7 @@ def test_infinity_that_a_softmax_swallows_is_lawful(layout: str) -> None:
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("path", ["decoder.0.mlp.down", "decoder.1.attention.out", "decoder.1.cross.kv"])
-def test_lawful_infinity_is_not_blamed_for_what_others_did(value: float, path: str) -> None:
+def test_allowed_infinity_is_not_named_for_other_faults(value: float, path: str) -> None:
     scene = Scene("padded")
     module = scene.model.get_submodule(path)
     module.register_forward_hook(lambda module, given, x: put(x, value) if scene.poisoned else None)
@@ -337,7 +337,7 @@ def test_lawful_infinity_is_not_blamed_for_what_others_did(value: float, path: s
         scene.check(f"the output of {path}", BAD)
 
 
-def test_lawful_infinity_is_not_blamed_for_a_gradient_that_was_bad_before() -> None:
+def test_allowed_infinity_is_not_named_for_an_earlier_gradient() -> None:
     scene = Scene("padded")
     weights = scene.model.get_submodule("decoder.1.attention.weights")
 
@@ -351,31 +351,31 @@ def test_lawful_infinity_is_not_blamed_for_a_gradient_that_was_bad_before() -> N
     assert "first bad tensor: the gradient of decoder.1.attention." in str(error.found)
 
 
-def test_infinity_that_a_softmax_cannot_swallow_is_blamed() -> None:
+def test_infinity_not_masked_by_softmax_is_named() -> None:
     scene = Scene("padded")
     nowhere = "decoder.0.cross.scores"
     with watch(scene.model, nowhere, edit=lambda name, x: x.clamp(min=math.inf) if scene.poisoned else None):
         scene.check(f"the output of {nowhere}", BAD)
 
 
-def test_infinity_that_vanishes_stops_nothing() -> None:
+def test_infinity_without_effect_is_allowed() -> None:
     scene = Scene("padded")
     up = scene.model.encoder[0].mlp.up
-    up.register_forward_hook(lambda module, given, x: put(x, -math.inf))  # max(0, x) makes it nothing
+    up.register_forward_hook(lambda module, given, x: put(x, -math.inf))  # max(0, x) makes it 0
     scene.step(2)
     norm = scene.model.encoder[0].add1.norm
     norm.register_forward_hook(lambda module, given, x: put(x, math.nan) if scene.poisoned else None)
     scene.check("the output of encoder.0.add1.norm", BAD)
 
 
-# ------------------------------------------------------------------ what cannot be traced
-def test_a_norm_too_large_is_named_when_no_gradient_is() -> None:
+# ------------------------------------------------------------------ faults that cannot be traced
+def test_overflowing_norm_is_named_when_gradients_are_finite() -> None:
     scene = Scene("padded")
     scene.model.tokens.weight.register_hook(lambda grad: grad.clamp(1e30, 1e30))
     scene.check("the norm of the gradients, each of which is finite", *EVERY)
 
 
-def test_a_loss_that_is_good_the_second_time_is_said_to_be() -> None:
+def test_loss_that_is_finite_when_repeated_is_reported() -> None:
     scene = Scene("padded")
     scene.spoil = lambda loss: (
         loss if scene.again else replace(loss, total=loss.total * math.nan, plain=loss.plain * math.nan)
@@ -383,7 +383,7 @@ def test_a_loss_that_is_good_the_second_time_is_said_to_be() -> None:
     scene.check("the loss itself; running it again showed no other", BAD)
 
 
-def test_a_gradient_that_is_good_the_second_time_is_said_to_be() -> None:
+def test_gradient_that_is_finite_when_repeated_is_reported() -> None:
     scene = Scene("padded")
     for name in ("encoder.0.mlp.up.weight", "decoder.0.mlp.up.weight"):
         weight = scene.model.get_parameter(name)
@@ -391,7 +391,7 @@ def test_a_gradient_that_is_good_the_second_time_is_said_to_be() -> None:
     scene.check("the gradient of decoder.0.mlp.up.weight; running it again showed no other", *EVERY)
 
 
-def test_a_second_run_that_does_not_fit_leaves_what_the_step_showed() -> None:
+def test_out_of_memory_in_the_second_run_keeps_the_first_report() -> None:
     scene = Scene("padded")
 
     def spoil(loss: Loss) -> Loss:
@@ -415,7 +415,7 @@ def test_several_bad_losses_name_all_their_samples() -> None:
     assert error.found == "loss nan; first bad tensor: the output of encoder.0.mlp.down"
 
 
-def test_a_share_without_samples_names_none() -> None:
+def test_empty_share_names_no_samples() -> None:
     scene = Scene("padded")
     empty = corpus()[0].batch(np.array([], dtype=np.int64))
     error = not_finite(scene.model, 2, [empty], [0.0], lambda index: translation_loss(scene.model, empty, 0.1))
@@ -435,14 +435,14 @@ class Held:
     count: int = 3
 
 
-def test_tensors_are_found_within_values() -> None:
+def test_tensors_are_found_in_nested_values() -> None:
     a, b, c, d = (torch.full((1,), float(number)) for number in range(4))
     value = {"x": (a, [Two(b, torch.arange(3))]), "y": Held({"z": c}), "n": None, "f": len, "d": d, "t": Held}
     assert [float(x) for x in tensors(value)] == [0, 1, 2, 3]
 
 
 class Reader(nn.Module):
-    """A net that reads numbers and gives them within something."""
+    """A net that returns its outputs in a nested value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -458,14 +458,14 @@ def squares(read: Callable[..., Held], x: Tensor) -> Loss:
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_numbers_that_are_bad_in_the_data_are_an_input(value: float) -> None:
+def test_bad_values_in_the_data_are_an_input(value: float) -> None:
     model, x = Reader(), torch.randn(3, 4)
     assert first_bad(model, lambda: squares(model, x), 1) is None
     bad = first_bad(model, lambda: squares(model, put(x, value)), 1)
     assert bad == ("the input of the model" if math.isnan(value) else "the input of net.0")
 
 
-def test_infinity_that_the_loss_swallows_is_blamed_for_its_gradients() -> None:
+def test_infinity_with_nan_gradients_is_named() -> None:
     model, x = Reader(), torch.randn(3, 4)
     model.net[2].register_forward_hook(lambda module, given, y: y + math.inf)
 
@@ -477,14 +477,14 @@ def test_infinity_that_the_loss_swallows_is_blamed_for_its_gradients() -> None:
     assert first_bad(model, bells, 1) == "the output of net.2"
 
 
-def test_a_weight_that_another_process_keeps_is_named_where_it_is_used() -> None:
+def test_weight_of_another_process_is_named_where_it_is_used() -> None:
     model, x = Reader(), torch.randn(3, 4)
     with torch.no_grad():
         model.net[2].bias.fill_(math.nan)
     assert first_bad(model, lambda: squares(model, x), 1) == "the weight net.2.bias"
 
 
-def test_compiled_models_are_searched_too() -> None:
+def test_compiled_models_are_searched() -> None:
     model, x = Reader(), torch.randn(3, 4)
     read = torch.compile(model, backend="eager")
     squares(read, x)
@@ -502,10 +502,10 @@ def alone() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_weights_and_gradients_in_shards_are_searched_too() -> None:
+def test_sharded_weights_and_gradients_are_searched() -> None:
     model, x = Reader(), torch.randn(3, 4)
     mesh = torch.distributed.init_device_mesh("cpu", (1,))
-    fully_shard(model.net[2], mesh=mesh)  # gradients of what is sharded together come together
+    fully_shard(model.net[2], mesh=mesh)  # gradients of a shard group are reduced together
     fully_shard(model, mesh=mesh)
     squares(model, x).total.backward()
     kept = {name: weight.grad for name, weight in model.named_parameters()}
@@ -544,7 +544,7 @@ def overflow(model: nn.Module, value: float) -> None:
 
 @pytest.mark.parametrize(("layout", "value"), CASES)
 @pytest.mark.parametrize("spoil", [activation, embedding, gradient, overflow])
-def test_the_loop_stops_in_that_very_step_and_saves_nothing_of_it(
+def test_loop_stops_in_the_same_step_and_saves_nothing(
     tmp_path: Path, layout: str, value: float, spoil: Callable[[nn.Module, float], None]
 ) -> None:
     encoded, model_config = corpus()
@@ -559,8 +559,8 @@ def test_the_loop_stops_in_that_very_step_and_saves_nothing_of_it(
     batches, counters = PairBatches(encoded, 0, 128, packed=layout == "packed"), Counters()
     with RunFolder.create_or_open(tmp_path / "run", "a: 1\n", keep=config.keep) as folder:
         events = fit(model, loss_of, batches, config, CPU, Saver(folder), {}, counters)
-        told = list(itertools.islice(events, 4))  # steps 1 and 2, a save, step 3
-        assert isinstance(told[-1], Step) and told[-1].step == 3
+        logged = list(itertools.islice(events, 4))  # steps 1 and 2, a save, step 3
+        assert isinstance(logged[-1], Step) and logged[-1].step == 3
         before = {name: weight.clone() for name, weight in model.state_dict().items()}
         spoil(model, value)
         with pytest.raises(UserError, match="not finite at step 4, and the step was not taken") as error:

@@ -1,4 +1,4 @@
-"""Schedules against their formulas, clipping by both rules, and the optimizer's state to names and back."""
+"""Schedules against their formulas, clipping by both rules, and saving the optimizer's state by name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_configs_do_not_import_torch() -> None:
     )
 
 
-def test_noam_is_the_papers_formula_and_peaks_at_warmup() -> None:
+def test_noam_matches_the_paper_and_peaks_at_warmup() -> None:
     schedule = Noam(warmup=4000, width=512)
     rates = {step: schedule.factor(step, 0.0) for step in (1, 3999, 4000, 4001, 100_000)}
     assert rates[1] == pytest.approx(512**-0.5 * 4000**-1.5)
@@ -59,28 +59,28 @@ def test_noam_is_the_papers_formula_and_peaks_at_warmup() -> None:
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.1, 0.5, 0.9, 1.0])
-def test_cosine_and_linear_fall_with_progress_to_their_floor(progress: float) -> None:
+def test_cosine_and_linear_decay_to_their_floor(progress: float) -> None:
     cosine, linear = Cosine(floor=0.1), Linear(floor=0.1)
     assert cosine.factor(7, progress) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi * progress)) / 2)
     assert linear.factor(7, progress) == pytest.approx(0.1 + 0.9 * (1 - progress))
 
 
 @pytest.mark.parametrize("schedule", [Cosine(warmup=10), Linear(warmup=10), Constant(warmup=10)])
-def test_warmup_rises_in_equal_steps_to_the_full_rate(schedule: Cosine | Linear | Constant) -> None:
+def test_warmup_is_linear(schedule: Cosine | Linear | Constant) -> None:
     assert [schedule.factor(step, 0.0) for step in (1, 5, 10, 11)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
 
 
-def test_constant_stays() -> None:
+def test_constant_does_not_change() -> None:
     assert {Constant().factor(step, step / 100) for step in range(1, 101)} == {1.0}
 
 
 @pytest.mark.parametrize("wrong", [{"betas": (0.9, 1.0)}, {"lr": 0.0}, {"eps": -1e-9}, {"speed": 1}])
-def test_adamw_refuses_values_that_make_no_sense(wrong: dict[str, object]) -> None:
+def test_adamw_refuses_invalid_values(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         AdamW.model_validate(wrong)
 
 
-def test_groups_are_named_sorted_and_decay_matrices_only() -> None:
+def test_groups_are_sorted_and_only_matrices_decay() -> None:
     model = small_model()
     model[2].bias.requires_grad_(False)
     matrices, vectors = make_optimizer(AdamW(weight_decay=0.3), model, CPU).param_groups
@@ -104,13 +104,13 @@ def gradient(weight: torch.Tensor) -> list[float]:
     return weight.grad.tolist()
 
 
-def test_clip_by_the_true_norm_leaves_a_gradient_at_the_limit_alone() -> None:
+def test_clip_by_norm_keeps_a_gradient_at_the_limit() -> None:
     (weight,) = with_gradients([3.0, 4.0])
     assert clip([weight], 5.0).item() == 5.0
     assert gradient(weight) == [3.0, 4.0]
 
 
-def test_clip_leaves_a_gradient_below_the_limit_as_it_is() -> None:
+def test_clip_keeps_a_gradient_below_the_limit() -> None:
     (weight,) = weights = with_gradients([0.3, 0.4])
     assert float(clip(weights, 5.0)) == pytest.approx(0.5)
     assert weight.grad is not None and weight.grad.tolist() == torch.tensor([0.3, 0.4]).tolist()
@@ -122,7 +122,7 @@ def test_clip_by_the_squared_rule_reproduces_the_misprint() -> None:
     assert gradient(weight) == pytest.approx([0.6, 0.8])
 
 
-def test_clip_scales_all_gradients_by_their_common_norm() -> None:
+def test_clip_scales_all_gradients_by_the_global_norm() -> None:
     first, second = with_gradients([3.0, 0.0], [0.0, 4.0])
     without = torch.zeros(2, requires_grad=True)
     assert clip([first, without, second], 1.0).item() == 5.0
@@ -137,7 +137,7 @@ def test_clip_without_a_limit_only_measures() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_clip_leaves_gradients_that_are_not_finite_so_that_the_bad_one_can_be_named(bad: float) -> None:
+def test_clip_leaves_non_finite_gradients_for_the_report(bad: float) -> None:
     good, broken = with_gradients([3.0, 4.0], [bad, 1.0])
     assert not clip([good, broken], 1.0).isfinite()
     assert gradient(good) == [3.0, 4.0]
@@ -150,7 +150,7 @@ def test_clip_of_zero_gradients_gives_zeros() -> None:
     assert gradient(weight) == [0.0, 0.0]
 
 
-def test_resumed_optimizer_resumes_bit_for_bit() -> None:
+def test_saved_state_resumes_bit_for_bit() -> None:
     config = AdamW(lr=0.05)
     unbroken = small_model()
     optimizer = make_optimizer(config, unbroken, CPU)
@@ -173,7 +173,7 @@ def test_resumed_optimizer_resumes_bit_for_bit() -> None:
     assert saved["step.0.weight"].item() == 3, "loading must not lend the caller's tensors to the optimizer"
 
 
-def test_a_new_optimizer_has_no_state_and_takes_none() -> None:
+def test_new_optimizer_has_no_state() -> None:
     model = small_model()
     optimizer = make_optimizer(AdamW(), model, CPU)
     assert optimizer_tensors(optimizer, model) == {}
@@ -182,7 +182,7 @@ def test_a_new_optimizer_has_no_state_and_takes_none() -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "unknown", "shape"])
-def test_state_that_does_not_fit_is_refused_by_name(damage: str) -> None:
+def test_mismatched_state_is_refused_by_name(damage: str) -> None:
     model = small_model()
     optimizer = make_optimizer(AdamW(), model, CPU)
     take_steps(model, optimizer, 0, 1)

@@ -1,4 +1,4 @@
-"""One process and one recipe at a time: who may open a run folder, and what is refused untouched."""
+"""One process and one recipe at a time: which run folders can be opened, and which are refused unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ time.sleep(600)
 """
 
 
-def test_a_second_process_is_refused_until_the_first_is_gone(folder: Path) -> None:
+def test_second_process_is_refused_until_the_first_exits(folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     command = [sys.executable, "-c", HOLD, str(folder), RECIPE]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as first:
@@ -49,13 +49,13 @@ def test_a_second_process_is_refused_until_the_first_is_gone(folder: Path) -> No
         assert run.latest() is None
 
 
-def test_a_second_opening_in_one_process_is_refused_and_closing_lets_go(folder: Path) -> None:
+def test_folder_opens_once_per_process_until_closed(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE), pytest.raises(UserError, match="another process"):
         RunFolder.create_or_open(folder, RECIPE)
     RunFolder.create_or_open(folder, RECIPE).close()
 
 
-def test_another_recipe_is_refused_with_both_values_and_leaves_the_lock_free(folder: Path) -> None:
+def test_different_recipe_is_refused_and_leaves_the_folder_unlocked(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         run.save(1, {"model": {"weight": torch.ones(2)}}, {}, {})
     other = RECIPE.replace("seed: 1", "seed: 2") + "decode:\n  beams: 4\n"
@@ -74,7 +74,7 @@ OTHER = RECIPE.replace("seed: 1", "seed: 2")
 
 
 def unsaved(folder: Path) -> None:
-    """A run that ended before its first checkpoint, with all that it may leave."""
+    """A run that ended before its first checkpoint, with all files that it may leave."""
     RunFolder.create_or_open(folder, RECIPE).close()
     for name in ("tokenizer.json", "env.json"):
         (folder / name).write_text("{}")
@@ -82,7 +82,7 @@ def unsaved(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, OTHER], ids=["the same recipe", "another"])
-def test_a_run_that_has_saved_nothing_starts_over(folder: Path, recipe: str) -> None:
+def test_run_without_a_checkpoint_starts_over(folder: Path, recipe: str) -> None:
     unsaved(folder)
     with RunFolder.create_or_open(folder, recipe) as run:
         assert run.restarted and run.latest() is None
@@ -94,7 +94,7 @@ def test_a_run_that_has_saved_nothing_starts_over(folder: Path, recipe: str) -> 
         assert not run.restarted and run.latest() is not None
 
 
-def test_a_run_that_died_before_it_had_its_checkpoints_folder_starts_over(folder: Path) -> None:
+def test_run_without_a_checkpoints_folder_starts_over(folder: Path) -> None:
     RunFolder.create_or_open(folder, RECIPE).close()
     (folder / "checkpoints").rmdir()
     with RunFolder.create_or_open(folder, OTHER) as run:
@@ -102,7 +102,7 @@ def test_a_run_that_died_before_it_had_its_checkpoints_folder_starts_over(folder
 
 
 def linked(folder: Path) -> None:
-    """The checkpoints on another disk, which may not be there just now."""
+    """Checkpoints on another disk, which may be unmounted."""
     (folder.parent / "disk").mkdir()
     (folder / "checkpoints").rmdir()
     (folder / "checkpoints").symlink_to(folder.parent / "disk")
@@ -122,7 +122,7 @@ def linked(folder: Path) -> None:
     ],
     ids=["checkpoint", "something beside", "moved", "link", "model", "results", "notes", "no metrics"],
 )
-def test_a_folder_with_anything_to_lose_is_never_taken_over(folder: Path, keep: Callable[[Path], None]) -> None:
+def test_folder_with_other_files_is_never_replaced(folder: Path, keep: Callable[[Path], None]) -> None:
     unsaved(folder)
     keep(folder)
     before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*") if path.name != "lock"}
@@ -132,19 +132,19 @@ def test_a_folder_with_anything_to_lose_is_never_taken_over(folder: Path, keep: 
     assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*") if path.name != "lock"} == before
 
 
-def test_a_running_run_is_not_taken_over_before_its_first_checkpoint(folder: Path) -> None:
+def test_running_run_is_not_replaced_before_its_first_checkpoint(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE), pytest.raises(UserError, match="another process is training"):
         RunFolder.create_or_open(folder, OTHER)
     assert (folder / "recipe.yaml").read_text() == RECIPE
 
 
-def test_the_same_values_in_other_words_are_the_same_recipe(folder: Path) -> None:
+def test_equivalent_yaml_is_the_same_recipe(folder: Path) -> None:
     RunFolder.create_or_open(folder, RECIPE).close()
     RunFolder.create_or_open(folder, "# a comment\n" + RECIPE.replace("1e-3", "0.001")).close()
 
 
 @pytest.mark.parametrize("names", [["thesis.tex"], ["recipe.yaml"], ["lock", "thesis.tex"]])
-def test_a_folder_that_is_no_run_is_refused_untouched(folder: Path, names: list[str]) -> None:
+def test_folder_that_is_no_run_is_refused_unchanged(folder: Path, names: list[str]) -> None:
     folder.mkdir()
     for name in names:
         (folder / name).write_text("mine")
@@ -153,7 +153,7 @@ def test_a_folder_that_is_no_run_is_refused_untouched(folder: Path, names: list[
     assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "mine")
 
 
-def test_a_missing_parent_and_a_file_in_the_way_are_refused(tmp_path: Path) -> None:
+def test_missing_parent_and_existing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="mkdir -p"):
         RunFolder.create_or_open(tmp_path / "absent" / "run", RECIPE)
     (tmp_path / "file").touch()
@@ -161,7 +161,7 @@ def test_a_missing_parent_and_a_file_in_the_way_are_refused(tmp_path: Path) -> N
         RunFolder.create_or_open(tmp_path / "file", RECIPE)
 
 
-def test_a_read_only_folder_is_refused_before_anything_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_folder_is_refused_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -190,14 +190,14 @@ def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path, name: s
     assert list(victim.iterdir()) == [] if name == "checkpoints" else victim.read_text() == "precious"
 
 
-def test_a_pipe_without_a_reader_does_not_block(folder: Path) -> None:
+def test_pipe_without_a_reader_does_not_block(folder: Path) -> None:
     folder.mkdir()
     os.mkfifo(folder / "lock")
     with pytest.raises(UserError, match="not a regular file"):
         RunFolder.create_or_open(folder, RECIPE)
 
 
-def test_what_takes_a_name_replaces_a_link(folder: Path, tmp_path: Path) -> None:
+def test_new_file_replaces_a_link(folder: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     folder.mkdir()
@@ -211,7 +211,7 @@ def test_what_takes_a_name_replaces_a_link(folder: Path, tmp_path: Path) -> None
     assert victim.read_text() == "precious"
 
 
-def test_the_run_folder_itself_may_be_a_link(folder: Path, tmp_path: Path) -> None:
+def test_run_folder_may_be_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     folder.symlink_to(tmp_path / "disk")
     with RunFolder.create_or_open(folder, RECIPE):

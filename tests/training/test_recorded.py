@@ -1,4 +1,4 @@
-"""Recorded steps are plain steps, by any number of threads: the same weights, resumed too, and the same complaints."""
+"""Recorded steps equal plain steps for any number of threads: weights, resume, and errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def batches_of(size: int, pixels: Tensor = PIXELS) -> ImageBatches:
 
 
 # ------------------------------------------------------------------ a step
-def made(config: TrainConfig) -> tuple[Any, PlainStep]:
+def model_and_step(config: TrainConfig) -> tuple[Any, PlainStep]:
     torch.manual_seed(1)
     model: Any = build(MODEL)
     loss_of: Any = partial(reconstruction_loss, model, noise=NONE)
@@ -60,20 +60,20 @@ def made(config: TrainConfig) -> tuple[Any, PlainStep]:
     )
 
 
-def taken(model: Any, step: AnyStep, size: int, steps: int, ahead: bool) -> tuple[list[float], list[Tensor]]:
+def run_steps(model: Any, step: AnyStep, size: int, steps: int, ahead: bool) -> tuple[list[float], list[Tensor]]:
     """Losses, norms and weights of a few steps; `ahead`: other threads get a batch before it is needed."""
-    batches, told = batches_of(size), list[float]()
+    batches, logged = batches_of(size), list[float]()
     for position in range(steps):
         batch, tokens = batches.at(position), batches.tokens(position)
         if ahead and position % 3:
             step.start(batch, tokens)
-        told += [float(step.gradients(batch, tokens).plain), float(step.norm())]
+        logged += [float(step.gradients(batch, tokens).plain), float(step.norm())]
         step.update(2e-3)
     step.close()
-    return told, [weight.detach().clone() for weight in model.parameters()]
+    return logged, [weight.detach().clone() for weight in model.parameters()]
 
 
-def apart(one: list[Tensor], other: list[Tensor]) -> float:
+def largest_difference(one: list[Tensor], other: list[Tensor]) -> float:
     return max(float((a - b).norm() / b.norm().clamp(min=1e-3)) for a, b in zip(one, other, strict=True))
 
 
@@ -82,22 +82,22 @@ def apart(one: list[Tensor], other: list[Tensor]) -> float:
 @pytest.mark.parametrize(
     "changes", [{}, {"optimizer": AdamW(lr=2e-3)}, {"clip": 0.05}], ids=["rmsprop", "adamw", "clipped"]
 )
-def test_thirty_recorded_steps_are_thirty_plain_ones(size: int, threads: int, changes: dict[str, Any]) -> None:
+def test_thirty_recorded_steps_equal_plain_steps(size: int, threads: int, changes: dict[str, Any]) -> None:
     config = settings(**changes)
-    model, plain = made(config)
-    expected = taken(model, plain, size, 30, ahead=False)
+    model, plain = model_and_step(config)
+    expected = run_steps(model, plain, size, 30, ahead=False)
     torch.set_num_threads(threads)
-    model, plain = made(config)
-    found = taken(model, RecordedStep(plain, batches_of(size).at(0)), size, 30, ahead=True)
+    model, plain = model_and_step(config)
+    found = run_steps(model, RecordedStep(plain, batches_of(size).at(0)), size, 30, ahead=True)
     assert found[0] == pytest.approx(expected[0], rel=1e-6)
-    assert apart(found[1], expected[1]) <= 1e-6
-    begun, _ = made(config)
-    assert apart(found[1], [weight.detach() for weight in begun.parameters()]) > 1e-2
+    assert largest_difference(found[1], expected[1]) <= 1e-6
+    initial, _ = model_and_step(config)
+    assert largest_difference(found[1], [weight.detach() for weight in initial.parameters()]) > 1e-2
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 20, 127, 128])
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 16])
-def test_every_sample_is_some_threads_and_no_thread_has_none(rows: int, threads: int) -> None:
+def test_samples_are_split_among_threads(rows: int, threads: int) -> None:
     sizes = samples_per_thread(rows, threads)
     assert sum(sizes) == rows
     assert min(sizes) >= 1
@@ -108,7 +108,7 @@ def test_every_sample_is_some_threads_and_no_thread_has_none(rows: int, threads:
 
 @pytest.mark.parametrize("sizes", [[1], [5, 5], [100, 3, 2, 1], [7, 7, 7, 7, 7], [1, 1000]])
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_every_weight_is_some_threads_and_no_thread_has_none(sizes: list[int], threads: int) -> None:
+def test_weights_are_split_among_threads(sizes: list[int], threads: int) -> None:
     tensors = [torch.full((size,), float(number)) for number, size in enumerate(sizes)]
     shares = balanced_groups(tensors, threads)
     assert sorted(float(tensor[0]) for share in shares for tensor in share) == list(map(float, range(len(sizes))))
@@ -117,25 +117,25 @@ def test_every_weight_is_some_threads_and_no_thread_has_none(sizes: list[int], t
     assert largest <= max(max(sizes), sum(sizes) / threads + max(sizes))
 
 
-def test_gradients_stay_until_the_next_batch_is_asked_for() -> None:
+def test_gradients_stay_until_the_next_batch() -> None:
     torch.set_num_threads(2)
-    model, plain = made(settings())
+    model, plain = model_and_step(settings())
     step, batches = RecordedStep(plain, batches_of(20).at(0)), batches_of(20)
     step.gradients(batches.at(0), 20)
     kept = [weight.grad.clone() for weight in model.parameters()]
     step.start(batches.at(1), 20)
     time.sleep(0.05)
     assert all(torch.equal(weight.grad, old) for weight, old in zip(model.parameters(), kept, strict=True))
-    other = batches.at(2)  # not the one that was begun with
+    other = batches.at(2)  # not the batch that was started
     step.gradients(other, 20)
     step.close()
-    again, plain_again = made(settings())
+    again, plain_again = model_and_step(settings())
     plain_again.gradients(other, 20)
     pairs = zip(model.parameters(), again.parameters(), strict=True)
-    assert apart(*map(list, zip(*((a.grad, b.grad) for a, b in pairs), strict=True))) <= 1e-6
+    assert largest_difference(*map(list, zip(*((a.grad, b.grad) for a, b in pairs), strict=True))) <= 1e-6
 
 
-def test_what_cannot_be_recorded_leaves_no_thread_and_no_setting() -> None:
+def test_failed_recording_leaves_no_threads() -> None:
     torch.set_num_threads(3)
     config, before = settings(), threading.active_count()
     model: Any = build(CONV)
@@ -152,7 +152,7 @@ def test_what_cannot_be_recorded_leaves_no_thread_and_no_setting() -> None:
 # ------------------------------------------------------------------ a run
 @dataclass
 class Trial:
-    """A run at the level of the loop, from its folder if there is something in it."""
+    """A run of the training loop, resumed from its folder if it has a checkpoint."""
 
     folder: Path
     config: TrainConfig
@@ -186,37 +186,37 @@ class Trial:
 
 
 def saved(folder: Path) -> dict[int, bytes]:
-    """Weights and optimizer of each checkpoint, byte for byte."""
+    """The bytes of weights and optimizer of each checkpoint."""
     names = ("model.safetensors", "optimizer.safetensors")
     return {
         point.step: b"".join((point.path / name).read_bytes() for name in names) for point in newest(folder, 100)[0]
     }
 
 
-def told(events: list[Event]) -> list[Event]:
-    """Steps and epochs, but for the time that they took."""
+def logged(events: list[Event]) -> list[Event]:
+    """Steps and epochs without their speed."""
     steps = (event for event in events if isinstance(event, Step | Epoch))
     return [replace(event, tokens_per_second=0) if isinstance(event, Step) else event for event in steps]
 
 
 @pytest.fixture
 def kinds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which steps were taken in the loop, for a test that must not take the other ones."""
+    """The kinds of steps that the loop took."""
     seen: list[str] = []
 
-    class Noted(RecordedStep):
+    class Counted(RecordedStep):
         def __init__(self, plain: PlainStep, like: Any) -> None:
             super().__init__(plain, like)
             seen.append(f"recorded by {self.threads}")
 
-    monkeypatch.setattr(loop, "RecordedStep", Noted)
+    monkeypatch.setattr(loop, "RecordedStep", Counted)
     return seen
 
 
 @pytest.mark.parametrize(
     ("threads", "optimizer"), [(1, RMSprop()), (2, RMSprop()), (2, AdamW(lr=1e-2)), (3, RMSprop())]
 )
-def test_a_recorded_run_broken_off_three_times_is_the_unbroken_run(
+def test_interrupted_recorded_run_equals_the_uninterrupted_one(
     tmp_path: Path, kinds: list[str], threads: int, optimizer: Any
 ) -> None:
     config = settings(optimizer=optimizer)
@@ -226,11 +226,11 @@ def test_a_recorded_run_broken_off_three_times_is_the_unbroken_run(
         broken += Trial(tmp_path / "broken", config, threads).until(step)
     assert kinds == [f"recorded by {threads}"] * 5
     assert saved(tmp_path / "broken")[12] == saved(tmp_path / "whole")[12]
-    assert told(broken) == told(whole)
+    assert logged(broken) == logged(whole)
     assert sum(isinstance(event, Epoch) for event in whole) == 2  # of 5 batches each
 
 
-def test_a_run_closed_without_a_word_resumes_from_its_last_checkpoint(tmp_path: Path, kinds: list[str]) -> None:
+def test_closed_run_resumes_from_its_last_checkpoint(tmp_path: Path, kinds: list[str]) -> None:
     config = settings()
     list(Trial(tmp_path / "whole", config).events())
     for stop_at in (3, 7, 12):
@@ -244,16 +244,16 @@ def test_a_run_closed_without_a_word_resumes_from_its_last_checkpoint(tmp_path: 
     assert saved(tmp_path / "broken")[12] == saved(tmp_path / "whole")[12]
 
 
-def test_recorded_and_plain_runs_tell_the_same(tmp_path: Path, kinds: list[str]) -> None:
+def test_recorded_and_plain_runs_log_the_same(tmp_path: Path, kinds: list[str]) -> None:
     runs = [list(Trial(tmp_path / str(records), settings(), records=records).events()) for records in (False, True)]
     assert kinds == ["recorded by 2"]
     assert [type(event) for event in runs[0]] == [type(event) for event in runs[1]]
-    for one, other in zip(*(told(run) for run in runs), strict=True):
+    for one, other in zip(*(logged(run) for run in runs), strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-5)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("changes", [{"save_behind": True}, {"workers": 1}], ids=str)
-def test_evaluating_and_saving_while_threads_have_begun_with_the_next_batch_change_nothing(
+def test_evaluation_and_saving_during_the_next_batch_change_nothing(
     tmp_path: Path, kinds: list[str], changes: dict[str, Any]
 ) -> None:
     calm = settings(evaluate_every=1000, save_every=12)
@@ -261,7 +261,7 @@ def test_evaluating_and_saving_while_threads_have_begun_with_the_next_batch_chan
     busy = Trial(tmp_path / "busy", settings(evaluate_every=1, save_every=1, keep=20, **changes))
     for event in busy.events():
         if isinstance(event, Due):
-            time.sleep(0.01)  # the threads are done with what they have begun with
+            time.sleep(0.01)  # the threads have finished the next batch
             assert not busy.model.training
             with torch.inference_mode():
                 busy.model(PIXELS.view(-1, 12))
@@ -269,7 +269,7 @@ def test_evaluating_and_saving_while_threads_have_begun_with_the_next_batch_chan
     assert len(kinds) == 2
 
 
-def test_saved_in_the_middle_is_the_state_of_that_step(tmp_path: Path) -> None:
+def test_checkpoint_has_the_state_of_its_step(tmp_path: Path) -> None:
     list(Trial(tmp_path / "all", settings(save_every=1, keep=20)).events())
     short = Trial(tmp_path / "short", settings(steps=7))
     list(short.events())
@@ -277,7 +277,7 @@ def test_saved_in_the_middle_is_the_state_of_that_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["spent", "closed", "stopped", "failed"])
-def test_threads_are_let_go_and_the_number_of_threads_is_as_it_was(tmp_path: Path, kinds: list[str], end: str) -> None:
+def test_threads_end_and_their_number_is_restored(tmp_path: Path, kinds: list[str], end: str) -> None:
     before = threading.active_count()
     pixels = PIXELS.clone()
     if end == "failed":
@@ -299,9 +299,7 @@ def test_threads_are_let_go_and_the_number_of_threads_is_as_it_was(tmp_path: Pat
 
 
 @pytest.mark.parametrize("records", [False, True], ids=["plain", "recorded"])
-def test_a_bad_pixel_stops_the_run_and_its_sample_and_the_first_bad_tensor_are_named(
-    tmp_path: Path, records: bool
-) -> None:
+def test_bad_pixel_stops_the_run_and_is_named(tmp_path: Path, records: bool) -> None:
     pixels = PIXELS.clone()
     batches = batches_of(20)
     bad = int(batches.at(3).indices[7])
@@ -318,7 +316,7 @@ def test_a_bad_pixel_stops_the_run_and_its_sample_and_the_first_bad_tensor_are_n
     assert all(weight.isfinite().all() for weight in trial.model.parameters())
 
 
-def test_an_error_in_a_thread_surfaces_and_no_thread_stays(
+def test_error_in_a_thread_is_raised_and_threads_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str]
 ) -> None:
     def breaks(step: RecordedStep, batch: Any, tokens: int) -> None:
@@ -335,7 +333,7 @@ def test_an_error_in_a_thread_surfaces_and_no_thread_stays(
     assert threading.active_count() == before
 
 
-def test_a_network_that_cannot_be_recorded_trains_plainly(tmp_path: Path, kinds: list[str]) -> None:
+def test_unrecordable_network_trains_with_plain_steps(tmp_path: Path, kinds: list[str]) -> None:
     before = threading.active_count()
     pixels = torch.rand(40, 1, 4, 4)
     trial = Trial(tmp_path / "run", settings(), pixels=pixels, model_config=CONV)
@@ -348,7 +346,7 @@ def test_a_network_that_cannot_be_recorded_trains_plainly(tmp_path: Path, kinds:
 
 
 @pytest.mark.parametrize("changes", [{"accumulate": 2}, {"precision": "bf16"}], ids=str)
-def test_steps_of_several_batches_and_half_precision_are_not_recorded(
+def test_accumulation_and_half_precision_are_not_recorded(
     tmp_path: Path, kinds: list[str], changes: dict[str, Any]
 ) -> None:
     list(Trial(tmp_path / "run", settings(steps=3, **changes)).events())
@@ -357,7 +355,7 @@ def test_steps_of_several_batches_and_half_precision_are_not_recorded(
 
 # ------------------------------------------------------------------ epochs
 @pytest.mark.parametrize(("accumulate", "ends"), [(1, [5, 10]), (2, [3, 5, 8]), (7, [1, 2, 3, 4])])
-def test_the_loss_of_an_epoch_is_the_mean_over_its_samples(tmp_path: Path, accumulate: int, ends: list[int]) -> None:
+def test_epoch_loss_is_the_mean_over_samples(tmp_path: Path, accumulate: int, ends: list[int]) -> None:
     steps = {1: 12, 2: 8, 7: 4}[accumulate]
     trial = Trial(tmp_path / "run", settings(steps=steps, accumulate=accumulate), records=False)
     events = list(trial.events())
@@ -375,7 +373,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_samples(tmp_path: Path, accum
     assert [epoch.step for epoch in found] == ends
 
 
-def test_an_epoch_that_is_broken_off_keeps_what_it_has_summed(tmp_path: Path) -> None:
+def test_interrupted_epoch_keeps_its_sums(tmp_path: Path) -> None:
     whole = [event for event in Trial(tmp_path / "whole", settings()).events() if isinstance(event, Epoch)]
     parts: list[Event] = []
     for step in (2, 6, 12):
@@ -384,9 +382,9 @@ def test_an_epoch_that_is_broken_off_keeps_what_it_has_summed(tmp_path: Path) ->
     assert [(epoch.step, epoch.epoch) for epoch in whole] == [(5, 1), (10, 2)]
 
 
-def test_states_of_recorded_runs_are_those_of_plain_ones_by_name_and_shape(tmp_path: Path) -> None:
+def test_optimizer_state_has_the_names_and_shapes_of_plain_steps(tmp_path: Path) -> None:
     config = settings()
-    model, plain = made(config)
+    model, plain = model_and_step(config)
     step = RecordedStep(plain, batches_of(20).at(0))
     step.gradients(batches_of(20).at(0), 20)
     step.update(1e-3)

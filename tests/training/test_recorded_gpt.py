@@ -1,4 +1,4 @@
-"""Recorded steps of a small GPT are its plain steps, in whatever way it is built and its batches are cut."""
+"""Recorded steps of a small GPT equal its plain steps, for all settings and batches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def batches_of(starts: Any = WHOLE) -> TextBatches:
     return TextBatches(EncodedText(IDS, starts, 8, TextCounts()), seed=1, batch_tokens=40)
 
 
-def made(config: TrainConfig, **changes: Any) -> tuple[Any, PlainStep]:
+def model_and_step(config: TrainConfig, **changes: Any) -> tuple[Any, PlainStep]:
     torch.manual_seed(1)
     model: Any = build(GptConfig(vocab=11, **(SMALL | changes))).train()
     loss_of: Any = partial(document_loss, model)
@@ -51,25 +51,25 @@ def made(config: TrainConfig, **changes: Any) -> tuple[Any, PlainStep]:
     )
 
 
-def taken(step: AnyStep, batches: TextBatches, first: int, last: int) -> list[float]:
+def run_steps(step: AnyStep, batches: TextBatches, first: int, last: int) -> list[float]:
     """Losses and norms of some steps."""
-    told = list[float]()
+    logged = list[float]()
     for position in range(first, last):
         batch, tokens = batches.at(position), batches.tokens(position)
         if position % 3:
             step.start(batch, tokens)
-        told += [float(step.gradients(batch, tokens).plain), float(step.norm())]
+        logged += [float(step.gradients(batch, tokens).plain), float(step.norm())]
         step.update(2e-3)
     step.wait()
     step.close()
-    return told
+    return logged
 
 
 def copies(model: Any) -> list[Tensor]:
     return [weight.detach().clone() for weight in model.parameters()]
 
 
-def apart(one: list[Tensor], other: list[Tensor]) -> float:
+def largest_difference(one: list[Tensor], other: list[Tensor]) -> float:
     return max(float((a - b).norm() / b.norm().clamp(min=1e-2)) for a, b in zip(one, other, strict=True))
 
 
@@ -89,59 +89,59 @@ def apart(one: list[Tensor], other: list[Tensor]) -> float:
     ],
     ids=lambda value: "documents" if value is CUT else "one text" if value is WHOLE else str(value),
 )
-def test_twenty_recorded_steps_are_twenty_plain_ones(
+def test_twenty_recorded_steps_equal_plain_steps(
     changes: dict[str, Any], train: dict[str, Any], threads: int, starts: Any
 ) -> None:
     config, batches = settings(**train), batches_of(starts)
-    model, plain = made(config, **changes)
-    begun = copies(model)
-    told = taken(plain, batches, 0, 20)
+    model, plain = model_and_step(config, **changes)
+    initial = copies(model)
+    logged = run_steps(plain, batches, 0, 20)
     torch.set_num_threads(threads)
-    other, plain = made(config, **changes)
+    other, plain = model_and_step(config, **changes)
     step = RecordedStep(plain, batches.at(0))
-    assert taken(step, batches, 0, 20) == pytest.approx(told, rel=2e-6)
-    assert apart(copies(other), copies(model)) <= 2e-6
-    assert apart(copies(model), begun) > 5e-3
+    assert run_steps(step, batches, 0, 20) == pytest.approx(logged, rel=2e-6)
+    assert largest_difference(copies(other), copies(model)) <= 2e-6
+    assert largest_difference(copies(model), initial) > 5e-3
     assert len(step.shapes) > 1  # the last batch of an epoch is smaller
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
-def test_steps_broken_off_in_the_middle_are_the_unbroken_ones(threads: int) -> None:
+def test_interrupted_steps_equal_uninterrupted_ones(threads: int) -> None:
     torch.set_num_threads(threads)
     config, batches = settings(), batches_of()
-    whole, plain = made(config)
-    told = taken(RecordedStep(plain, batches.at(0)), batches, 0, 20)
-    model, plain = made(config)
-    first = taken(RecordedStep(plain, batches.at(0)), batches, 0, 7)
+    whole, plain = model_and_step(config)
+    logged = run_steps(RecordedStep(plain, batches.at(0)), batches, 0, 20)
+    model, plain = model_and_step(config)
+    first = run_steps(RecordedStep(plain, batches.at(0)), batches, 0, 7)
     kept, moments = model.state_dict(), optimizer_tensors(plain.optimizer, model)
-    again, plain = made(config)
+    again, plain = model_and_step(config)
     again.load_state_dict(kept)
     load_optimizer(plain.optimizer, again, moments)
-    assert first + taken(RecordedStep(plain, batches.at(7)), batches, 7, 20) == told
+    assert first + run_steps(RecordedStep(plain, batches.at(7)), batches, 7, 20) == logged
     assert all(torch.equal(one, other) for one, other in zip(copies(again), copies(whole), strict=True))
 
 
-def test_the_state_of_a_recorded_run_resumes_in_a_plain_one() -> None:
+def test_recorded_state_resumes_with_plain_steps() -> None:
     config, batches = settings(), batches_of()
-    model, plain = made(config)
-    told = taken(plain, batches, 0, 12)
-    other, plain = made(config)
-    taken(RecordedStep(plain, batches.at(0)), batches, 0, 6)
+    model, plain = model_and_step(config)
+    logged = run_steps(plain, batches, 0, 12)
+    other, plain = model_and_step(config)
+    run_steps(RecordedStep(plain, batches.at(0)), batches, 0, 6)
     plain.skip()
-    assert taken(plain, batches, 6, 12) == pytest.approx(told[12:], rel=2e-6)
-    assert apart(copies(other), copies(model)) <= 2e-6
+    assert run_steps(plain, batches, 6, 12) == pytest.approx(logged[12:], rel=2e-6)
+    assert largest_difference(copies(other), copies(model)) <= 2e-6
 
 
 @pytest.mark.parametrize("changes", [{"dropout": 0.1}, {"attention_dropout": 0.1}], ids=str)
 def test_random_operations_are_not_recorded(changes: dict[str, Any]) -> None:
-    _, plain = made(settings(), **changes)
+    _, plain = model_and_step(settings(), **changes)
     with pytest.raises(CannotRecordError):
         RecordedStep(plain, batches_of().at(0))
 
 
-def test_a_weight_that_the_loss_does_not_feel_is_not_recorded() -> None:
-    model, _ = made(settings())
+def test_unused_weight_is_not_recorded() -> None:
+    model, _ = model_and_step(settings())
     model.more = torch.nn.Parameter(torch.ones(3))
     loss_of: Any = partial(document_loss, model)
     optimizer = make_optimizer(AdamW(), model, CPU)
@@ -151,26 +151,26 @@ def test_a_weight_that_the_loss_does_not_feel_is_not_recorded() -> None:
         )
 
 
-def test_a_run_takes_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_uses_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = list[RecordedStep]()
 
-    class Noted(RecordedStep):
+    class Counted(RecordedStep):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             kinds.append(self)
 
-    monkeypatch.setattr(loop, "RecordedStep", Noted)
-    told = []
+    monkeypatch.setattr(loop, "RecordedStep", Counted)
+    logged = []
     for records in (False, task_of(load_recipe("gpt-shakespeare")).records):
-        model, _ = made(settings())
+        model, _ = model_and_step(settings())
         loss_of = partial(document_loss, model)
         events = fit(model, loss_of, batches_of(CUT), settings(), CPU, None, {}, Counters(), records=records)
-        told.append([event.loss for event in events if isinstance(event, Step)])
+        logged.append([event.loss for event in events if isinstance(event, Step)])
     assert len(kinds) == 1
-    assert told[1] == pytest.approx(told[0], rel=2e-6)
-    assert told[0][-1] < told[0][0]
+    assert logged[1] == pytest.approx(logged[0], rel=2e-6)
+    assert logged[0][-1] < logged[0][0]
 
 
 @pytest.mark.parametrize("recipe", ["language-model", "gpt2", "elmo"])
-def test_recurrent_and_large_language_models_take_plain_steps(recipe: str) -> None:
+def test_recurrent_and_large_models_use_plain_steps(recipe: str) -> None:
     assert not task_of(load_recipe(recipe)).records

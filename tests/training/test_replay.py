@@ -1,4 +1,4 @@
-"""A recording gives what the function gives, on other inputs too, and says what it cannot record."""
+"""A recording matches its function on new inputs, and refuses what it cannot record."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ LEARNED = WEIGHT.clone().requires_grad_()
 Function = Callable[..., tuple[Tensor, ...]]
 
 
-def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
+def random_tensors(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
     rng = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=rng) for shape in shapes]
 
 
-def turned(x: Tensor) -> tuple[Tensor, ...]:
+def transposed(x: Tensor) -> tuple[Tensor, ...]:
     return ((x @ WEIGHT).t(),)
 
 
-def written_over(x: Tensor) -> tuple[Tensor, ...]:
+def in_place(x: Tensor) -> tuple[Tensor, ...]:
     y = x * 2
     y.mul_(3).add_(x)
     y[1].zero_()
@@ -42,12 +42,12 @@ def views(x: Tensor) -> tuple[Tensor, ...]:
     return torch.cat([right, left], 1).view(2, -1).t().contiguous(), x[:, ::2] + left[:, :1].expand(-1, 3)
 
 
-def alike(x: Tensor) -> tuple[Tensor, ...]:
+def shared_results(x: Tensor) -> tuple[Tensor, ...]:
     y = x.exp()
-    return y + y.sum(), y.detach(), y  # three results, two of them in one place
+    return y + y.sum(), y.detach(), y  # three results, two of them share memory
 
 
-def given_back(x: Tensor) -> tuple[Tensor, ...]:
+def returned_inputs(x: Tensor) -> tuple[Tensor, ...]:
     return x, x.view(-1), WEIGHT
 
 
@@ -62,16 +62,16 @@ def gradient(x: Tensor) -> tuple[Tensor, ...]:
 
 
 FUNCTIONS: dict[str, Function] = {
-    one.__name__: one for one in (turned, written_over, views, alike, given_back, two_ways, gradient)
+    one.__name__: one for one in (transposed, in_place, views, shared_results, returned_inputs, two_ways, gradient)
 }
 
 
-def checked(function: Function, *shapes: tuple[int, ...]) -> Recording:
-    """A recording that gave what the function gives, for inputs that it was not made with."""
-    outputs = [torch.full_like(one, 7.0).contiguous() for one in function(*drawn(0, *shapes))]
-    recording = Recording(function, drawn(0, *shapes), outputs)
+def check_recording(function: Function, *shapes: tuple[int, ...]) -> Recording:
+    """A recording, checked against the function on new inputs."""
+    outputs = [torch.full_like(one, 7.0).contiguous() for one in function(*random_tensors(0, *shapes))]
+    recording = Recording(function, random_tensors(0, *shapes), outputs)
     for seed in (1, 2, 3, 4):
-        inputs = drawn(seed, *shapes)
+        inputs = random_tensors(seed, *shapes)
         for room, x in zip(recording.inputs, inputs, strict=True):
             room.copy_(x)
         recording.run()
@@ -81,8 +81,8 @@ def checked(function: Function, *shapes: tuple[int, ...]) -> Recording:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_recording_gives_what_the_function_gives(name: str) -> None:
-    checked(FUNCTIONS[name], (4, 6))
+def test_recording_matches_the_function(name: str) -> None:
+    check_recording(FUNCTIONS[name], (4, 6))
 
 
 STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -93,7 +93,7 @@ STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "tanh in place": lambda x, y: (x + 0).tanh_(),
     "mean": lambda x, y: x - y.mean(0),
     "row": lambda x, y: x + y[1:2],
-    "turned": lambda x, y: (x.t() + y.t()).t(),
+    "transposed": lambda x, y: (x.t() + y.t()).t(),
     "clamped": lambda x, y: x.clamp(-1, 1),
     "into a part": lambda x, y: torch.cat([x[:2], y[2:]]).mul_(0.5),
 }
@@ -101,17 +101,17 @@ STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 30), st.integers(0, 30)), max_size=12))
-def test_whatever_is_wired_together_is_what_it_was(wiring: list[tuple[str, int, int]]) -> None:
+def test_recording_of_random_graphs_matches(wiring: list[tuple[str, int, int]]) -> None:
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         values = [x, y]
         for name, one, other in wiring:
             values.append(STEPS[name](values[one % len(values)], values[other % len(values)]))
         return values[-1], values[len(values) // 2] * 1.0, values[-1].sum()
 
-    outputs = [torch.zeros_like(one).contiguous() for one in function(*drawn(0, (3, 3), (3, 3)))]
-    recording = Recording(function, drawn(0, (3, 3), (3, 3)), outputs)
+    outputs = [torch.zeros_like(one).contiguous() for one in function(*random_tensors(0, (3, 3), (3, 3)))]
+    recording = Recording(function, random_tensors(0, (3, 3), (3, 3)), outputs)
     for seed in (1, 2):
-        inputs = drawn(seed, (3, 3), (3, 3))
+        inputs = random_tensors(seed, (3, 3), (3, 3))
         for room, x in zip(recording.inputs, inputs, strict=True):
             if room is not None:
                 room.copy_(x)
@@ -120,7 +120,7 @@ def test_whatever_is_wired_together_is_what_it_was(wiring: list[tuple[str, int, 
             torch.testing.assert_close(output, expected, rtol=1e-6, atol=0, equal_nan=True)
 
 
-def test_weights_are_read_where_they_are_when_it_runs() -> None:
+def test_recording_reads_current_weights() -> None:
     weight = torch.ones(3)
     output = torch.zeros(3)
     recording = Recording(lambda x: (x * weight,), [torch.arange(3.0)], [output])
@@ -139,13 +139,13 @@ def test_weights_are_read_where_they_are_when_it_runs() -> None:
     ],
     ids=["dropout", "random numbers", "pooling, which gives two", "the largest, which are two"],
 )
-def test_what_cannot_be_run_again_into_a_buffer_is_refused(function: Callable[[Tensor], Tensor]) -> None:
-    inputs = drawn(0, (4, 6))
+def test_unrecordable_operations_are_refused(function: Callable[[Tensor], Tensor]) -> None:
+    inputs = random_tensors(0, (4, 6))
     with pytest.raises(CannotRecordError, match="aten"):
         Recording(lambda x: (function(x),), inputs, [torch.zeros_like(function(inputs[0]))])
 
 
-def test_buffers_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     def long(x: Tensor) -> tuple[Tensor, ...]:
         for _ in range(40):
             x = (x @ SQUARE).tanh()
@@ -158,6 +158,6 @@ def test_buffers_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return made[-1]
 
     monkeypatch.setattr(replay.Planner, "_room", noted)
-    checked(long, (4, 6))
+    check_recording(long, (4, 6))
     assert len(made) >= 40
     assert len({room.data_ptr() for room in made}) <= 4

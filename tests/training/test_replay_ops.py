@@ -1,4 +1,4 @@
-"""Operations in smaller pieces give what they give in one."""
+"""Operations decomposed for replay match the original ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from heedful.training.replay import Recording
 F = nn.functional
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensors(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def agree(function: Any, *inputs: Tensor) -> None:
-    """A recording of values and gradients gives what the function gives, for inputs that it was not made with."""
+def check_values_and_gradients(function: Any, *inputs: Tensor) -> None:
+    """A recording of values and gradients matches the function on new inputs."""
 
     def both(*given: Tensor) -> tuple[Tensor, ...]:
         leaves = [x.detach().requires_grad_() for x in given]
@@ -39,7 +39,9 @@ def agree(function: Any, *inputs: Tensor) -> None:
 
 @pytest.mark.parametrize("kind", ["tanh", "none"])
 def test_gelu_twice(kind: str) -> None:
-    agree(lambda x: F.gelu(F.gelu(x * 2, approximate=kind) - 1, approximate=kind), drawn(5, 40) * 3)
+    check_values_and_gradients(
+        lambda x: F.gelu(F.gelu(x * 2, approximate=kind) - 1, approximate=kind), random_tensors(5, 40) * 3
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -48,50 +50,50 @@ def test_gelu_twice(kind: str) -> None:
 def test_attention(causal: bool, scale: float | None, queries: int) -> None:
     if causal and queries == 4:
         pytest.skip("torch lets the first query see the first key then, which nothing here asks for")
-    agree(
+    check_values_and_gradients(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale),
-        drawn(2, 3, queries, 8), drawn(2, 3, 6, 8, seed=1), drawn(2, 3, 6, 8, seed=2),
+        random_tensors(2, 3, queries, 8), random_tensors(2, 3, 6, 8, seed=1), random_tensors(2, 3, 6, 8, seed=2),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (2, 1, 6, 6), (1, 3, 6, 6), (2, 3, 6, 6)])
 @pytest.mark.parametrize("kind", [bool, float])
-def test_attention_with_a_mask(shape: tuple[int, ...], kind: type) -> None:
-    mask = (drawn(*shape, seed=5) > 0) | torch.eye(6, dtype=torch.bool)
-    given = mask if kind is bool else torch.where(mask, drawn(*shape, seed=6), -math.inf)
-    agree(
+def test_attention_with_mask(shape: tuple[int, ...], kind: type) -> None:
+    mask = (random_tensors(*shape, seed=5) > 0) | torch.eye(6, dtype=torch.bool)
+    given = mask if kind is bool else torch.where(mask, random_tensors(*shape, seed=6), -math.inf)
+    check_values_and_gradients(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=given),
-        drawn(2, 3, 6, 8), drawn(2, 3, 6, 8, seed=1), drawn(2, 3, 6, 8, seed=2),
+        random_tensors(2, 3, 6, 8), random_tensors(2, 3, 6, 8, seed=1), random_tensors(2, 3, 6, 8, seed=2),
     )  # fmt: skip
 
 
-def test_softmax_of_rows_that_see_nothing() -> None:
-    x = drawn(4, 6)
+def test_softmax_of_fully_masked_rows() -> None:
+    x = random_tensors(4, 6)
     x[1] = -math.inf
     x[2, 3] = -math.inf
     torch.testing.assert_close(forms.safe_softmax(x, -1), torch.ops.aten._safe_softmax(x, -1))
 
 
 def test_layer_norm() -> None:
-    agree(
+    check_values_and_gradients(
         lambda x, w, b: F.layer_norm(x @ w.T, (6,), w[0], b[0]),
-        drawn(3, 4, 6),
-        drawn(6, 6, seed=1),
-        drawn(2, 6, seed=2),
+        random_tensors(3, 4, 6),
+        random_tensors(6, 6, seed=1),
+        random_tensors(2, 6, seed=2),
     )
 
 
-def test_looked_up_rows_and_parts_taken_twice() -> None:
+def test_embedding_and_overlapping_slices() -> None:
     places = torch.tensor([2, 0, 2])
 
     def function(x: Tensor) -> Tensor:
         left, right = x.unbind(1)
         return (left * right + left)[places].cummax(0).values + x[places, 1] * x.new_full((1,), 2.0)
 
-    agree(function, drawn(4, 2, 5))
+    check_values_and_gradients(function, random_tensors(4, 2, 5))
 
 
-def test_what_is_written_into_a_part_stays_there() -> None:
+def test_writes_into_a_slice_persist() -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
         room = torch.empty_like(x)
         torch.mm(x[:2], x.T @ x, out=room[:2])
@@ -99,7 +101,7 @@ def test_what_is_written_into_a_part_stays_there() -> None:
         return (room * 2,)
 
     output = torch.zeros(4, 4)
-    recording = Recording(function, [drawn(4, 4)], [output])
-    recording.inputs[0].copy_(drawn(4, 4, seed=1))  # type: ignore[union-attr]
+    recording = Recording(function, [random_tensors(4, 4)], [output])
+    recording.inputs[0].copy_(random_tensors(4, 4, seed=1))  # type: ignore[union-attr]
     recording.run()
-    torch.testing.assert_close(output, function(drawn(4, 4, seed=1))[0])
+    torch.testing.assert_close(output, function(random_tensors(4, 4, seed=1))[0])

@@ -31,7 +31,7 @@ def optimizer_of(model: nn.Module, place: EpsPlace) -> RootMeanSquare:
 
 
 def gradients(model: nn.Module, start: int = 0, steps: int = STEPS) -> Iterator[list[Tensor]]:
-    """Gradients of a few steps: small ones, as of a mean over many pixels, so that epsilon is felt."""
+    """Gradients of a few steps, as small as those of a mean over many pixels, so that epsilon matters."""
     for step in range(start, start + steps):
         rng = torch.Generator().manual_seed(step)
         yield [1e-4 * torch.randn(weight.shape, generator=rng, dtype=weight.dtype) for weight in model.parameters()]
@@ -45,21 +45,21 @@ def trained(model: nn.Module, step: Callable[[], object], start: int = 0, steps:
     return [weight.detach().clone() for weight in model.parameters()]
 
 
-def apart(one: list[Tensor], other: list[Tensor]) -> float:
+def largest_difference(one: list[Tensor], other: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
 
 
-def test_with_epsilon_after_the_root_it_is_that_of_torch() -> None:
+def test_epsilon_after_the_root_matches_torch() -> None:
     model, theirs = net(), net()
     ours = trained(model, optimizer_of(model, "after_root").step)
     reference = torch.optim.RMSprop(theirs.parameters(), lr=2e-3, alpha=0.9, eps=1e-7)
     expected = trained(theirs, reference.step)
-    assert apart(ours, expected) <= 1e-12
-    assert apart(ours, [weight.detach() for weight in net().parameters()]) > 1e-2
+    assert largest_difference(ours, expected) <= 1e-12
+    assert largest_difference(ours, [weight.detach() for weight in net().parameters()]) > 1e-2
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_each_place_of_epsilon_is_its_formula_written_out(place: EpsPlace) -> None:
+def test_each_epsilon_rule_matches_its_formula(place: EpsPlace) -> None:
     model = net()
     ours = trained(model, optimizer_of(model, place).step)
     expected = [weight.detach().clone() for weight in net().parameters()]
@@ -69,31 +69,31 @@ def test_each_place_of_epsilon_is_its_formula_written_out(place: EpsPlace) -> No
             square.copy_(0.9 * square + 0.1 * gradient**2)
             root = square.sqrt() + 1e-7 if place == "after_root" else (square + 1e-7).sqrt()
             weight.sub_(2e-3 * gradient / root)
-    assert apart(ours, expected) <= 1e-12
+    assert largest_difference(ours, expected) <= 1e-12
 
 
-def test_small_gradients_feel_where_epsilon_stands() -> None:
-    begun = [weight.detach() for weight in net().parameters()]
+def test_small_gradients_depend_on_the_epsilon_rule() -> None:
+    initial = [weight.detach() for weight in net().parameters()]
     models = [net(), net()]
     moved = [
-        apart(trained(model, optimizer_of(model, place).step), begun)
+        largest_difference(trained(model, optimizer_of(model, place).step), initial)
         for model, place in zip(models, PLACES, strict=True)
     ]
     assert moved[0] > 2 * moved[1]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_rate_on_the_device_moves_as_a_plain_number_does(place: EpsPlace) -> None:
+def test_learning_rate_may_be_a_tensor(place: EpsPlace) -> None:
     models = [net(torch.float32), net(torch.float32)]
     optimizers = [optimizer_of(model, place) for model in models]
     for group in optimizers[1].param_groups:
         group["lr"] = torch.tensor(2e-3)
     one, other = (trained(model, optimizer.step) for model, optimizer in zip(models, optimizers, strict=True))
-    assert apart(one, other) <= 1e-6
+    assert largest_difference(one, other) <= 1e-6
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_state_that_was_saved_resumes_bit_for_bit(place: EpsPlace) -> None:
+def test_saved_state_resumes_bit_for_bit(place: EpsPlace) -> None:
     model = net(torch.float32)
     whole = trained(model, optimizer_of(model, place).step)
 
@@ -111,7 +111,7 @@ def test_a_state_that_was_saved_resumes_bit_for_bit(place: EpsPlace) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_weights_moved_one_by_one_are_those_moved_together(place: EpsPlace) -> None:
+def test_flat_update_equals_weight_by_weight(place: EpsPlace) -> None:
     model, other = net(torch.float32), net(torch.float32)
     whole = trained(model, optimizer_of(model, place).step)
     optimizer = optimizer_of(other, place)
@@ -123,7 +123,7 @@ def test_weights_moved_one_by_one_are_those_moved_together(place: EpsPlace) -> N
     assert all(torch.equal(a, b) for a, b in zip(trained(other, step), whole, strict=True))
 
 
-def test_a_weight_without_a_gradient_stays_and_has_no_state() -> None:
+def test_weight_without_gradient_does_not_change() -> None:
     model = net(torch.float32)
     optimizer = optimizer_of(model, "after_root")
     model[0].bias.requires_grad_(True)
@@ -138,7 +138,7 @@ def test_a_weight_without_a_gradient_stays_and_has_no_state() -> None:
     load_optimizer(optimizer_of(model, "after_root"), model, kept)
 
 
-def test_where_gradients_are_zero_nothing_moves() -> None:
+def test_zero_gradients_change_nothing() -> None:
     model = net(torch.float32)
     optimizer = optimizer_of(model, "after_root")
     for weight in model.parameters():
@@ -147,7 +147,7 @@ def test_where_gradients_are_zero_nothing_moves() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), net(torch.float32).parameters(), strict=True))
 
 
-def test_the_state_of_another_optimizer_is_refused_and_named() -> None:
+def test_state_of_another_optimizer_is_refused() -> None:
     model = net(torch.float32)
     adam = make_optimizer(AdamW(), model, CPU)
     trained(model, adam.step, steps=1)

@@ -1,4 +1,4 @@
-"""Saves in the background: of the moment they were asked for, never lost in silence, and safe at any moment."""
+"""Background saves: a snapshot of the moment of the call, errors always reported, safe to kill at any moment."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(tmp_path: Path) -> Iterator[RunFolder]:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
-    """Holds every save at its very beginning until it is set."""
+    """Blocks every save at its start until it is set."""
     opened, real = Event(), checkpoint.require_finite
 
     def held(*arguments: Any) -> None:
@@ -69,7 +69,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     opened.set()
 
 
-def test_without_background_a_save_is_on_the_disk_when_the_call_returns(run: RunFolder) -> None:
+def test_foreground_save_is_on_disk_when_the_call_returns(run: RunFolder) -> None:
     saver = Saver(run, background=False)
     save(saver, 1)
     assert (run.path / "checkpoints" / name_of(1) / "manifest.json").exists()
@@ -78,7 +78,7 @@ def test_without_background_a_save_is_on_the_disk_when_the_call_returns(run: Run
     assert saver.finished() == []
 
 
-def test_a_save_in_the_background_is_reported_once_it_is_committed(run: RunFolder, gate: Event) -> None:
+def test_background_save_is_reported_once_committed(run: RunFolder, gate: Event) -> None:
     saver = Saver(run, background=True)
     save(saver, 1)
     assert saver.finished() == []
@@ -91,7 +91,7 @@ def test_a_save_in_the_background_is_reported_once_it_is_committed(run: RunFolde
     assert saver.finished() == []
 
 
-def test_both_ways_write_the_same_bytes(tmp_path: Path) -> None:
+def test_both_modes_write_the_same_bytes(tmp_path: Path) -> None:
     written = []
     for background in (False, True):
         with RunFolder.create_or_open(tmp_path / f"run-{background}", RECIPE) as run:
@@ -104,7 +104,7 @@ def test_both_ways_write_the_same_bytes(tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
-def test_what_changes_after_the_call_does_not_leak_into_the_save(run: RunFolder, gate: Event) -> None:
+def test_later_changes_do_not_leak_into_the_save(run: RunFolder, gate: Event) -> None:
     saver, given = Saver(run, background=True), tensors_of(1)
     state: dict[str, Any] = {"step": 1, "best": {"score": 0.5}}
     about: dict[str, Any] = {"seeds": [1, 2]}
@@ -129,7 +129,7 @@ def test_what_changes_after_the_call_does_not_leak_into_the_save(run: RunFolder,
         assert all(loaded[name].dtype == tensor.dtype for name, tensor in group.items())
 
 
-def test_a_new_save_waits_for_the_one_under_way(run: RunFolder, gate: Event) -> None:
+def test_new_save_waits_for_the_running_one(run: RunFolder, gate: Event) -> None:
     saver = Saver(run, background=True)
     save(saver, 1)
     Timer(0.2, gate.set).start()
@@ -137,14 +137,12 @@ def test_a_new_save_waits_for_the_one_under_way(run: RunFolder, gate: Event) -> 
     assert (run.path / "checkpoints" / name_of(1)).exists()
     done = saver.finished()
     saver.wait()
-    done += saver.finished()  # the second may have ended at once
+    done += saver.finished()  # the second may already have ended
     assert done == [(step, run.path / "checkpoints" / name_of(step)) for step in (1, 2)]
     assert (run.path / "checkpoints" / name_of(2)).exists()
 
 
-def test_a_wait_that_is_interrupted_forgets_no_save(
-    run: RunFolder, gate: Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_wait_keeps_the_save(run: RunFolder, gate: Event, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
@@ -159,7 +157,7 @@ def test_a_wait_that_is_interrupted_forgets_no_save(
     assert [step for step, _ in saver.finished()] == [1]
 
 
-def test_old_checkpoints_and_the_best_are_kept_as_without_background(run: RunFolder) -> None:
+def test_pruning_is_the_same_in_the_background(run: RunFolder) -> None:
     saver = Saver(run, background=True)
     for step in range(1, 6):
         saver.save(step, tensors_of(step), {}, {}, [2] if step >= 2 else [])
@@ -172,7 +170,7 @@ def full(*_: Any) -> None:
 
 
 @pytest.mark.parametrize("next_call", ["finished", "save"])
-def test_a_disk_that_fails_in_the_background_is_reported_at_the_next_call(
+def test_background_disk_error_is_reported_at_the_next_call(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, next_call: str
 ) -> None:
     saver = Saver(run, background=True)
@@ -185,7 +183,7 @@ def test_a_disk_that_fails_in_the_background_is_reported_at_the_next_call(
     with pytest.raises(UserError, match="free some space") as raised:
         saver.finished() if next_call == "finished" else save(saver, 3)
     assert raised.value.exit_code == 74
-    assert [step for step, _ in saver.finished()] == [1], "what was committed before is still told of"
+    assert [step for step, _ in saver.finished()] == [1], "earlier commits are still reported"
     save(saver, 4)
     saver.wait()
     assert [step for step, _ in saver.finished()] == [4]
@@ -193,7 +191,7 @@ def test_a_disk_that_fails_in_the_background_is_reported_at_the_next_call(
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_what_is_not_finite_ends_with_exit_code_3_and_is_never_committed(run: RunFolder, background: bool) -> None:
+def test_non_finite_values_exit_with_code_3_uncommitted(run: RunFolder, background: bool) -> None:
     saver, broken = Saver(run, background), tensors_of(1)
     broken["optimizer"]["step.weight"].fill_(float("nan"))
 
@@ -208,7 +206,7 @@ def test_what_is_not_finite_ends_with_exit_code_3_and_is_never_committed(run: Ru
     assert os.listdir(run.path / "checkpoints") == []
 
 
-def test_any_error_in_the_background_comes_out(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_errors_are_raised(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise SystemExit(9)
 
@@ -229,9 +227,7 @@ def test_state_that_json_cannot_hold_fails_at_the_call(run: RunFolder) -> None:
     assert saver.finished() == []
 
 
-def test_the_room_of_the_copies_is_used_again_and_follows_the_shapes(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copy_buffers_are_reused_and_resized(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensors] = []
     monkeypatch.setattr(run, "save", lambda step, tensors, *_: seen.append(tensors) or run.path)
     saver = Saver(run, background=True)
@@ -248,9 +244,7 @@ def test_the_room_of_the_copies_is_used_again_and_follows_the_shapes(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
-def test_training_keeps_its_priority_and_the_writing_thread_steps_back(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writer_thread_has_lower_priority(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     before, seen = os.nice(0), []
     monkeypatch.setattr(run, "save", lambda *_: seen.append(os.nice(0)) or run.path)
     saver = Saver(run, background=True)
@@ -260,7 +254,7 @@ def test_training_keeps_its_priority_and_the_writing_thread_steps_back(
     assert seen == [min(before + 10, 19)]
 
 
-def saves_until_told(path: Path, at: int, after: bool, tell: int) -> None:
+def save_and_pause(path: Path, at: int, after: bool, signal_ready: int) -> None:
     """Save step 1, then 2 in the background, and stand still before or after the numbered operation of the second."""
     run = RunFolder.create_or_open(path, RECIPE)
     saver = Saver(run, background=True)
@@ -275,7 +269,7 @@ def saves_until_told(path: Path, at: int, after: bool, tell: int) -> None:
             here = begun == at
             result = real(*arguments) if after or not here else None
             if here:
-                os.write(tell, b"!")
+                os.write(signal_ready, b"!")
                 time.sleep(LONG)
             return result
 
@@ -289,17 +283,17 @@ def saves_until_told(path: Path, at: int, after: bool, tell: int) -> None:
 
 def killed_at(path: Path, at: int, after: bool) -> bool:
     """Whether the background save of a forked run reached an operation by number; if so, the run was killed there."""
-    told, tell = os.pipe()
+    ready, signal_ready = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            saves_until_told(path, at, after, tell)
+            save_and_pause(path, at, after, signal_ready)
             os._exit(0)
         finally:
             os._exit(1)
-    os.close(tell)
-    reached = os.read(told, 1) == b"!"
-    os.close(told)
+    os.close(signal_ready)
+    reached = os.read(ready, 1) == b"!"
+    os.close(ready)
     if reached:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
@@ -309,7 +303,7 @@ def killed_at(path: Path, at: int, after: bool) -> bool:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_kill_at_any_moment_of_a_background_save_leaves_the_folder_resumable(tmp_path: Path, after: bool) -> None:
+def test_kill_at_any_moment_leaves_the_folder_resumable(tmp_path: Path, after: bool) -> None:
     at, found = 1, []
     while killed_at(tmp_path / f"run-{at}", at, after):
         with RunFolder.create_or_open(tmp_path / f"run-{at}", RECIPE) as run:
@@ -324,7 +318,7 @@ def test_a_kill_at_any_moment_of_a_background_save_leaves_the_folder_resumable(t
     assert found == sorted(found) and set(found) == {1, 2}
 
 
-def test_a_program_that_ends_finishes_its_save_first(tmp_path: Path) -> None:
+def test_exit_waits_for_the_save(tmp_path: Path) -> None:
     script = f"""
 import time, torch
 from heedful.training.checkpoint import folder as checkpoint
@@ -342,7 +336,7 @@ Saver(run, background=True).save(1, {{"model": {{"weight": torch.ones(3)}}}}, {{
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_tensors_of_a_gpu_are_copied_before_the_call_returns(run: RunFolder, gate: Event) -> None:
+def test_gpu_tensors_are_copied_before_the_call_returns(run: RunFolder, gate: Event) -> None:
     saver = Saver(run, background=True)
     given = {
         "model": {"large": torch.randn(4096, 4096, device="cuda"), "turned": torch.randn(64, 32, device="cuda").T},

@@ -11,7 +11,7 @@ from heedful.training.seeds import reseed, seed_for
 CPU = torch.device("cpu")
 
 
-def test_seeds_are_pinned_since_old_runs_must_resume_under_new_versions() -> None:
+def test_seeds_are_pinned() -> None:
     assert seed_for(0, 1) == 5864353725504481575
     assert seed_for(0, 1, 0, 0) == seed_for(0, 1)
 
@@ -23,7 +23,7 @@ def test_seeds_are_63_bits_and_differ_in_every_counter() -> None:
     assert max(seeds) > 2**62
 
 
-def test_dropout_of_a_step_does_not_depend_on_what_was_drawn_before() -> None:
+def test_dropout_of_a_step_does_not_depend_on_earlier_draws() -> None:
     dropout = torch.nn.Dropout(0.5)
     reseed(CPU, 3, 100, 1)
     first = dropout(torch.ones(1000))

@@ -1,4 +1,4 @@
-"""The scores against the arithmetic of the shared task's script, of seqeval and of SQuAD's script, recomputed."""
+"""Span scores against reimplementations of conlleval, seqeval and SQuAD's script."""
 
 import random
 import re
@@ -15,7 +15,7 @@ from tolerance import near
 Sentences = list[list[str]]
 
 
-# ------------------------------------------------------------------ conlleval, as its Perl script goes along
+# ------------------------------------------------------------------ conlleval, after its Perl script
 def conlleval(found: Sentences, right: Sentences) -> tuple[float, float, float]:
     """Precision, recall and F1 as the script counts them, word by word, by where a chunk ends and starts."""
 
@@ -55,7 +55,7 @@ def conlleval(found: Sentences, right: Sentences) -> tuple[float, float, float]:
 
 
 def tagged(rng: random.Random, marks: str, odd: bool) -> list[str]:
-    """A sentence's tags: chunks in a row, or whatever comes."""
+    """The tags of a sentence: valid chunks, or random tags."""
     kinds = ["PER", "LOC", "ORG"]
     if odd:
         every = ["O", *(f"{mark}-{kind}" for mark in marks for kind in kinds)]
@@ -67,7 +67,7 @@ def tagged(rng: random.Random, marks: str, odd: bool) -> list[str]:
     return tags
 
 
-def disturbed(rng: random.Random, tags: list[str], marks: str) -> list[str]:
+def with_errors(rng: random.Random, tags: list[str], marks: str) -> list[str]:
     every = ["O", *(f"{mark}-{kind}" for mark in marks for kind in ("PER", "LOC", "ORG"))]
     return [rng.choice(every) if rng.random() < 0.3 else tag for tag in tags]
 
@@ -75,12 +75,12 @@ def disturbed(rng: random.Random, tags: list[str], marks: str) -> list[str]:
 def cases(marks: str, odd: bool) -> tuple[Sentences, Sentences]:
     rng = random.Random(f"{marks}{odd}")
     right = [tagged(rng, marks, odd) for _ in range(300)]
-    return [disturbed(rng, tags, marks) for tags in right], right
+    return [with_errors(rng, tags, marks) for tags in right], right
 
 
 @pytest.mark.parametrize("marks", ["BI", "I", "BIES"])  # with I alone, the tags are IOB1 that never needs a B
 @pytest.mark.parametrize("odd", [False, True])
-def test_chunks_are_scored_as_by_the_script_of_the_shared_task(marks: str, odd: bool) -> None:
+def test_chunk_scores_match_conlleval(marks: str, odd: bool) -> None:
     found, right = cases(marks, odd)
     f1, precision, recall = (score.value for score in chunk_scores(found, right))
     assert (precision, recall, f1) == pytest.approx(conlleval(found, right))
@@ -89,7 +89,7 @@ def test_chunks_are_scored_as_by_the_script_of_the_shared_task(marks: str, odd: 
 
 @pytest.mark.parametrize("marks", ["BI", "I", "BIES"])
 @pytest.mark.parametrize("odd", [False, True])
-def test_chunks_are_scored_as_by_seqeval(marks: str, odd: bool) -> None:
+def test_chunk_scores_match_seqeval(marks: str, odd: bool) -> None:
     metrics = pytest.importorskip("seqeval.metrics", reason="seqeval is not installed")
     found, right = cases(marks, odd)
     with warnings.catch_warnings():
@@ -110,7 +110,7 @@ ODD = [
 ]
 
 
-def test_odd_sequences_have_the_reference_scores() -> None:
+def test_invalid_tag_sequences_match_the_references() -> None:
     found, right = [list(one) for one, _ in ODD], [list(other) for _, other in ODD]
     scores = chunk_scores(found, right)
     assert [score.value for score in scores] == near([58.8235, 55.5556, 62.5], 1024)
@@ -118,7 +118,7 @@ def test_odd_sequences_have_the_reference_scores() -> None:
     assert scores == chunk_scores([iob2(tags) for tags in found], [iob2(tags) for tags in right])
 
 
-def test_nothing_found_and_nothing_to_find_is_zero() -> None:
+def test_empty_predictions_and_references_score_zero() -> None:
     assert [score.value for score in chunk_scores([["O"]], [["O"]])] == [0, 0, 0]
     assert [score.value for score in chunk_scores([["O"]], [["B-A"]])] == [0, 0, 0]
     assert [score.value for score in chunk_scores([["B-A"]], [["B-A"]])] == [100, 100, 100]
@@ -140,7 +140,7 @@ def official_f1(prediction: str, truth: str) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def test_answers_are_scored_as_by_squads_script() -> None:
+def test_answer_scores_match_the_squad_script() -> None:
     rng = random.Random(0)
     words = [
         "the",

@@ -1,4 +1,4 @@
-"""A step in parts: gradients of several micro-batches are those of one big batch, whatever tokens each has."""
+"""A step in parts: gradients of several micro-batches equal those of one large batch, for any number of tokens."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ CPU = torch.device("cpu")
 PAIRS = NumberWords(train=64, valid=1, test=1).pairs("train")[:64]
 TOKENIZER = TrainedTokenizer.train(WordPiece(vocab=90), [text for pair in PAIRS for text in pair])
 ENCODED = encode_pairs(PAIRS, TOKENIZER, longest=60)
-ROWS = np.argsort(ENCODED.lengths[:, 1], kind="stable")[:48]  # short targets first: parts differ much in tokens
+ROWS = np.argsort(ENCODED.lengths[:, 1], kind="stable")[:48]  # short targets first, so that parts differ in tokens
 
 
-def made(clip: float | None = None, device: torch.device = CPU, accumulate: int = 1) -> tuple[Any, PlainStep]:
+def build_model(clip: float | None = None, device: torch.device = CPU, accumulate: int = 1) -> tuple[Any, PlainStep]:
     torch.manual_seed(1)
     model: Any = build(
         TransformerConfig(
@@ -53,37 +53,37 @@ def made(clip: float | None = None, device: torch.device = CPU, accumulate: int 
 
 
 def gradients(parts: list[Batch], weighted: bool = True) -> torch.Tensor:
-    """All gradients of a step over micro-batches, in one row; or the mean of each one's mean, the usual mistake."""
-    model, step = made()
+    """All gradients of a step over micro-batches, concatenated; or the mean of their means, the usual mistake."""
+    model, step = build_model()
     tokens = sum(part.tokens for part in parts)
     for part in parts:
         step.gradients(part, tokens if weighted else part.tokens * len(parts))
     return torch.cat([weight.grad.flatten() for weight in model.parameters()])
 
 
-def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+def relative_difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).norm() / other.norm())
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_micro_batches_of_uneven_size_add_up_to_the_big_batch(count: int) -> None:
+def test_uneven_micro_batches_equal_one_batch(count: int) -> None:
     whole = gradients([ENCODED.batch(ROWS)])
     cuts = [6, 14, 40][: count - 1]
     parts: list[Batch] = [ENCODED.batch(rows) for rows in np.split(ROWS, cuts)]
     assert len(parts) == count
-    assert apart(gradients(parts), whole) <= 1e-6
+    assert relative_difference(gradients(parts), whole) <= 1e-6
     if count > 1:
-        assert apart(gradients(parts, weighted=False), whole) > 1e-2
+        assert relative_difference(gradients(parts, weighted=False), whole) > 1e-2
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_packed_micro_batches_add_up_to_the_padded_big_batch(count: int) -> None:
+def test_packed_micro_batches_equal_one_padded_batch(count: int) -> None:
     parts: list[Batch] = [ENCODED.pack(rows, (1024, 1024)) for rows in np.split(ROWS, [5, 30][: count - 1])]
-    assert apart(gradients(parts), gradients([ENCODED.batch(ROWS)])) <= 1e-6
+    assert relative_difference(gradients(parts), gradients([ENCODED.batch(ROWS)])) <= 1e-6
 
 
-def test_the_loss_comes_back_without_its_graph() -> None:
-    model, step = made()
+def test_returned_loss_has_no_graph() -> None:
+    model, step = build_model()
     loss = step.gradients(ENCODED.batch(ROWS), 10)
     expected = translation_loss(model, ENCODED.batch(ROWS), 0.1)
     assert not loss.total.requires_grad
@@ -92,8 +92,8 @@ def test_the_loss_comes_back_without_its_graph() -> None:
     assert int(loss.count) == ENCODED.batch(ROWS).tokens
 
 
-def test_an_update_takes_the_rate_it_is_given_and_forgets_the_gradients() -> None:
-    model, step = made(clip=0.5)
+def test_update_uses_the_given_rate_and_clears_gradients() -> None:
+    model, step = build_model(clip=0.5)
     before = [weight.detach().clone() for weight in model.parameters()]
     step.gradients(ENCODED.batch(ROWS), 10)
     norm = float(step.norm())
@@ -108,8 +108,8 @@ def test_an_update_takes_the_rate_it_is_given_and_forgets_the_gradients() -> Non
     assert not any(torch.equal(weight, old) for weight, old in zip(model.parameters(), before, strict=True))
 
 
-def test_frozen_weights_stay_and_are_not_counted() -> None:
-    model, _ = made()
+def test_frozen_weights_do_not_change_and_are_not_counted() -> None:
+    model, _ = build_model()
     model.tokens.weight.requires_grad_(False)
     optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad])
     config = TrainConfig(budget=Budget(steps=1), clip=None)
@@ -129,25 +129,25 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 @gpu
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_captured_steps_are_the_plain_ones(accumulate: int) -> None:
+def test_captured_steps_equal_plain_steps(accumulate: int) -> None:
     device = torch.device("cuda")
     batches = PairBatches(ENCODED, 0, 256, packed=True)
     weights = []
     for captured in (False, True):
-        model, plain = made(0.5, device, accumulate)
+        model, plain = build_model(0.5, device, accumulate)
         first: Any = batches.at(0)
-        step = GraphedStep(plain, first, alike=True) if captured else plain
-        told = []
+        step = GraphedStep(plain, first, same_shape=True) if captured else plain
+        logged = []
         for number in range(4):
             micro = [batches.at(number * accumulate + index) for index in range(accumulate)]
             tokens = sum(batch.tokens for batch in micro)
-            told += [float(step.gradients(batch, tokens).plain) for batch in micro]
-            told.append(float(step.norm()))
+            logged += [float(step.gradients(batch, tokens).plain) for batch in micro]
+            logged.append(float(step.norm()))
             step.update(1e-3 * (number + 1))
         weights.append(
-            torch.cat([weight.detach().flatten() for weight in model.parameters()] + [torch.tensor(told).to(device)])
+            torch.cat([weight.detach().flatten() for weight in model.parameters()] + [torch.tensor(logged).to(device)])
         )
-    assert apart(weights[1], weights[0]) < 1e-4
+    assert relative_difference(weights[1], weights[0]) < 1e-4
 
 
 # ------------------------------------------------------------------ batches of several shapes
@@ -170,18 +170,18 @@ def recurrent(dropout: float, accumulate: int = 1) -> tuple[Any, PlainStep]:
     )
 
 
-def stepped(step: PlainStep | GraphedStep, numbers: range, accumulate: int = 1) -> list[float]:
+def run_steps(step: PlainStep | GraphedStep, numbers: range, accumulate: int = 1) -> list[float]:
     """Steps with the random seed of each, and their losses."""
-    told = []
+    logged = []
     for number in numbers:
         micro = [EVEN.at(number * accumulate + index) for index in range(accumulate)]
         tokens = sum(batch.tokens for batch in micro)
         for index, batch in enumerate(micro):
             reseed(GPU, 0, number, index)
-            told.append(float(step.gradients(batch, tokens).plain))
-        told.append(float(step.norm()))
+            logged.append(float(step.gradients(batch, tokens).plain))
+        logged.append(float(step.norm()))
         step.update(1e-3 * (number + 1))
-    return told
+    return logged
 
 
 def gather_weights(model: Any) -> torch.Tensor:
@@ -196,7 +196,7 @@ def shapes(count: int) -> set[torch.Size]:
 @gpu
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("most", [64, 2])
-def test_captured_steps_of_several_shapes_are_the_plain_ones(
+def test_captured_steps_of_several_shapes_equal_plain_steps(
     accumulate: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("heedful.training.step.MAX_GRAPHS", most)
@@ -205,19 +205,19 @@ def test_captured_steps_of_several_shapes_are_the_plain_ones(
     found = []
     for captured in (False, True):
         model, plain = recurrent(0.0, accumulate)
-        run = GraphedStep(plain, EVEN.at(0), alike=False) if captured else plain
-        told = stepped(run, range(8), accumulate)
+        run = GraphedStep(plain, EVEN.at(0), same_shape=False) if captured else plain
+        logged = run_steps(run, range(8), accumulate)
         if isinstance(run, GraphedStep):
             assert len(run.graphs) == min(most, len(shapes(8 * accumulate)))
-        found.append((gather_weights(model), torch.tensor(told)))
-    (weights, told_plainly), (captured_weights, told_captured) = found
-    assert apart(captured_weights, weights) < 1e-4
-    assert apart(told_captured, told_plainly) < 1e-4
+        found.append((gather_weights(model), torch.tensor(logged)))
+    (weights, plain_logs), (captured_weights, captured_logs) = found
+    assert relative_difference(captured_weights, weights) < 1e-4
+    assert relative_difference(captured_logs, plain_logs) < 1e-4
 
 
 @pytest.fixture
-def exactly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Where the GPU repeats itself bit for bit."""
+def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Deterministic algorithms on the GPU."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     yield
@@ -225,12 +225,12 @@ def exactly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @gpu
-@pytest.mark.usefixtures("exactly")
-def test_a_shape_that_is_captured_late_draws_what_it_draws_ever_after() -> None:
+@pytest.mark.usefixtures("deterministic")
+def test_shape_captured_late_has_the_same_random_numbers() -> None:
     _, plain = recurrent(0.5)
     first: Any = EVEN.at(0)
     late: Any = next(batch for batch in map(EVEN.at, range(20)) if batch.source.shape != first.source.shape)
-    run, found = GraphedStep(plain, first, alike=False), []
+    run, found = GraphedStep(plain, first, same_shape=False), []
     for seed in (7, 7, 8):
         reseed(GPU, seed, 0)
         loss = run.gradients(late, late.tokens).total.clone()
@@ -242,27 +242,27 @@ def test_a_shape_that_is_captured_late_draws_what_it_draws_ever_after() -> None:
 
 
 @gpu
-@pytest.mark.usefixtures("exactly")
+@pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("broken_at", [1, 3, 5])
-def test_a_resumed_run_captures_its_shapes_later_and_gives_the_same_bits(broken_at: int) -> None:
+def test_resumed_run_that_captures_later_is_bit_identical(broken_at: int) -> None:
     whole, plain = recurrent(0.3, accumulate=2)
-    told = stepped(GraphedStep(plain, EVEN.at(0), alike=False), range(8), 2)
+    logged = run_steps(GraphedStep(plain, EVEN.at(0), same_shape=False), range(8), 2)
     model, plain = recurrent(0.3, accumulate=2)
-    stepped(GraphedStep(plain, EVEN.at(0), alike=False), range(broken_at), 2)
+    run_steps(GraphedStep(plain, EVEN.at(0), same_shape=False), range(broken_at), 2)
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     moments = {name: tensor.clone() for name, tensor in optimizer_tensors(plain.optimizer, model).items()}
     again, plain = recurrent(0.3, accumulate=2)
     again.load_state_dict(kept)
     load_optimizer(plain.optimizer, again, moments)
     assert (
-        stepped(GraphedStep(plain, EVEN.at(2 * broken_at), alike=False), range(broken_at, 8), 2)
-        == told[3 * broken_at :]
+        run_steps(GraphedStep(plain, EVEN.at(2 * broken_at), same_shape=False), range(broken_at, 8), 2)
+        == logged[3 * broken_at :]
     )
     assert gather_weights(again).equal(gather_weights(whole))
 
 
 @gpu
-def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_with_new_dropout_each_time() -> None:
+def test_captured_encoder_steps_have_new_dropout_each_time() -> None:
     from heedful.data.text.pretraining import PretrainingBatch
     from heedful.tasks.pretraining.loss import pretraining_loss
 
@@ -280,14 +280,14 @@ def test_captured_steps_of_an_encoder_lose_what_plain_ones_lose_with_new_dropout
         loss_of = partial(pretraining_loss, model)
         optimizer = make_optimizer(config.optimizer, model, GPU)
         plain = PlainStep(model, ParallelLoss(stateless(loss_of)), optimizer, config, GPU, torch.bfloat16)
-        run: Any = GraphedStep(plain, batch, alike=True) if captured else plain
-        told = []
+        run: Any = GraphedStep(plain, batch, same_shape=True) if captured else plain
+        logged = []
         for seed in (1, 1, 2):
             reseed(GPU, seed, 0)
-            told.append(float(run.gradients(batch, rows * length).plain))
+            logged.append(float(run.gradients(batch, rows * length).plain))
             run.skip()
-        found.append(told)
-    plain_told, graph_told = found
-    assert plain_told[0] == plain_told[1] != plain_told[2]
-    assert graph_told == pytest.approx(plain_told, rel=1e-3)
-    assert graph_told[0] == graph_told[1] != graph_told[2]
+        found.append(logged)
+    plain_losses, graph_losses = found
+    assert plain_losses[0] == plain_losses[1] != plain_losses[2]
+    assert graph_losses == pytest.approx(plain_losses, rel=1e-3)
+    assert graph_losses[0] == graph_losses[1] != graph_losses[2]

@@ -1,4 +1,4 @@
-"""Tensors to bytes and back exactly, and foreign bytes refused with the file's name."""
+"""Tensors to bytes and back exactly; invalid bytes are refused with the file's name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def packed(given: dict[str, torch.Tensor]) -> bytes:
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8]
 )
-def test_every_type_comes_back_bit_for_bit(dtype: torch.dtype) -> None:
+def test_every_dtype_round_trips_bit_for_bit(dtype: torch.dtype) -> None:
     given = {
         "a": torch.arange(6).reshape(2, 3).to(dtype),
         "scalar": torch.tensor(3).to(dtype),
@@ -44,7 +44,7 @@ def test_every_type_comes_back_bit_for_bit(dtype: torch.dtype) -> None:
     assert all(torch.equal(back[name], given[name]) and back[name].dtype == given[name].dtype for name in given)
 
 
-def test_bytes_do_not_depend_on_the_order_of_names() -> None:
+def test_bytes_do_not_depend_on_name_order() -> None:
     one, two = torch.ones(2), torch.zeros(3)
     assert packed({"a": one, "b": two}) == packed({"b": two, "a": one})
 
@@ -64,18 +64,18 @@ def test_bytes_do_not_depend_on_the_order_of_names() -> None:
     ],
     ids=["nothing", "scalar", "empty", "types", "names", "paddings"],
 )
-def test_the_bytes_are_those_of_the_safetensors_library(given: dict[str, torch.Tensor]) -> None:
+def test_bytes_match_the_safetensors_library(given: dict[str, torch.Tensor]) -> None:
     assert packed(given) == safetensors.torch.save(given)
 
 
-def test_nothing_is_copied_that_lies_in_a_row_already() -> None:
+def test_contiguous_tensors_are_not_copied() -> None:
     weight = torch.zeros(4, 5)
     _, piece = pack({"weight": weight})
     weight[0, 0] = 1.0
     assert bytes(piece) == weight.numpy().tobytes()
 
 
-def test_tensors_that_share_memory_are_packed_once_for_each_name() -> None:
+def test_shared_tensors_are_packed_once_per_name() -> None:
     whole = torch.arange(24.0).reshape(4, 6)
     given = {"a": whole, "b": whole, "rows": whole[1:3], "columns": whole[:, ::2], "wide": whole[0].expand(3, 6)}
     back = unpack(packed(given), FILE)
@@ -83,7 +83,7 @@ def test_tensors_that_share_memory_are_packed_once_for_each_name() -> None:
     assert packed(given) == safetensors.torch.save({name: tensor.clone() for name, tensor in given.items()})
 
 
-def test_gradients_and_views_are_packed_as_plain_values() -> None:
+def test_parameters_and_views_are_packed_as_values() -> None:
     whole = torch.arange(12.0, requires_grad=True).reshape(3, 4)
     back = unpack(packed({"row": whole[1], "turned": whole.T}), FILE)
     assert back["row"].tolist() == [4, 5, 6, 7]
@@ -115,14 +115,14 @@ SOUND = packed({"a": torch.ones(4)})
         ((2**63).to_bytes(8, "little") + b"{}", "claims"),
     ],
 )
-def test_what_is_not_a_sound_file_is_refused_by_name(data: bytes, words: str) -> None:
+def test_invalid_files_are_refused_by_name(data: bytes, words: str) -> None:
     with pytest.raises(UserError) as raised:
         unpack(data, FILE)
     assert raised.value.where == str(FILE)
     assert words in str(raised.value)
 
 
-def test_limits_are_on_the_header_and_the_number_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_header_size_and_tensor_count_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     data = packed({str(index): torch.zeros(1) for index in range(5)})
     monkeypatch.setattr(tensors, "MOST_TENSORS", 5)
     assert len(unpack(data, FILE)) == 5
@@ -135,7 +135,7 @@ def test_limits_are_on_the_header_and_the_number_of_tensors(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_values_that_are_not_finite_are_named(bad: float) -> None:
+def test_non_finite_values_are_named(bad: float) -> None:
     group = {
         "good": torch.ones(2),
         "count": torch.tensor(3),
@@ -150,7 +150,7 @@ def test_values_that_are_not_finite_are_named(bad: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_one_bad_value_is_found_wherever_it_is(dtype: torch.dtype, bad: float) -> None:
+def test_one_bad_value_is_found_anywhere(dtype: torch.dtype, bad: float) -> None:
     for shape in ((1,), (257,), (33, 65)):
         whole = torch.randn(shape).to(dtype)
         for position in {0, whole.numel() // 2, whole.numel() - 1}:
@@ -163,14 +163,14 @@ def test_one_bad_value_is_found_wherever_it_is(dtype: torch.dtype, bad: float) -
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_the_largest_numbers_and_no_numbers_are_finite(dtype: torch.dtype) -> None:
+def test_largest_numbers_and_empty_tensors_are_finite(dtype: torch.dtype) -> None:
     largest = torch.finfo(dtype).max if dtype.is_floating_point else 1
     require_finite({"full": torch.full((9,), largest, dtype=dtype)}, "step 7", "stop")
     require_finite({"none": torch.empty(0, 3, dtype=dtype)}, "step 7", "stop")
 
 
 # ------------------------------------------------------------------ refused by the header alone
-def test_a_sparse_file_is_refused_unread(tmp_path: Path) -> None:
+def test_sparse_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.touch()
     os.truncate(path, 9 << 30)
@@ -187,7 +187,7 @@ def test_a_sparse_file_is_refused_unread(tmp_path: Path) -> None:
         require_sound(path)
 
 
-def test_a_file_larger_than_memory_is_refused_unread(tmp_path: Path) -> None:
+def test_file_larger_than_memory_is_refused_unread(tmp_path: Path) -> None:
     path, numbers = tmp_path / "model.safetensors", 1 << 40
     header = json.dumps({"a": {"dtype": "U8", "shape": [numbers], "data_offsets": [0, numbers]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header)
@@ -200,7 +200,7 @@ def test_a_file_larger_than_memory_is_refused_unread(tmp_path: Path) -> None:
     assert raised.value.exit_code == EXIT_MEMORY
 
 
-def test_escapes_hide_no_tensor_from_the_count(tmp_path: Path) -> None:
+def test_escaped_names_are_counted(tmp_path: Path) -> None:
     entry = rb'"%d": {"dtype": "U8", "shape": [0], "data\u005foffsets": [0, 0]}'
     header = b"{" + b",".join(entry % number for number in range(MOST_TENSORS + 2)) + b"}"
     path = tmp_path / "model.safetensors"

@@ -1,4 +1,4 @@
-"""Threads that share work: all parts are done, an error comes out where it is waited for, and none is left behind."""
+"""The thread pool: all parts run, errors are raised where the work is awaited, no thread is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heedful.training.thread_pool import ThreadPool
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_every_part_is_done_in_a_thread_of_its_own(size: int) -> None:
+def test_each_part_runs_in_its_own_thread(size: int) -> None:
     pool, seen = ThreadPool(size), list[tuple[int, str]]()
     for _ in range(50):
         pool.start([partial(lambda n: seen.append((n, threading.current_thread().name)), n) for n in range(size - 1)])
@@ -23,16 +23,16 @@ def test_every_part_is_done_in_a_thread_of_its_own(size: int) -> None:
     assert threading.current_thread().name not in {name for _, name in seen}
 
 
-def test_fewer_parts_than_threads_are_waited_for() -> None:
+def test_fewer_parts_than_threads() -> None:
     pool, done = ThreadPool(4), list[int]()
     pool.start([lambda: (time.sleep(0.05), done.append(1))])
     pool.finish()
     assert done == [1]
-    pool.finish()  # nothing is begun, so that there is nothing to wait for
+    pool.finish()  # nothing was started
     pool.close()
 
 
-def test_an_error_in_a_thread_comes_out_where_the_work_is_waited_for_and_the_pool_keeps_working() -> None:
+def test_error_in_a_thread_is_raised_and_the_pool_keeps_working() -> None:
     pool, done = ThreadPool(3), list[int]()
 
     def fails() -> None:
@@ -48,7 +48,7 @@ def test_an_error_in_a_thread_comes_out_where_the_work_is_waited_for_and_the_poo
     assert sorted(done) == [1, 2, 3]
 
 
-def test_closed_it_leaves_no_thread_and_what_was_begun_is_done() -> None:
+def test_closed_pool_finishes_its_work_and_leaves_no_thread() -> None:
     before, done = threading.active_count(), list[int]()
     pool = ThreadPool(4)
     assert threading.active_count() == before + 3

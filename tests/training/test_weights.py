@@ -1,4 +1,4 @@
-"""Weights go into a model all or none, and come out of it for the leader."""
+"""Weights are loaded completely or not at all, and gathered for the leader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heedful.training.distributed.team import ProcessInfo, Team
 MODEL = TransformerConfig(vocab=20, width=16, heads=2, encoder_layers=1, decoder_layers=1, hidden=32, context=60)
 
 
-def test_weights_are_loaded_all_or_none() -> None:
+def test_weights_are_loaded_completely_or_not_at_all() -> None:
     model = build(MODEL)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     wrong = {name: value + 1 for name, value in before.items()}
@@ -39,7 +39,7 @@ def test_weights_are_loaded_all_or_none() -> None:
     assert all(torch.equal(value, before[name] + 1) for name, value in model.state_dict().items())
 
 
-def test_the_leader_alone_is_given_the_weights() -> None:
+def test_only_the_leader_gets_the_weights() -> None:
     model = build(MODEL)
     leader, other = (Team(ProcessInfo(rank, 2, rank, 2, "", 0)) for rank in (0, 1))
     found = gather_weights(model, leader)

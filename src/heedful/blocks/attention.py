@@ -24,13 +24,29 @@ from heedful.blocks.taps import Tap, tapped
 
 
 def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, is_causal: bool, dropout: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    is_causal: bool,
+    dropout: float,
+    finite: bool = False,
 ) -> Tensor:
-    """Scaled dot-product attention in one kernel; the same values as the definition in `attend`."""
+    """Scaled dot-product attention in one kernel; the same values as the definition in `attend`.
+
+    A bias that is `finite` masks no key.
+    """
     if bias is None and (is_causal or mask is None):
         return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, dropout_p=dropout)
     if bias is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    if mask is not None and finite:  # the mask has no heads, so that it is cheaper to look for empty rows there
+        empty = ~mask.any(-1, keepdim=True)
+        shift = torch.where(mask | empty, bias.to(q.dtype), -math.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=shift, dropout_p=dropout).masked_fill(empty, 0.0)
+    if finite:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), dropout_p=dropout)
     shift = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, -math.inf)
     empty = (shift == -math.inf).all(-1, keepdim=True)  # queries that attend to no key; the kernel gives NaN for them
     shift = shift.masked_fill(empty, 0.0)
@@ -68,7 +84,8 @@ def attend(
     """normalize(score(q, k) + bias, where mask) v, with q (B, H, T, K), k (B, H, S, K), v (B, H, S, E).
 
     All three may come without heads, (B, T, K), or without heads and batch, (T, K). Masks and biases are rules, or
-    tensors of two dimensions up to those of q that broadcast to the scores (B, H, T, S); a bias of -inf masks a key.
+    tensors of two dimensions up to those of q that broadcast to the scores (B, H, T, S). A tensor of -inf masks a key;
+    rules of biases are finite.
     `normalize` is softmax, sparsemax, entmax15, their names, or a function (scores, mask) -> weights. The scaled dot
     product with softmax runs in a fused kernel as long as no tap has a hook.
 
@@ -102,11 +119,12 @@ def attend(
         mask = mask.dense()
     if isinstance(mask, Mask) and not (is_causal and fast and bias is None):
         mask = dense(mask, q, k)
+    finite = isinstance(bias, Bias)
     if isinstance(bias, Bias):
         bias = dense(bias, q, k)
     if fast:
         o = fused_attention(
-            q, k, v, None if isinstance(mask, Mask) else mask, bias, is_causal and bias is None, dropout
+            q, k, v, None if isinstance(mask, Mask) else mask, bias, is_causal and bias is None, dropout, finite
         )
     else:
         a = score(q, k)  # (B, H, T, S)

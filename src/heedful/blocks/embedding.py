@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.blocks.losses import Loss, projected_cross_entropy
+
 FEW = 512  # at most this many rows in a decoding step
 
 
@@ -34,6 +36,10 @@ class TiedEmbedding(nn.Module):
             logits: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "none", [], "")  # (B, T, V)
             return logits
         return F.linear(x, self.weight)  # (B, T, V)
+
+    def loss(self, x: Tensor, targets: Tensor, ignore: int = -100) -> Loss:
+        """-sum log p(target) for x (N, D) and targets (N,)."""
+        return projected_cross_entropy(x, self.weight, targets, ignore=ignore)
 
 
 def onednn() -> bool:

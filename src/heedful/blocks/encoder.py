@@ -3,6 +3,7 @@
 B batch, S positions, D width.
 """
 
+import torch
 from torch import Tensor, nn
 
 from heedful.blocks.attention import MultiHead, SelfAttention
@@ -30,24 +31,25 @@ class EncoderBlock(nn.Module):
 
 
 class Pooler(nn.Module):
-    """tanh(W x) of x, the vector of the first token of a sequence."""
+    """f(W x) of x, the vector of the first token of a sequence; f is tanh in BERT."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, activation: Activation = torch.tanh) -> None:
         super().__init__()
         self.dense = Linear(width, width)
+        self.activation = activation
 
     def forward(self, first: Tensor) -> Tensor:
-        return self.dense(first).tanh()
+        return self.activation(self.dense(first))
 
 
 class MaskedTokenHead(nn.Module):
     """Masked-token head: norm(f(W x)), whose product with the token embeddings plus `bias` gives the logits."""
 
-    def __init__(self, width: int, activation: Activation, norm_eps: float, vocab: int) -> None:
+    def __init__(self, width: int, activation: Activation, norm_eps: float, vocab: int, out: int | None = None) -> None:
         super().__init__()
-        self.dense = Linear(width, width)
+        self.dense = Linear(width, out or width)
         self.activation = activation
-        self.norm = nn.LayerNorm(width, norm_eps)
+        self.norm = nn.LayerNorm(out or width, norm_eps)
         self.bias = nn.Parameter(self.dense.weight.new_zeros(vocab))
 
     def forward(self, x: Tensor) -> Tensor:

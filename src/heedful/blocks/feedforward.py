@@ -19,6 +19,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": F.gelu,
     "gelu_tanh": GELU_TANH,
     "swish": F.silu,
+    "tanh": torch.tanh,
 }
 
 

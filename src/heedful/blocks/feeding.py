@@ -35,7 +35,7 @@ def run_fused(
     attention: MemoryAttention, stack: Stack, x: Tensor, layers: tuple[State, ...], source: Source
 ) -> tuple[Tensor, tuple[State, ...]]:
     """The outputs (B, T, H) of a stack that reads [context; x], and the states after the last step."""
-    from heedful.blocks.kernels.feeding import Feeding  # needs Triton, which comes with torch's GPU builds only
+    from heedful.blocks.kernels.feeding import AttentionDecoder  # needs Triton, part of torch's GPU builds
 
     half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
     cells: list[Any] = [layer.cell for layer in stack.layers]
@@ -56,7 +56,7 @@ def run_fused(
     scaled = isinstance(score, Weightless) and score.compare is scaled_dot
     scale = hidden.shape[-1] ** -0.5 if scaled else 1.0
     with torch.autocast("cuda", enabled=False):
-        y, after, cell_states = Feeding.apply(
+        y, after, cell_states = AttentionDecoder.apply(
             gru, scale, masks, source.real, pre.transpose(0, 1).to(half).contiguous(),
             source.kv.k[:, 0].to(half).contiguous(), memory.to(half).contiguous(),
             score.q.weight.to(half) if isinstance(score, Additive) else None,

@@ -77,6 +77,10 @@ class Unpadded:
         """The vectors (B, D) of x (B, S, D) at the first token of each sequence."""
         return x[:, 0]  # (B, D)
 
+    def last(self, x: Tensor) -> Tensor:
+        """The vectors (B, D) of x (B, S, D) at the last token of each sequence."""
+        return x[:, -1]  # (B, D)
+
     def past(self, layers: int) -> Past:
         return Cache((None,) * layers)
 
@@ -108,6 +112,11 @@ class Padded:
         """The vectors (B, D) of x (B, S, D) at each sequence's first token; for an empty one, at its first padding."""
         begin = self.real.int().argmax(1)  # (B,)
         return x.gather(1, begin[:, None, None].expand(-1, 1, x.shape[2]))[:, 0]  # (B, D)
+
+    def last(self, x: Tensor) -> Tensor:
+        """The vectors (B, D) of x (B, S, D) at each sequence's last token; for an empty one, at its last padding."""
+        end = self.real.shape[1] - 1 - self.real.flip(1).int().argmax(1)  # (B,)
+        return x.gather(1, end[:, None, None].expand(-1, 1, x.shape[2]))[:, 0]  # (B, D)
 
     def past(self, layers: int) -> Past:
         return Cache((None,) * layers)
@@ -169,7 +178,11 @@ class PackedTexts:
 
     def first(self, x: Tensor) -> Tensor:
         """The vectors (N, D) of x (1, S, D) at the first token of each sequence."""
-        return x[0, self.mask.begin[:-1]]  # (N, D)
+        return x[0, self.mask.begin[:-1].clamp(max=x.shape[1] - 1)]  # (N, D)
+
+    def last(self, x: Tensor) -> Tensor:
+        """The vectors (N, D) of x (1, S, D) at the last token of each sequence."""
+        return x[0, (self.mask.end[:-1] - 1).clamp(min=0)]  # (N, D)
 
 
 EncoderLayout = Unpadded | Padded | PackedTexts  # layouts of encoders

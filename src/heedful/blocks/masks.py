@@ -70,15 +70,26 @@ class BlockDiagonal:
 
 @dataclass(frozen=True, eq=False)
 class Bias:
-    """What is added to a score: a rule over indices (b, h, q, k) -> float; rules are added with `+`."""
+    """What is added to a score: a rule over indices (b, h, q, k) -> float; rules are added with `+`.
+
+    `whole` is the same rule for the indices of all queries and keys at once, where there is a faster way than indexing.
+    """
 
     rule: Rule
+    whole: Rule | None = None
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return self.rule(b, h, q, k)
 
+    def dense(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """The rule for the indices of all queries and keys."""
+        return self.rule(b, h, q, k) if self.whole is None else self.whole(b, h, q, k)
+
     def __add__(self, other: "Bias") -> "Bias":
-        return Bias(lambda b, h, q, k: self(b, h, q, k) + other(b, h, q, k))
+        return Bias(
+            lambda b, h, q, k: self(b, h, q, k) + other(b, h, q, k),
+            lambda b, h, q, k: self.dense(b, h, q, k) + other.dense(b, h, q, k),
+        )
 
 
 AnyMask = Mask | Ranges | BlockDiagonal | Tensor | None  # None: no mask
@@ -104,9 +115,10 @@ def real(keys: Tensor) -> Mask:
     return Mask(lambda b, h, q, k: keys[b, k])
 
 
-def same(segments: Tensor) -> Mask:
-    """Keys of the query's own segment; segments (B, S)."""
-    return Mask(lambda b, h, q, k: segments[b, q] == segments[b, k])
+def same(segments: Tensor, queries: Tensor | None = None) -> Mask:
+    """Keys of the query's own segment; segments (B, S), and those of the queries (B, T) where they are not the same."""
+    of_queries = segments if queries is None else queries
+    return Mask(lambda b, h, q, k: segments[b, k] == of_queries[b, q])
 
 
 def prefix(lengths: Tensor) -> Mask:
@@ -114,9 +126,13 @@ def prefix(lengths: Tensor) -> Mask:
     return Mask(lambda b, h, q, k: k < lengths[b])
 
 
-def order(ranks: Tensor) -> Mask:
-    """A query attends to the keys that come before it in a given order; ranks (B, S) is each position's rank."""
-    return Mask(lambda b, h, q, k: ranks[b, k] < ranks[b, q])
+def order(ranks: Tensor, queries: Tensor | None = None) -> Mask:
+    """A query attends to the keys that come before it in a given order; ranks (B, S) is each position's rank.
+
+    Where the queries are at other positions than the keys, `queries` (B, T) are their ranks.
+    """
+    of_queries = ranks if queries is None else queries
+    return Mask(lambda b, h, q, k: ranks[b, k] < of_queries[b, q])
 
 
 def alibi(heads: int, offset: int | Tensor = 0, at: Tensor | None = None) -> Bias:
@@ -140,4 +156,5 @@ def dense(rule: Mask | Bias, queries: Tensor, keys: Tensor) -> Tensor:
     """The rule as a tensor that broadcasts to (B, H, T, S), for queries (B, H, T, K) and keys (B, H, S, K)."""
     b, h, q = (torch.arange(n, device=queries.device) for n in queries.shape[:3])
     k = torch.arange(keys.shape[2], device=queries.device)
-    return rule(b[:, None, None, None], h[:, None, None], q[:, None], k)
+    whole = rule.dense if isinstance(rule, Bias) else rule
+    return whole(b[:, None, None, None], h[:, None, None], q[:, None], k)

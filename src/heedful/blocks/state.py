@@ -288,8 +288,43 @@ class StaticCache:
         return StaticCache(self.layers, rows, length, self.ragged)
 
 
+@dataclass(frozen=True)
+class Memory:
+    """The inputs (R, S, D) of each layer for the last S tokens, at most `limit`; `seen` (R, S) are those in use.
+
+    Unlike a cache of keys and values, it outlives a change of the weights: these compute keys and values anew.
+    """
+
+    layers: tuple[Tensor, ...]
+    seen: Tensor
+    limit: int
+
+    @classmethod
+    def empty(cls, layers: int, rows: int, width: int, limit: int, like: Tensor) -> "Memory":
+        """The memory before the first token, on the device and in the precision of `like`."""
+        nothing = like.new_zeros(rows, 0, width)  # (R, S, D)
+        return cls((nothing,) * layers, nothing.new_zeros(rows, 0, dtype=torch.bool), limit)
+
+    @property
+    def length(self) -> int:
+        return self.seen.shape[1]
+
+    def fill(self) -> "Memory":
+        """The same memory with `limit` tokens, those in front not in use: its shape no longer changes."""
+        more = self.limit - self.length
+        layers = tuple(torch.nn.functional.pad(x, (0, 0, more, 0)) for x in self.layers)
+        return Memory(layers, torch.nn.functional.pad(self.seen, (more, 0)), self.limit)
+
+    def after(self, layers: Sequence[Tensor], seen: Tensor) -> "Memory":
+        """The memory of the last tokens of layers (R, S, D), without gradients to them."""
+        first = max(0, seen.shape[1] - self.limit)
+        return Memory(tuple(x[:, first:].detach() for x in layers), seen[:, first:], self.limit)
+
+
 def reserve(state: Any, room: int) -> Any:
-    """The state with every cache as a `StaticCache` with room for `room` keys."""
+    """The state with every cache as a `StaticCache` with room for `room` keys, and every memory filled."""
+    if isinstance(state, Memory):
+        return state.fill()
     if isinstance(state, Cache):
         first = state.layers[0]
         assert first is not None, "a static cache needs the shapes of a first token"

@@ -89,7 +89,8 @@ def describe(model: Pretrained) -> str:
     config, unused = model.config, sum(line.name is None for line in model.ledger)
     size = sum(tensor.numel() for tensor in model.tensors.values())
     if not model.writes:
-        parts = [name for name in ("pooler", "masked_words", "next_sentence") if getattr(config, name)]
+        parts = [name for name in ("pooler", "masked_words") if getattr(config, name)]
+        parts += [config.pairs] if config.pairs else []
         parts += [model.head.kind] if model.head else []
         size += sum(tensor.numel() for tensor in model.head.tensors.values()) if model.head else 0
         more = f"with {', '.join(parts) or 'no head'}"

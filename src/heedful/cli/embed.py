@@ -19,7 +19,7 @@ from heedful.cli.output import json_line, say, write
 from heedful.cli.reading import Source, batched
 from heedful.errors import UserError
 from heedful.files import writing as files
-from heedful.tasks.pretraining.predictor import Pooling, TextEncoder, cut_note
+from heedful.tasks.pretraining.predictor import Pooling, TextEncoder, truncation_note
 
 CHUNK = 8192  # texts read at a time, then batched by length
 MAX_COMPARED = 20  # texts in a table of similarities
@@ -146,11 +146,11 @@ def embed_chunks(
     """Chunks of texts with their vectors; at the end, a note with the number of truncated texts."""
     truncated = 0
     for chunk in batched(texts, size):
-        encoded = encoder.encoded(chunk)
+        encoded = encoder.tokenize(chunk)
         truncated += encoded.cut
-        yield chunk, encoder.embedded(encoded, layers, pooling)
+        yield chunk, encoder.embed_tokenized(encoded, layers, pooling)
     if truncated:
-        typer.echo(f"note: {cut_note(truncated, encoder.room)}", err=True)
+        typer.echo(f"note: {truncation_note(truncated, encoder.room)}", err=True)
 
 
 def write_vectors(

@@ -15,6 +15,7 @@ from heedful.runs.evaluate import plain, scored
 from heedful.runs.load import read_recipe
 from heedful.runs.recipe import check_recipe
 from heedful.tasks import task_of
+from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import split_checkpoint
@@ -26,12 +27,17 @@ def eval_command(
     beams: int | None,
     as_json: bool,
     stride: int | None = None,
+    memory: int | None = None,
     overrides: Sequence[str] = (),
 ) -> None:
     """Print the scores with their signatures, and some samples."""
     if other := next((word for word in overrides if not word.startswith("data.")), None):
         raise UserError("only the data can be changed", where=other, expected="such as data.test=new.csv")
     predictor = load_run(run)
+    if memory is not None and not isinstance(predictor, TextGenerator):
+        raise UserError("only a language model has a memory of tokens", where="--memory", todo="leave it out")
+    if isinstance(predictor, TextGenerator):
+        predictor.settings = predictor.settings.but(memory=memory)
     recipe = read_recipe(run, overrides)
     if stride is not None:
         recipe = with_stride(recipe, stride)

@@ -15,7 +15,7 @@ from heedful.cli.loading import load_as
 from heedful.cli.output import json_line, write
 from heedful.cli.reading import batched, piped, stdin_lines
 from heedful.errors import UserError, printable
-from heedful.tasks.language_model.predictor import TOGETHER, GeneratedText, TextGenerator
+from heedful.tasks.language_model.predictor import BATCH_SIZE, GeneratedText, TextGenerator
 
 
 def generate_command(
@@ -40,7 +40,7 @@ def generate_command(
     else:
         noted = False
         # Lines typed into a terminal are answered one by one.
-        for batch in batched(read_prompts(prompts), 1 if reads and sys.stdin.isatty() else TOGETHER):
+        for batch in batched(read_prompts(prompts), 1 if reads and sys.stdin.isatty() else BATCH_SIZE):
             noted = print_notes(generator, batch, special, noted)
             texts = generator.generate(batch, first=first, special=special)
             for one in texts:
@@ -99,7 +99,7 @@ def print_notes(generator: TextGenerator, prompts: Sequence[str], special: bool,
     longest = max(generator.tokens_of(prompt, special) for prompt in prompts)
     if longest + settings.length - 1 <= context:
         return False
-    seen = longest - generator.forgotten(longest)
+    seen = longest - generator.context_start(longest)
     prompt = f"; of a prompt of {longest:,} tokens it sees the last {seen:,}" if seen < longest else ""
     note = f"note: the model's context is {context:,} tokens; when it is full, the older half is dropped"
     typer.echo(note + prompt, err=True)

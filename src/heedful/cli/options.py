@@ -77,7 +77,10 @@ SAMPLING = ("temperature", "top_k", "top_p")
 RULES = ("beams", "length_penalty", "repetition_penalty", "no_repeat_ngram", "min_length")
 VECTORS = ("width", "window", "negatives", "min_count", "sample", "epochs", "lr", "lowercase", "seed")
 FIELD_OPTIONS: dict[str, tuple[FieldOptions, ...]] = {
-    "eval": (FieldOptions(TRANSLATION, BEAMS, before="stride"),),
+    "eval": (
+        FieldOptions(TRANSLATION, BEAMS, before="stride"),
+        FieldOptions(TEXT, ("memory",), before="as_json"),
+    ),
     "translate": (
         FieldOptions(TRANSLATION, BEAMS, before="top"),
         FieldOptions(TRANSLATION, (*SAMPLING, "seed"), before="batch", default=True),
@@ -87,7 +90,7 @@ FIELD_OPTIONS: dict[str, tuple[FieldOptions, ...]] = {
         FieldOptions(TEXT, ("length", *SAMPLING), before="greedy"),
         FieldOptions(TEXT, ("seed", "samples"), before="greedy", default=True),
         FieldOptions(TEXT, RULES, before="special"),
-        FieldOptions(TEXT, ("start_token",), before="bf16"),
+        FieldOptions(TEXT, ("start_token", "memory"), before="bf16"),
     ),
     "predict-word": (FieldOptions(TEXT, ("start_token",), before="as_json"),),
     "word2vec": (FieldOptions(WORD2VEC, VECTORS, default=True),),

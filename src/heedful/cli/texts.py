@@ -19,13 +19,13 @@ from heedful.files.reading import is_file
 from heedful.plots.figures import bars
 from heedful.plots.style import Style, require_figure, save
 from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
-from heedful.tasks.classification.predictor import Classification, Given, Regression, TextClassifier, TextRegressor
-from heedful.tasks.language_model.next_word import WordPredictions, hidden_words, next_words, sides
+from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextOrPair, TextRegressor
+from heedful.tasks.language_model.next_word import WordPredictions, masked_words, next_words, split_at_blank
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.pretraining.predictor import MaskPredictions, TextEncoder, TokenPrediction
 from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
-from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier, class_name, require_narrow
+from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier, check_arity, class_name
 
 QUESTIONS = 64  # in a batch
 
@@ -41,20 +41,20 @@ def classify_command(run: Path, texts: Sequence[str], pair: bool, as_json: bool)
     width = max(map(len, predictor.labels)) if isinstance(predictor, TextClassifier) else 0
     truncated = 0
 
-    def predict(batch: list[Given]) -> Sequence[Classification | Regression]:
+    def predict(batch: list[TextOrPair]) -> Sequence[Classification | Regression]:
         nonlocal truncated
         results: Sequence[Classification | Regression] = predictor.predict(batch)
         truncated += sum(one.cut > 0 for one in results)
         return results
 
-    def line(inputs: Given, result: Classification | Regression) -> Iterator[str]:
+    def line(inputs: TextOrPair, result: Classification | Regression) -> Iterator[str]:
         text = inputs if isinstance(inputs, str) else " || ".join(inputs)
         if isinstance(result, Regression):
             yield f"{result.value:8.3f}  {text}"
         else:
             yield f"{result.label:<{width}} {result.probability:4.0%}  {text}"
 
-    def record(inputs: Given, result: Classification | Regression) -> dict[str, Any]:
+    def record(inputs: TextOrPair, result: Classification | Regression) -> dict[str, Any]:
         texts = {"text": inputs} if isinstance(inputs, str) else {"text": inputs[0], "pair": inputs[1]}
         return texts | result.to_dict()
 
@@ -96,7 +96,7 @@ def classify_tree_command(run: Path, trees: Sequence[str], nodes: bool, as_json:
         if source.piped and line.blank:
             return None
         tree = parse_tree(line.text, line.where, None)
-        require_narrow(tree, classifier.model.config, line.where)
+        check_arity(tree, classifier.model.config, line.where)
         return tree
 
     def tree_lines(tree: Tree, found: TreeClassification) -> Iterator[str]:
@@ -239,7 +239,7 @@ def predict_word_command(
     style: Style = "light",
 ) -> None:
     """Print the most probable words for the gap of a text by a causal model, a masked one, or both."""
-    sides(text)
+    split_at_blank(text)
     if causal is None and masked is None:
         raise UserError(
             "no model was given", todo="add --causal RUN, a language model, or --masked RUN, a BERT, or both"
@@ -251,7 +251,7 @@ def predict_word_command(
         generator = load_as(TextGenerator, causal)
         generator.start_token = generator.start_token if start_token is None else start_token
         found.append(next_words(generator, text, top))
-    found += [] if masked is None else [hidden_words(load_as(TextEncoder, masked), text, top)]
+    found += [] if masked is None else [masked_words(load_as(TextEncoder, masked), text, top)]
     if as_json:
         say(json_line({"text": text} | {one.kind: _words(one) for one in found}))
     else:

@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -99,6 +99,13 @@ class NumberWords(Embedded):
         return numbers[begin : begin + sizes[split]]
 
 
+def known_languages(codes: tuple[str, ...]) -> tuple[str, ...]:
+    """The codes, if each is known and listed once."""
+    if len(set(codes)) < len(codes):
+        raise ValueError("a language is listed more than once")
+    return tuple(NumberWords(source=code).source for code in codes)
+
+
 class NumberLanguages(Embedded):
     """Spelled-out numbers, each in one of several languages, which is the label; the splits are disjoint."""
 
@@ -112,12 +119,7 @@ class NumberLanguages(Embedded):
     below: int = Field(1_000_000, ge=3, le=10**12, description="upper limit of the numbers, exclusive")
     seed: int = Field(0, ge=0, lt=2**63, description="random seed of the sampled numbers")
 
-    @field_validator("languages")
-    @classmethod
-    def _known(cls, codes: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(codes)) < len(codes):
-            raise ValueError("a language is listed more than once")
-        return tuple(NumberWords(source=code).source for code in codes)
+    _known = field_validator("languages")(known_languages)
 
     @model_validator(mode="after")
     def _enough(self) -> NumberLanguages:
@@ -133,6 +135,36 @@ class NumberLanguages(Embedded):
         spelled = {code: iter(spell(numbers[index::count], code)) for index, code in enumerate(self.languages)}
         codes = [self.languages[index % count] for index in range(len(numbers))]
         return Items([Item(next(spelled[code]), None, code, "data") for code in codes], 0)
+
+
+class Counting(Embedded):
+    """Documents that count in words, "forty-one, forty-two, forty-three", each in one of several languages."""
+
+    kind: Literal["counting"] = "counting"
+    languages: tuple[str, ...] = Field(
+        ("ar", "de", "en", "es", "fa", "fr", "hi", "tr"), min_length=1, max_length=100, description="language codes"
+    )
+    train: int = Field(8_000, ge=2, le=1_000_000, description="documents for training")
+    valid: int = Field(200, ge=2, le=100_000, description="documents for validation")
+    test: int = Field(200, ge=2, le=100_000, description="documents for the final score")
+    length: int = Field(8, ge=2, le=1_000, description="numbers of a document, one sentence each")
+    below: int = Field(1_000_000, ge=3, le=10**12, description="upper limit of the first numbers, exclusive")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the first numbers")
+
+    _known = field_validator("languages")(known_languages)
+
+    @model_validator(mode="after")
+    def _enough(self) -> Counting:
+        self._numbers()
+        return self
+
+    def _numbers(self) -> NumberWords:
+        return NumberWords(train=self.train, valid=self.valid, test=self.test, below=self.below, seed=self.seed)
+
+    def documents(self, split: Split) -> Iterator[list[str]]:
+        """The documents of a split, cycling through the languages."""
+        for index, first in enumerate(self._numbers().numbers(split)):
+            yield spell(list(range(first, first + self.length)), self.languages[index % len(self.languages)])
 
 
 class LibraryProse(Embedded):
@@ -228,11 +260,16 @@ def languages() -> list[str]:
     return list(RbnfEngine.get_supported_languages())
 
 
-def spell(numbers: list[int], language: str) -> list[str]:
-    """Each number in words, without soft hyphens."""
+@cache
+def _engine(language: str) -> Any:
     from unicode_rbnf import RbnfEngine
 
-    engine = RbnfEngine.for_language(language)
+    return RbnfEngine.for_language(language)
+
+
+def spell(numbers: list[int], language: str) -> list[str]:
+    """Each number in words, without soft hyphens."""
+    engine = _engine(language)
     # With all rule sets (case, gender, year) the engine is up to ten times slower than with its default one.
     default = engine.format_number(1).text_ruleset
     return [engine.format_number(number, ruleset_names=[default]).text for number in numbers]

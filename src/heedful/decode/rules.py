@@ -3,7 +3,7 @@
 A rule takes the logits (R, V) and the tokens so far, and returns the new logits, possibly in the same tensor. It must
 not read values in Python, so that a search step can be captured as a CUDA graph.
 
-R rows, V vocabulary, L room for tokens.
+R rows, V vocabulary, L length of the token buffer.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from heedful.decode.settings import Generation
 
 @dataclass(frozen=True)
 class Generated:
-    """The tokens of each row so far, columns begin ... end - 1 of (R, L): the prompt, then those generated."""
+    """The tokens of each row so far, columns begin ... end - 1 of (R, L): the prompt, then the generated ones."""
 
     tokens: Tensor
     begin: Tensor  # (R, 1)
     end: Tensor  # ()
-    chosen: Tensor  # (R, 1)
+    chosen: Tensor  # (R, 1) number of generated tokens
 
     @property
-    def there(self) -> Tensor:
-        """Which columns contain a token."""
+    def present(self) -> Tensor:
+        """A mask of the columns that contain a token."""
         column = torch.arange(self.tokens.shape[1], device=self.tokens.device)  # (L,)
         return (column >= self.begin) & (column < self.end)  # (R, L)
 
@@ -53,20 +53,20 @@ class MinLength:
 
 
 @dataclass(frozen=True)
-class Banned:
+class SuppressTokens:
     """These tokens are never generated."""
 
-    banned: tuple[int, ...]
+    tokens: tuple[int, ...]
 
     def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
-        for token in self.banned:
+        for token in self.tokens:
             logits[:, token] = -math.inf
         return logits
 
 
 @dataclass(frozen=True)
-class Below:
-    """Only the first `count` ids are tokens: some models have more embeddings than their tokenizer has tokens."""
+class VocabLimit:
+    """Only the first `count` ids are generated: some models have more embeddings than their tokenizer has tokens."""
 
     count: int
 
@@ -77,47 +77,47 @@ class Below:
 
 @dataclass(frozen=True)
 class ForcedPrefix:
-    """The first tokens that are generated are these; their probabilities stay."""
+    """The generated text starts with these tokens; they keep their probabilities."""
 
     tokens: tuple[int, ...]
 
     def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
-        wanted = torch.full_like(so_far.chosen, -1)  # (R, 1)
-        for place, token in enumerate(self.tokens):
-            wanted = wanted.masked_fill(so_far.chosen == place, token)
-        others = torch.arange(logits.shape[1], device=logits.device) != wanted  # (R, V)
-        return logits.masked_fill(others & (wanted >= 0), -math.inf)
+        forced = torch.full_like(so_far.chosen, -1)  # (R, 1)
+        for index, token in enumerate(self.tokens):
+            forced = forced.masked_fill(so_far.chosen == index, token)
+        others = torch.arange(logits.shape[1], device=logits.device) != forced  # (R, V)
+        return logits.masked_fill(others & (forced >= 0), -math.inf)
 
 
 @dataclass(frozen=True)
-class NoRepeat:
+class NoRepeatNgram:
     """No n-gram of `size` tokens occurs twice."""
 
     size: int
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"a run that does not repeat has at least one token, got {self.size}")
+            raise ValueError(f"the size of an n-gram must be at least 1, got {self.size}")
 
     def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
-        tokens, size, room = so_far.tokens, self.size, so_far.tokens.shape[1]
-        if room < size:
+        tokens, size, length = so_far.tokens, self.size, so_far.tokens.shape[1]
+        if length < size:
             return logits
-        runs = tokens.unfold(1, size, 1)  # (R, L - size + 1, size)
-        first = torch.arange(room - size + 1, device=tokens.device)  # (L - size + 1,)
+        ngrams = tokens.unfold(1, size, 1)  # (R, L - size + 1, size)
+        first = torch.arange(length - size + 1, device=tokens.device)  # (L - size + 1,)
         last = (so_far.end - size + 1 + torch.arange(size - 1, device=tokens.device)).clamp(min=0)  # (size - 1,)
         recent = tokens.index_select(1, last)  # (R, size - 1)
-        whole = (first >= so_far.begin) & (first + size <= so_far.end)  # (R, L - size + 1)
+        complete = (first >= so_far.begin) & (first + size <= so_far.end)  # (R, L - size + 1)
         enough = so_far.end - so_far.begin >= size - 1  # (R, 1)
-        again = (runs[:, :, :-1] == recent[:, None]).all(-1) & whole & enough  # (R, L - size + 1)
-        seen = torch.zeros_like(logits, dtype=torch.int32).scatter_add_(1, runs[:, :, -1], again.int())  # (R, V)
-        return logits.masked_fill(seen > 0, -math.inf)
+        repeats = (ngrams[:, :, :-1] == recent[:, None]).all(-1) & complete & enough  # (R, L - size + 1)
+        blocked = torch.zeros_like(logits, dtype=torch.int32).scatter_add_(1, ngrams[:, :, -1], repeats.int())  # (R, V)
+        return logits.masked_fill(blocked > 0, -math.inf)
 
 
 @dataclass(frozen=True)
-class Penalty:
-    """Tokens that occurred already are made less likely (Keskar et al., 2019): a positive logit is divided by the
-    penalty, and a negative one multiplied with it.
+class RepetitionPenalty:
+    """Tokens that already occur become less probable (Keskar et al., 2019): a positive logit is divided by the penalty,
+    a negative one is multiplied by it.
     """
 
     value: float
@@ -127,10 +127,10 @@ class Penalty:
             raise ValueError(f"the repetition penalty must be above 0, got {self.value}; 1 changes nothing")
 
     def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
-        there = so_far.there.int()  # (R, L)
-        seen = torch.zeros_like(logits, dtype=torch.int32).scatter_add_(1, so_far.tokens, there)  # (R, V)
-        less = torch.where(logits < 0, logits * self.value, logits / self.value)  # (R, V)
-        return torch.where(seen > 0, less, logits)
+        present = so_far.present.int()  # (R, L)
+        occurrences = torch.zeros_like(logits, dtype=torch.int32).scatter_add_(1, so_far.tokens, present)  # (R, V)
+        penalized = torch.where(logits < 0, logits * self.value, logits / self.value)  # (R, V)
+        return torch.where(occurrences > 0, penalized, logits)
 
 
 @dataclass(frozen=True)
@@ -149,38 +149,38 @@ class Temperature:
 
 @dataclass(frozen=True)
 class TopK:
-    """Only the `count` most likely tokens (Fan et al., 2018)."""
+    """Only the `count` most probable tokens (Fan et al., 2018)."""
 
     count: int
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ValueError(f"top-k keeps at least one token, got {self.count}")
+            raise ValueError(f"top-k must be at least 1, got {self.count}")
 
     def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
-        least = logits.topk(min(self.count, logits.shape[1]), -1).values[:, -1:]  # (R, 1)
-        return logits.masked_fill(logits < least, -math.inf)
+        threshold = logits.topk(min(self.count, logits.shape[1]), -1).values[:, -1:]  # (R, 1)
+        return logits.masked_fill(logits < threshold, -math.inf)
 
 
 @dataclass(frozen=True)
 class TopP:
-    """The fewest tokens that together hold this much probability (Holtzman et al., 2020)."""
+    """Nucleus sampling (Holtzman et al., 2020): the smallest set of tokens with at least this total probability."""
 
     mass: float
 
     def __post_init__(self) -> None:
         if not 0 < self.mass <= 1:
-            raise ValueError(f"top-p takes a mass above 0 and up to 1, got {self.mass}")
+            raise ValueError(f"top-p must be above 0 and at most 1, got {self.mass}")
 
     def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
-        ordered, places = logits.sort(-1, descending=True)
-        p = ordered.float().softmax(-1)
-        late = p.cumsum(-1) - p >= self.mass  # the tokens before it have enough probability
-        return logits.masked_fill(torch.zeros_like(late).scatter(-1, places, late), -math.inf)
+        in_order, order = logits.sort(-1, descending=True)
+        p = in_order.float().softmax(-1)
+        outside = p.cumsum(-1) - p >= self.mass  # more probable tokens already have enough probability
+        return logits.masked_fill(torch.zeros_like(outside).scatter(-1, order, outside), -math.inf)
 
 
 def sampling_rules(settings: Generation) -> list[Rule]:
-    """The rules by which a token is sampled, in the usual order."""
+    """The rules of sampling: temperature, top-k and top-p, in this order."""
     rules: list[Rule] = [] if settings.temperature == 1 else [Temperature(settings.temperature)]
     rules += [] if settings.top_k is None else [TopK(settings.top_k)]
     rules += [] if settings.top_p is None else [TopP(settings.top_p)]

@@ -1,7 +1,7 @@
-"""Generation settings: how a model searches for what it writes, or samples it.
+"""Generation settings: sampling and beam search.
 
-Recipes hold the groups `DecodeConfig` and `WritingConfig`; predictors hold the same with all that may be changed from
-call to call; the options of the command line are made from the fields. Nothing here needs torch.
+Recipes contain the groups `DecodeConfig` and `WritingConfig`. Predictors have the same settings and those that can only
+be changed per call. Command-line options are generated from the fields. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OptionSpec:
 
 
 class Length(Config):
-    """How long a text gets."""
+    """The length of generated text."""
 
     length: Annotated[int, OptionSpec("Tokens to generate; else as the recipe says.")] = Field(
         200, ge=1, le=1_000_000, description="number of tokens to generate"
@@ -31,7 +31,7 @@ class Length(Config):
 
 
 class Sampling(Config):
-    """How a token is sampled."""
+    """Sampling settings."""
 
     temperature: Annotated[float, OptionSpec(minimum=0.01)] = Field(
         1.0, gt=0, le=100, description="sampling temperature; higher is more random"
@@ -47,7 +47,7 @@ class Sampling(Config):
 
 
 class DecodeConfig(Config):
-    """How translations are searched for when the model is evaluated or used."""
+    """Settings of the beam search for translations, in evaluation and use."""
 
     beams: Annotated[int, OptionSpec("Hypotheses of the beam search; else as the recipe says.")] = Field(
         4, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search"
@@ -62,34 +62,41 @@ class DecodeConfig(Config):
 
 
 class WritingConfig(Sampling, Length):
-    """Generation settings of a language model, which samples each token."""
+    """Generation settings of a language model."""
 
     start_token: Annotated[
         bool, OptionSpec("Put the start token of documents before the text; else as the model's folder says.")
     ] = Field(True, description="put the beginning-of-document token before a prompt, as in training")
+    memory: Annotated[int | None, OptionSpec("Tokens in the memory of a Transformer-XL; else as in training.")] = Field(
+        None,
+        ge=1,
+        le=1_048_576,
+        exclude_if=lambda memory: memory is None,  # recipes and folders without it stay as they are
+        description="tokens in the memory of a `transformer_xl` that is evaluated or generates; null: as in training",
+    )
 
 
 class Generation(Sampling):
-    """All settings that predictors share."""
+    """The settings that all generating predictors share."""
 
-    temperature: Annotated[float, OptionSpec(minimum=0.01)] = Field(  # 0: the likeliest token each time
+    temperature: Annotated[float, OptionSpec(minimum=0.01)] = Field(  # 0: greedy search
         1.0, ge=0, le=100, description="sampling temperature; higher is more random"
     )
     seed: int = Field(0, ge=0, description="random seed")
 
     @classmethod
     def of(cls, decode: Config) -> Self:
-        """The settings that a recipe's group says."""
+        """The settings of a recipe's group."""
         return cls(**decode.model_dump())
 
     def but(self, **changes: Any) -> Self:
-        """The same with some settings changed; None leaves one as it is."""
+        """A copy with some settings changed; None leaves a setting unchanged."""
         unknown = [name for name in changes if name not in type(self).model_fields]
         if unknown:
             raise TypeError(f"there is no setting {unknown[0]}; there are {', '.join(sorted(type(self).model_fields))}")
-        said = {name: value for name, value in changes.items() if value is not None}
+        given = {name: value for name, value in changes.items() if value is not None}
         try:
-            return type(self)(**{**dict(self), **said})
+            return type(self)(**{**dict(self), **given})
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             what = first["msg"].replace("Input ", "")
@@ -97,7 +104,7 @@ class Generation(Sampling):
 
 
 class TranslationSettings(Generation, DecodeConfig):
-    """How texts are translated: searched for by beams, or sampled."""
+    """Settings of translation: beam search or sampling."""
 
 
 class TextSettings(Generation, WritingConfig):
@@ -117,11 +124,11 @@ class TextSettings(Generation, WritingConfig):
     min_length: int = Field(0, ge=0, le=1_000_000, description="tokens to generate before the text may end")
 
     @property
-    def drawn(self) -> bool:
+    def is_sampled(self) -> bool:
         """Whether tokens are sampled."""
         return self.beams == 1 and self.temperature > 0
 
     @property
-    def looks_back(self) -> bool:
-        """Whether it matters what stands in the text already."""
+    def uses_history(self) -> bool:
+        """Whether rules depend on the tokens so far."""
         return self.repetition_penalty != 1 or self.no_repeat_ngram is not None

@@ -245,13 +245,12 @@ def source_ids(predictor: Any, text: str) -> list[int]:
 
 def read_causal(predictor: Any, given: TextInput) -> Reading:
     """A text as a language model reads it: each token attends to those before it."""
-    ids = predictor.read_ids(given.text)
+    ids = predictor.prompt_ids(given.text)
     if predictor.context is not None and len(ids) > predictor.context:
         raise too_long(len(ids), predictor.context)
 
     def run() -> Tensor:
-        start = predictor.model.start(1, predictor.device)
-        logits: Tensor = predictor.model(torch.tensor([ids], device=predictor.device), start)[0]
+        logits: Tensor = predictor.model(torch.tensor([ids], device=predictor.device), predictor.start(1))[0]
         return logits
 
     first, *rest = tokens_of(predictor, ids)
@@ -270,7 +269,9 @@ def bidirectional_reading(predictor: Any, row: list[int], segments: list[int]) -
     encoder = encoder_of(predictor)
 
     def run() -> Tensor:
-        vectors: Tensor = encoder(*(torch.tensor([each], device=predictor.device) for each in (row, segments)))
+        ids, parts = (torch.tensor([each], device=predictor.device) for each in (row, segments))
+        masks = (ids[0] == predictor.tokenizer.mask).nonzero()[:, 0]
+        vectors: Tensor = encoder.masked_vectors(ids, parts, None, masks)
         return vectors
 
     special = predictor.tokenizer.special - {predictor.tokenizer.mask, predictor.tokenizer.unk}

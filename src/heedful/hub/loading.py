@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heedful.config import parse
 from heedful.data.tokenizers.base import MAX_FILE, Tokenizer
-from heedful.data.tokenizers.encoders import open_encoder_tokenizer, tokenizer_class
+from heedful.data.tokenizers.encoders import folder_tokenizer, open_encoder_tokenizer, tokenizer_class
 from heedful.data.tokenizers.gpt1_bpe import Gpt1Tokenizer
 from heedful.data.tokenizers.lm_tokenization import open_tokenizer
 from heedful.errors import AGAIN, UserError
@@ -35,6 +35,7 @@ from heedful.hub.rules import LedgerLine
 from heedful.hub.safetensors import read_safetensors
 from heedful.hub.sentence_transformers import SentenceConfig, read_sentence_config
 from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
+from heedful.hub.word_vocabularies import find_words
 from heedful.models import build, config_class
 from heedful.models.exchange import Exchange, PublishedConfig, Table, validate_config
 from heedful.models.roles import Role
@@ -121,6 +122,7 @@ def no_tokenizer_error(model: Pretrained, folder: Path) -> UserError:
             todo=f"heedful convert {shlex.quote(str(folder))} NEW_FOLDER --to hf converts it",
         )  # fmt: skip
     pairs, published = "tokenizer.json, or vocab.json and merges.txt", model.config.usual_tokenizer
+    pairs = f"vocab.bin, vocab.pkl or vocab.txt, or {pairs}" if published == "words" else pairs
     return UserError(
         "there is no tokenizer in this folder", where=str(folder),
         expected=pairs if model.writes else tokenizer_class(published).expected,
@@ -164,11 +166,13 @@ def _with_head(
     top = None if head is None else Head(head, labels, own, str(where))
     model = Pretrained(config, None, tensors, ledger, top, notes=published.notes)
     if model.writes:
+        if config.usual_tokenizer == "words" and (words := find_words(folder, config.vocab or 0)) is not None:
+            return model._replace(tokenizer=words, starts=True)  # a line begins after the end of another
         pairs, starts = find_tokenizer(folder, config.vocab or 0, config.usual_tokenizer)
         if isinstance(pairs, Gpt1Tokenizer):
             return model._replace(word_ends=pairs)
         return model._replace(tokenizer=pairs, starts=starts)
-    tokenizer, longest, notes = tokenizer_class(config.usual_tokenizer).from_folder(folder, config.vocab or 0)
+    tokenizer, longest, notes = folder_tokenizer(folder, config.usual_tokenizer, config.vocab or 0)
     longest = None if longest is None or longest >= config.context else longest
     return model._replace(tokenizer=tokenizer, longest=longest, notes=model.notes + notes)
 

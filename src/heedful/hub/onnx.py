@@ -25,6 +25,7 @@ from heedful.models import build
 
 NEEDED = ("onnx", "onnxscript")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # Hugging Face's names
+PAIRS = {"next_sentence": "seq_relationship_logits", "sentence_order": "sop_logits"}  # Hugging Face's names as well
 MAX_BYTES = 2**31 - 1  # of one ONNX file
 
 
@@ -49,7 +50,7 @@ class Exported(nn.Module):
         config = self.config
         names = ["last_hidden_state"]
         names += ["pooler_output"] * config.pooler + ["prediction_logits"] * config.masked_words
-        names += ["seq_relationship_logits"] * config.next_sentence + ["sentence_embedding"] * bool(self.pooling)
+        names += ([PAIRS[config.pairs]] if config.pairs else []) + ["sentence_embedding"] * bool(self.pooling)
         head = ["start_logits", "end_logits"] if self.kind == "answerer" else ["logits"]
         return names + head * bool(self.kind)
 
@@ -59,17 +60,19 @@ class Exported(nn.Module):
         first = layout.first(x)  # (B, D)
         outputs = [x]
         if self.config.pooler:
-            outputs.append(self.encoder.pool(first))  # (B, D)
+            outputs.append(self.encoder.summarize(x, layout))  # (B, D)
         if self.config.masked_words:
             outputs.append(self.encoder.words(x))  # (B, T, V)
-        if self.config.next_sentence:
+        if self.config.pairs:
             outputs.append(self.encoder.follows(first))  # (B, 2)
         if self.pooling is not None:
             outputs.append(self.sentence(x, first, real))  # (B, D)
         if self.head is not None and self.kind == "answerer":
             outputs += self.head(x).unbind(-1)  # (B, T) each
         elif self.head is not None:
-            outputs.append(self.head(x if self.kind == "tagger" else self.encoder.pool(first)))  # (B, T, C) or (B, C)
+            outputs.append(
+                self.head(x if self.kind == "tagger" else self.encoder.summarize(x, layout))
+            )  # (B, T, C) or (B, C)
         return tuple(outputs)
 
     def sentence(self, x: Tensor, first: Tensor, real: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Read weights from a pickle with an interpreter that can create tensors and nothing else. Runs as its own process.
 
     python -I -S pickled.py < pytorch_model.bin > model.safetensors
+    python -I -S pickled.py vocabulary < vocab.bin > vocabulary.json
 
 A pickle is a program for a small stack machine. This interpreter knows part of its opcodes: what a program calls
-is looked up in a table of four names, none of which executes code; everything else is refused. It imports only
+is looked up in a table of five names, none of which executes code; everything else is refused. It imports only
 the standard library, limits its own memory and time, and can open no file or connection once it has started.
 """
 
@@ -116,8 +117,14 @@ def build_mapping(pairs: Any = ()) -> dict[Any, Any]:
     return {require_key(key): value for key, value in pairs}
 
 
+def build_counts(counts: Any = ()) -> dict[Any, Any]:
+    """Create a mapping of counts, of another mapping."""
+    return build_mapping(list(counts.items()) if isinstance(counts, dict) else counts)
+
+
 CALLS: dict[Name, Callable[..., Any]] = {
     Name("collections", "OrderedDict"): build_mapping,
+    Name("collections", "Counter"): build_counts,
     Name("torch._utils", "_rebuild_tensor"): build_tensor,
     Name("torch._utils", "_rebuild_tensor_v2"): build_tensor,
     Name("torch._utils", "_rebuild_parameter"): build_parameter,
@@ -322,25 +329,29 @@ def find_weights(found: Any) -> dict[str, Tensor]:
 def from_zip(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryview]]:
     """The tensors and storages in the current format of torch.save: an uncompressed zip archive."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        names = archive.namelist()
-        program = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
-        if len(program) != 1:
-            raise RefusedError("it is an archive without weights, or with code in it")
-        root = program[0].removesuffix("data.pkl")
-
-        def member(name: str) -> memoryview:
-            info = archive.getinfo(name)
-            if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data) or names.count(name) > 1:
-                raise RefusedError("it is an archive of an unsupported kind")
-            return memoryview(archive.read(info))
-
-        if f"{root}byteorder" in names and bytes(member(f"{root}byteorder")) != b"little":
-            raise RefusedError("it is not little-endian")
-        tensors = find_weights(Machine(member(program[0])).run())
-        storages: dict[str, memoryview] = {}
-        for storage in needed_storages(tensors, len(data)):
-            storages[storage.key] = member(f"{root}data/{storage.key}")
+        program, member = zip_program(archive, len(data))
+        tensors = find_weights(Machine(program).run())
+        storages = {storage.key: member(f"data/{storage.key}") for storage in needed_storages(tensors, len(data))}
     return tensors, storages
+
+
+def zip_program(archive: zipfile.ZipFile, size: int) -> tuple[memoryview, Callable[[str], memoryview]]:
+    """The pickle program of an archive of `size` bytes, and a function that reads another member."""
+    names = archive.namelist()
+    program = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
+    if len(program) != 1:
+        raise RefusedError("it is an archive without weights, or with code in it")
+    root = program[0].removesuffix("data.pkl")
+
+    def member(name: str) -> memoryview:
+        info = archive.getinfo(root + name)
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > size or names.count(root + name) > 1:
+            raise RefusedError("it is an archive of an unsupported kind")
+        return memoryview(archive.read(info))
+
+    if f"{root}byteorder" in names and bytes(member("byteorder")) != b"little":
+        raise RefusedError("it is not little-endian")
+    return member("data.pkl"), member
 
 
 def from_stream(data: memoryview) -> tuple[dict[str, Tensor], dict[str, memoryview]]:
@@ -455,12 +466,32 @@ def to_safetensors(data: memoryview) -> Iterator[memoryview | bytes]:
         yield from rows(tensor, storages[tensor.storage.key])
 
 
+def to_vocabulary(data: memoryview) -> Iterator[bytes]:
+    """The words of a pickled vocabulary in the order of their ids, and its settings, as JSON."""
+    if bytes(data[:2]) == b"PK":
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            found = Machine(zip_program(archive, len(data))[0]).run()
+    else:
+        machine = Machine(data)
+        found = machine.run()
+        if found == MAGIC:
+            _, _, found = (_next(machine) for _ in range(3))  # after the version and the machine that wrote it
+    words = found.get("idx2sym") if isinstance(found, dict) else None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise RefusedError("it has no list of words, idx2sym")
+    settings = {name: found.get(name) for name in ("lower_case", "delimiter")}
+    if not all(value is None or isinstance(value, (str, bool)) for value in settings.values()):
+        raise RefusedError("it has unknown settings")
+    yield json.dumps({"words": words, **settings, "lower_case": settings["lower_case"] or False}).encode()
+
+
 def main() -> int:
     """Read stdin, a regular file, and write stdout; the reason for a refusal goes to stderr."""
+    read = to_vocabulary if sys.argv[1:] == ["vocabulary"] else to_safetensors
     try:
         data = memoryview(mmap.mmap(0, 0, prot=mmap.PROT_READ))
         limit_resources(len(data))
-        for piece in to_safetensors(data):
+        for piece in read(data):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
     except RefusedError as error:

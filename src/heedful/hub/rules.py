@@ -48,14 +48,17 @@ def tensor_sha256(tensor: Tensor) -> str:
 
 def _ours(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
     """Heedful's tensor from the external ones."""
-    parts = [tensors[name].T if rule.transposed else tensors[name] for name in rule.theirs]
+    parts = [tensors[name].flatten(1) if rule.heads else tensors[name] for name in rule.theirs]
+    parts = [part.T if rule.transposed else part for part in parts]
     return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
 
 
 def _theirs(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
     """The external tensors from Heedful's."""
     parts = tensor.chunk(len(rule.theirs)) if len(rule.theirs) > 1 else (tensor,)
-    return {name: part.T if rule.transposed else part for name, part in zip(rule.theirs, parts, strict=True)}
+    parts = tuple(part.T if rule.transposed else part for part in parts)
+    parts = tuple(part.unflatten(1, (rule.heads, -1)) if rule.heads else part for part in parts)
+    return dict(zip(rule.theirs, parts, strict=True))
 
 
 def read_tensors(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
+from heedful.data.tokenizers.words import WordTokenizer
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.files.reading import is_file, is_folder
@@ -45,9 +46,11 @@ def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
     if all(name.startswith(exchange.PREFIX) for name in written):
         written = {name.removeprefix(exchange.PREFIX): tensor for name, tensor in written.items()}
         ledger = tuple(replace(line, source=line.source.removeprefix(exchange.PREFIX)) for line in ledger)
-    texts = {"config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
+    texts: dict[str, str | bytes] = {"config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
     if is_encoder:
         texts |= tokenizer.files(model.longest or config.context)
+    elif isinstance(tokenizer, WordTokenizer):
+        texts |= tokenizer.files()
     elif isinstance(tokenizer, Gpt2Tokenizer):  # Heedful's line-based tokenizers have no Hugging Face equivalent
         texts |= tokenizer.files(config.context, model.starts)
     if model.word_ends is not None:
@@ -56,7 +59,7 @@ def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
         texts |= sentence_files(config.width, model.sentences, config.context)
     header, *pieces = pack(written)
     weights: dict[str, Pieces] = {"model.safetensors": [_with_format(header), *pieces]}
-    return {name: [text.encode()] for name, text in texts.items()} | weights, ledger
+    return {name: [text.encode() if isinstance(text, str) else text] for name, text in texts.items()} | weights, ledger
 
 
 def _with_format(header: bytes | memoryview) -> bytes:

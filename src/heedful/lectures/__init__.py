@@ -7,6 +7,7 @@ results, and with `plot(results, style)`. It is imported when it is first used.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Generator, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
@@ -62,16 +63,29 @@ class Study(Protocol):
     def plot(self, found: Any, style: Style = "light") -> Figure: ...
 
 
-def require_figure(name: str, known: Mapping[str, object]) -> None:
-    """Refuse the name of an unknown figure, and suggest a similar one."""
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)  # maps are not masks
+def require_figure(name: str, about: Mapping[str, str]) -> None:
+    """Refuse the name of an unknown figure, and suggest similar ones: by name, or by what they show."""
+    if name not in about:
+        near = difflib.get_close_matches(name, about, n=1, cutoff=0.75) or described(name, about)  # maps are not masks
         raise UserError(
             "there is no such figure",
             found=shown(name),
-            expected="one of " + ", ".join(known),
-            todo=f"did you mean {near[0]}?" if near else "`heedful figure` lists what each shows",
+            expected="one of " + ", ".join(about),
+            todo=f"did you mean {' or '.join(near)}?" if near else "`heedful figure` lists what each shows",
         )
+
+
+def described(name: str, about: Mapping[str, str], most: int = 3) -> list[str]:
+    """Figures whose name or description has the most words of a name, by their first six letters."""
+    stems = [word[:6] for word in re.findall(r"[^\W_]+", name.lower()) if len(word) > 2]
+    counts = {
+        one: sum(
+            any(word.startswith(stem) for word in re.findall(r"[^\W_]+", f"{one} {text}".lower())) for stem in stems
+        )
+        for one, text in about.items()
+    }
+    best = max(counts.values(), default=0)
+    return [one for one, count in counts.items() if count == best > 0][:most]
 
 
 def find(name: str) -> Study:

@@ -21,6 +21,7 @@ class Model(NamedTuple):
     role: Role
     config: str
     folder: str = ""  # that of its kind, unless given
+    more: tuple[Role, ...] = ()  # other roles that it has
 
 
 MODELS = {
@@ -29,8 +30,13 @@ MODELS = {
     "rnn_lm": Model("causal", "RnnLMConfig"),
     "elmo": Model("bidirectional", "ElmoConfig"),
     "gpt": Model("causal", "GptConfig"),
+    "transformer_xl": Model("causal", "TransformerXLConfig"),
     "bert": Model("encoder", "BertConfig"),
     "roberta": Model("encoder", "RobertaConfig"),
+    "albert": Model("encoder", "AlbertConfig"),
+    "distilbert": Model("encoder", "DistilBertConfig"),
+    "xlm_roberta": Model("encoder", "XlmRobertaConfig"),
+    "xlnet": Model("encoder", "XLNetConfig", more=("two_streams",)),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),
     "multiple_choice": Model("multiple_choice", "MultipleChoiceConfig", "heads"),
@@ -51,7 +57,7 @@ def config_class(kind: str) -> type[Any]:
 
 def kinds_of(*roles: Role) -> tuple[str, ...]:
     """The kinds of models that have one of these roles."""
-    return tuple(kind for kind, model in MODELS.items() if model.role in roles)
+    return tuple(kind for kind, model in MODELS.items() if {model.role, *model.more} & {*roles})
 
 
 def any_of(*roles: Role, usual: str) -> Any:

@@ -1,7 +1,7 @@
-"""How published model folders are read and written: what the `weights.py` of a model declares; readable without torch.
+"""Reading and writing published model folders: what the `weights.py` of a model declares; does not import torch.
 
 One table of tensors serves both directions, and each model has one reader and one writer of settings. `hub` finds a
-model by the `model_type` of its config.json, and does all that is the same for every model.
+model by the `model_type` of its config.json, and does what is the same for all models.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 MOST_LABELS = 100_000
-# What encoders of BERT's kind share in Hugging Face's files.
-ENCODER_SIZES = {  # their key, ours, the least and the most
+# Shared by BERT-like encoders in Hugging Face's files.
+ENCODER_SIZES = {  # their key: our key, minimum, maximum
     "vocab_size": ("vocab", 5, 10_000_000),
     "hidden_size": ("width", 1, 65_536),
     "num_hidden_layers": ("layers", 1, 1000),
@@ -30,7 +30,7 @@ ENCODER_SIZES = {  # their key, ours, the least and the most
     "max_position_embeddings": ("context", 4, 1_048_576),
     "type_vocab_size": ("segments", 1, 1000),
 }
-# Settings that change what is computed, with the values under which they do not.
+# Settings that would change the computation, with their supported values.
 ENCODER_HARMLESS: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False, None),
     "add_cross_attention": (False, None),
@@ -40,7 +40,8 @@ ENCODER_HARMLESS: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "auto_map": (None,),
 }
-SHARES = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
+DROPOUTS = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
+ACTIVATION_KEY = "hidden_act"
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -49,7 +50,7 @@ ACTIVATIONS = {
     "silu": "swish",
     "swish": "swish",
 }
-THEIRS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "swish": "silu"}
+ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "swish": "silu"}
 LAYER = {  # of a block, without .weight and .bias
     "attention.out": "attention.output.dense",
     "add1.norm": "attention.output.LayerNorm",
@@ -58,14 +59,16 @@ LAYER = {  # of a block, without .weight and .bias
     "add2.norm": "output.LayerNorm",
 }
 QKV = ("query", "key", "value")
+SELF = tuple(f"attention.self.{name}" for name in QKV)  # of a block
 
 
 class Rule(NamedTuple):
-    """How one of our tensors is stored in published files: as one tensor or several to stack, maybe transposed."""
+    """How one of our tensors is stored in published files: one tensor or several to stack, maybe transposed."""
 
     ours: str
     theirs: tuple[str, ...]
     transposed: bool = False
+    heads: int = 0  # of theirs, whose last dimension is split into this many; 0: it is not
 
     @property
     def operation(self) -> str:
@@ -78,7 +81,8 @@ class Rule(NamedTuple):
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of each of theirs, given the shape of ours."""
         one = (shape[0] // len(self.theirs), *shape[1:]) if len(self.theirs) > 1 else tuple(shape)
-        return one[::-1] if self.transposed else one
+        one = one[::-1] if self.transposed else one
+        return (*one[:-1], self.heads, one[-1] // self.heads) if self.heads else one
 
 
 def weight_and_bias(ours: str, theirs: str) -> list[Rule]:
@@ -87,25 +91,35 @@ def weight_and_bias(ours: str, theirs: str) -> list[Rule]:
 
 
 def encoder_rules(prefix: str, layers: int) -> list[Rule]:
-    """The embeddings and blocks of an encoder of BERT's kind, whose names begin with the prefix in the files."""
-    rules = [
+    """The embeddings and blocks of a BERT-like encoder, whose names in the files start with the prefix."""
+    rules = embedding_rules(prefix)
+    for index in range(layers):
+        rules += block_rules(f"blocks.{index}", f"{prefix}encoder.layer.{index}")
+    return rules
+
+
+def embedding_rules(prefix: str) -> list[Rule]:
+    """The embeddings of tokens, positions and segments, and their norm."""
+    return [
         Rule("tokens.weight", (f"{prefix}embeddings.word_embeddings.weight",)),
         Rule("positions.table", (f"{prefix}embeddings.position_embeddings.weight",)),
         Rule("segments", (f"{prefix}embeddings.token_type_embeddings.weight",)),
         *weight_and_bias("norm", f"{prefix}embeddings.LayerNorm"),
     ]
-    for index in range(layers):
-        ours, theirs = f"blocks.{index}", f"{prefix}encoder.layer.{index}"
-        for part in ("weight", "bias"):
-            stack = tuple(f"{theirs}.attention.self.{name}.{part}" for name in QKV)
-            rules.append(Rule(f"{ours}.attention.qkv.{part}", stack))
-        for own, other in LAYER.items():
-            rules += weight_and_bias(f"{ours}.{own}", f"{theirs}.{other}")
+
+
+def block_rules(ours: str, theirs: str, qkv: tuple[str, ...] = SELF, layer: Mapping[str, str] = LAYER) -> list[Rule]:
+    """One block, with the names of its queries, keys and values, and of its other parts."""
+    rules = []
+    for part in ("weight", "bias"):
+        rules.append(Rule(f"{ours}.attention.qkv.{part}", tuple(f"{theirs}.{name}.{part}" for name in qkv)))
+    for own, other in layer.items():
+        rules += weight_and_bias(f"{ours}.{own}", f"{theirs}.{other}")
     return rules
 
 
 class Twin(NamedTuple):
-    """A tensor of theirs that must be the same as another one, and may be absent."""
+    """A tensor of theirs that is tied to another one, and may be missing."""
 
     name: str
     of: str
@@ -116,22 +130,22 @@ class Table(NamedTuple):
 
     rules: tuple[Rule, ...]
     twins: tuple[Twin, ...] = ()
-    spare: tuple[str, ...] = ()  # names that hold no weights, and may be there or not
+    spare: tuple[str, ...] = ()  # optional tensors that are not weights, and are ignored
 
 
 class PublishedConfig(NamedTuple):
-    """What a published config.json says: the model with its heads, the head of a task, and the names of its outputs."""
+    """A published config.json: the model with its heads, the head of a task, and the names of its outputs."""
 
     config: Any
     head: str | None = None  # the kind of head that a task has added
     labels: tuple[str, ...] = ()
-    named: bool = True  # whether the file says which of the heads there are
-    ties: bool = True  # whether the output is the embedding; otherwise it must be shown to be the same
+    named: bool = True  # whether the file names the architecture
+    ties: bool = True  # whether the output layer is tied to the embedding; otherwise the two are compared
     notes: tuple[str, ...] = ()  # shown to the user when it is loaded
 
 
 class Exchange(Protocol):
-    """What a `weights.py` has."""
+    """The contents of a `weights.py`."""
 
     TITLE: str  # the model's name in a sentence
     MODEL_TYPES: tuple[str, ...]  # as config.json names it
@@ -139,36 +153,36 @@ class Exchange(Protocol):
     PREFIX: str  # what names of tensors begin with, and is left out where all of them do; else empty
 
     def read_config(self, settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-        """The settings of a config.json; an invalid one is an error that names it."""
+        """The settings of a config.json, checked; an error names the invalid one."""
 
     def config_json(
         self, config: Any, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
     ) -> dict[str, Any]:
-        """The config.json of such a model; `pad` and `end` are ids of the tokenizer."""
+        """The config.json of a model with this config and head; `pad` and `end` are token ids."""
 
     def table(self, config: Any, head: str | None = None) -> Table:
-        """The names of all tensors, as a model with a head has them."""
+        """The names of all tensors of a model with this head."""
 
     def canonical(self, names: Iterable[str]) -> dict[str, str]:
         """The table's name of each name in a file."""
 
     def match_tensors(self, published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
-        """The same, with the parts for which there are tensors."""
+        """The config with the parts for which there are tensors."""
 
     def release_config(self, settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-        """The settings beside the checkpoint of the first release."""
+        """The settings of a checkpoint of the original release."""
 
     def release_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of that checkpoint as the table has them."""
+        """The tensors of that checkpoint, in the form of the table."""
 
     def release_table(self, published: PublishedConfig, names: Iterable[str]) -> tuple[PublishedConfig, Table]:
-        """Their names, and what is there by them."""
+        """The config with the parts of that checkpoint, and the names of its tensors."""
 
 
 def validate_config(
     make: Callable[..., AnyConfig], settings: Mapping[str, Any], keys: Mapping[str, str], where: str | Path
 ) -> AnyConfig:
-    """A config made of published settings; an error names the key of the file, where there is one."""
+    """A config from published settings; an error names the key in the file, if there is one."""
     try:
         return make(**settings)
     except ValidationError as error:
@@ -184,7 +198,7 @@ def validate_config(
 
 
 def refuse(settings: Mapping[str, Any], harmless: Mapping[str, tuple[Any, ...]], where: Path, todo: str) -> None:
-    """Refuse settings under which the published model computes something that this one does not."""
+    """Refuse settings with which the published model would compute something else than ours."""
     for key, values in harmless.items():
         if settings.get(key) not in values:
             code = key == "auto_map"
@@ -195,7 +209,7 @@ def refuse(settings: Mapping[str, Any], harmless: Mapping[str, tuple[Any, ...]],
 
 
 def unsupported(where: Path, key: str, found: object, known: Iterable[str]) -> UserError:
-    """The error of a published setting that is not supported."""
+    """The error for a published setting that is not supported."""
     return UserError(
         f"not supported: {key} {shown(found)}", where=f"{where}: {key}", expected="one of " + ", ".join(known),
         todo="choose the folder of a model that has one of these",
@@ -203,7 +217,7 @@ def unsupported(where: Path, key: str, found: object, known: Iterable[str]) -> U
 
 
 def unwritable(title: str, name: str, found: str, expected: str) -> UserError:
-    """The error of a setting of ours that a published config.json cannot express."""
+    """The error for a setting of ours that a published config.json cannot express."""
     return UserError(
         f"Hugging Face's {title} cannot express this setting", where=f"model.{name}", found=found, expected=expected,
         todo="keep this model as it is: `heedful.load` reads it",
@@ -211,7 +225,7 @@ def unwritable(title: str, name: str, found: str, expected: str) -> UserError:
 
 
 def refuse_attention(config: Any, title: str) -> None:
-    """Refuse to write a model whose attention published models do not have."""
+    """Refuse to write a model with attention scores or weights that published models do not have."""
     for name, usual in (("score", "scaled_dot"), ("normalize", "softmax")):
         if getattr(config, name) != usual:
             raise unwritable(title, name, getattr(config, name), usual)
@@ -262,37 +276,48 @@ def labels_in(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
 
 
 def encoder_settings(
-    settings: Mapping[str, Any], sizes: Mapping[str, tuple[str, int, int]], where: Path
+    settings: Mapping[str, Any],
+    sizes: Mapping[str, tuple[str, int, int]],
+    where: Path,
+    dropouts: Mapping[str, str] = DROPOUTS,
+    activation: str = ACTIVATION_KEY,
 ) -> dict[str, Any]:
-    """The settings of an encoder of BERT's kind, by our names."""
+    """The settings of a BERT-like encoder, with our names."""
     found: dict[str, Any] = {
         ours: int_setting(settings, key, least, most, where) for key, (ours, least, most) in sizes.items()
     }
-    found |= {ours: float_setting(settings, key, 0.1, where) for key, ours in SHARES.items()}
-    act = settings.get("hidden_act", "gelu")
+    found |= {ours: float_setting(settings, key, 0.1, where) for key, ours in dropouts.items()}
+    act = settings.get(activation, "gelu")
     if not isinstance(act, str) or act not in ACTIVATIONS:
-        raise unsupported(where, "hidden_act", act, ACTIVATIONS)
+        raise unsupported(where, activation, act, ACTIVATIONS)
     found["activation"] = ACTIVATIONS[act]
     found["norm_eps"] = float_setting(settings, "layer_norm_eps", 1e-12, where)
     if found["width"] % found["heads"]:
-        raise wrong(where, "num_attention_heads", found["heads"], f"a divisor of hidden_size, {found['width']:,}")
+        keys = encoder_keys(sizes)
+        raise wrong(where, keys["heads"], found["heads"], f"a divisor of {keys['width']}, {found['width']:,}")
     return found
 
 
-def encoder_keys(sizes: Mapping[str, tuple[str, int, int]]) -> dict[str, str]:
-    """Their key of each setting of ours."""
-    return {ours: key for key, (ours, _, _) in sizes.items()} | {ours: key for key, ours in SHARES.items()}
+def encoder_keys(sizes: Mapping[str, tuple[str, int, int]], dropouts: Mapping[str, str] = DROPOUTS) -> dict[str, str]:
+    """Their key for each of our settings."""
+    return {ours: key for key, (ours, _, _) in sizes.items()} | {ours: key for key, ours in dropouts.items()}
 
 
 def encoder_json(
-    config: Any, title: str, model_type: str, architecture: str, sizes: Mapping[str, tuple[str, int, int]]
+    config: Any,
+    title: str,
+    model_type: str,
+    architecture: str,
+    sizes: Mapping[str, tuple[str, int, int]],
+    dropouts: Mapping[str, str] = DROPOUTS,
+    activation: str = ACTIVATION_KEY,
 ) -> dict[str, Any]:
-    """The config.json of an encoder of BERT's kind."""
+    """The config.json of a BERT-like encoder."""
     refuse_attention(config, title)
     settings: dict[str, Any] = {"architectures": [architecture], "model_type": model_type}
-    settings |= {theirs: getattr(config, ours) for ours, theirs in encoder_keys(sizes).items()}
+    settings |= {theirs: getattr(config, ours) for ours, theirs in encoder_keys(sizes, dropouts).items()}
     return settings | {
-        "hidden_act": THEIRS[config.activation],
+        activation: ACTIVATION_NAMES[config.activation],
         "layer_norm_eps": config.norm_eps,
         "initializer_range": 0.02,
         "dtype": "float32",
@@ -300,14 +325,14 @@ def encoder_json(
 
 
 def head_in(settings: Mapping[str, Any], head: str | None, where: Path) -> str | None:
-    """The kind of head, where one name stands for two: a regressor has a single output."""
+    """The kind of head; a classifier with a single output is a regressor."""
     if head != "classifier":
         return head
     if settings.get("problem_type") == "regression" or _count(settings, where) == 1:
         return "regressor"
     if settings.get("problem_type") == "multi_label_classification":
         raise UserError(
-            "several classes at once are not supported", where=f"{where}: problem_type",
+            "multi-label classification is not supported", where=f"{where}: problem_type",
             found=shown(settings["problem_type"]), expected="a head that predicts one class, or a number",
         )  # fmt: skip
     return head

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from heedful.blocks.losses import Loss, cross_entropy
 from heedful.errors import UserError
 from heedful.models.roles import ModelConfig
 
@@ -30,6 +31,10 @@ class Logits(NamedTuple):
     """In place of an output embedding: what the module returns are logits already."""
 
     weight: None = None
+
+    def loss(self, x: Tensor, targets: Tensor, ignore: int = -100) -> Loss:
+        """-sum log p(target) for logits (N, V) and targets (N,)."""
+        return cross_entropy(x, targets, ignore=ignore)
 
 
 class Plain(nn.Module):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Role = Literal[
     "encoder",
+    "two_streams",
     "causal",
     "bidirectional",
     "seq2seq",
@@ -31,11 +32,16 @@ Role = Literal[
 ]
 
 
+# Whether a second text follows the first, or is another's; or whether two texts that follow each other are in order.
+PairObjective = Literal["next_sentence", "sentence_order"]
+
+
 class ModelConfig(Config):
     """What the settings of every model have: `kind` first, and all sizes, so that a model is built of them alone."""
 
     implementation: ClassVar[str] = "model.Model"  # the file beside the settings, and the class in it
     fixed_context: ClassVar[bool] = False  # whether it sees at most `context` tokens, unlike a recurrent model
+    attends: ClassVar[bool] = False  # whether a token attends to others, and so can be kept to its own document
 
     kind: str
 
@@ -53,6 +59,16 @@ class ModelConfig(Config):
     def packs(self) -> bool:
         """Whether it can read sequences packed end to end in one row."""
         return False
+
+    @property
+    def segment(self) -> int | None:
+        """How many tokens of a long text it reads at a time; None: any number."""
+        return None
+
+    @property
+    def max_memory(self) -> int:
+        """The longest memory, in tokens, that it can be given after training; 0: it has none."""
+        return 0
 
     @property
     def hard(self) -> bool:
@@ -88,6 +104,11 @@ class EncoderConfig(ModelConfig):
         masked_words: bool
         next_sentence: bool
 
+    @property
+    def pairs(self) -> PairObjective | None:
+        """What its head for pairs of texts predicts, if it has one."""
+        return "next_sentence" if self.next_sentence else None
+
     @abstractmethod
     def under_head(self, pools: bool) -> Self:
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
@@ -103,11 +124,32 @@ class Encoder(Protocol):
     def layers(self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None) -> list[Tensor]:
         """The vectors (B, T, D) before the first block, and after every one."""
 
-    def pool(self, first: Tensor) -> Tensor:
-        """A vector for each text (N, D), from those of their first tokens (N, D)."""
+    def summarize(self, x: Tensor, layout: Any) -> Tensor:
+        """A vector for each text (N, D), from those of its tokens (B, T, D), as a head reads it."""
+
+    def masked_vectors(self, tokens: Tensor, segments: Tensor | None, layout: Any, places: Tensor) -> Tensor:
+        """The vectors (B, T, D) that tokens are predicted from; at flat positions `places`, from the others."""
 
     def words(self, x: Tensor) -> Tensor:
         """The logits (M, V) of masked tokens, from the vectors (M, D) at their positions."""
+
+
+class TwoStreams(Encoder, Protocol):
+    """An encoder with a second stream, of queries that do not know the tokens at their own positions."""
+
+    def two_streams(
+        self,
+        tokens: Tensor,
+        ranks: Tensor,
+        places: Tensor,
+        segments: Tensor | None = None,
+        layout: Any = None,
+        memory: Any = None,
+    ) -> tuple[list[Tensor], Tensor]:
+        """The layers (B, T, D) of tokens (B, T) that see each other by their ranks, and queries (B, G, D) at places."""
+
+    def start(self, rows: int, size: int, device: torch.device) -> Any:
+        """A memory of this many tokens, in which there is no text yet."""
 
 
 class Causal(Protocol):
@@ -168,16 +210,14 @@ class TreeClassifier(Protocol):
 
 
 class TextClassifier(Protocol):
-    """tokens (B, T), the number of each text's first token (N,) -> logits (N, C), or a number each (N,).
+    """tokens (B, T) -> logits (N, C), or a number for each text (N,).
 
     Heads over an encoder are these: classifier, regressor and multiple choice; a word classifier has no encoder.
     """
 
     config: ModelConfig
 
-    def __call__(
-        self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None, first: Tensor | None = None
-    ) -> Tensor: ...
+    def __call__(self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None) -> Tensor: ...
 
 
 class Tagger(Protocol):
@@ -200,6 +240,7 @@ class Answerer(Protocol):
 
 ROLES: dict[Role, type] = {
     "encoder": Encoder,
+    "two_streams": TwoStreams,
     "causal": Causal,
     "bidirectional": Bidirectional,
     "seq2seq": Seq2Seq,

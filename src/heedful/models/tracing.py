@@ -154,11 +154,12 @@ def _causal(model: Any, config: Any) -> None:
 
 def _encoder(model: Any, config: Any) -> None:
     x = model(_ids(model))
-    pooled = model.pool(x[:, 0]) if config.pooler else x[:, 0]
+    if config.pooler:
+        model.summarize(x, Unpadded(_ids(model)))
     if config.masked_words:
         model.words(x[:, 0])
-    if config.next_sentence:
-        model.follows(pooled)
+    if config.pairs:
+        model.follows(x[:, 0])
 
 
 def _tagger(model: Any, config: Any) -> None:

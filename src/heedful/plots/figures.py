@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Labels = Sequence[str] | None
 CELL, LARGEST = 0.36, 9.0  # inches of a cell, and of a whole heat map, at most
+WIDEST = 16.0  # inches of a row of heat maps, at most; the others follow below
 TICKS = ((1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 5.0), (1.0, 3.0))  # parts of a decade
 NAMED = 40  # classes with a name; more names would cover the points
 
@@ -61,12 +62,21 @@ def _heatmaps(
         grid.shape[0] * side + (_room(columns) if _turned(columns, across) else 0.3)
         for (grid, _, columns), (across, side) in zip(panels.values(), cells, strict=True)
     ]
-    with drawing(style, sum(wide) + 1.1, max(tall) + (0.6 if title else 0.3), title) as (figure, palette):
-        every = figure.subplots(1, len(panels), width_ratios=wide, squeeze=False)[0]
+    across = len(panels) if sum(wide) <= WIDEST else max(1, int(WIDEST / max(wide)))
+    lines = math.ceil(len(panels) / across)
+    ratios = wide if lines == 1 else [max(wide)] * across
+    with drawing(style, sum(ratios) + 1.1, lines * (max(tall) + 0.3) + (0.3 if title else 0.0), title) as (
+        figure,
+        palette,
+    ):
+        places = [*figure.subplots(lines, across, width_ratios=ratios, squeeze=False).flat]
+        every = places[: len(panels)]
+        for axes in places[len(panels) :]:
+            axes.set_axis_off()
         for axes, (name, (grid, rows, columns)), sides in zip(every, panels.items(), cells, strict=True):
             _heatmap(axes, grid, rows, columns, name, (low, high), sides, palette)
         bar = figure.colorbar(
-            every[-1].images[0], ax=list(every), shrink=min(1.0, 1.8 / max(tall)), aspect=14, pad=0.02
+            every[-1].images[0], ax=every, shrink=min(1.0, 1.8 / (lines * max(tall))), aspect=14, pad=0.02
         )
         bar.set_ticks([low, high])
         bar.outline.set_visible(False)
@@ -195,7 +205,7 @@ def brief(value: float) -> str:
         if least <= abs(value) < 1e9:
             return f"{value / size:.4g} {unit}"
     if abs(value) >= 1e9 or 0 < abs(value) < 1e-4:
-        return f"{value:.3g}".replace("e+", "e").replace("e-0", "e-")
+        return f"{value:.3g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
     return f"{value:,.6f}".rstrip("0").rstrip(".")
 
 

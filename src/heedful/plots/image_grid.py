@@ -69,12 +69,12 @@ def image_grid(columns: Sequence[Column], rows: Sequence[str] | None, title: str
 
 
 def image_strips(
-    rows: Sequence[tuple[str, NDArray[Any]]], title: str, window: Window, style: Style = "light"
+    rows: Sequence[tuple[str, NDArray[Any]]], title: str, window: Window, style: Style = "light", apart: float = 1.0
 ) -> Figure:
-    """Rows of images (N, C, Y, X) without gaps between them, each after its name."""
+    """Rows of images (N, C, Y, X), each after its name; `apart` is the pitch of the columns, in widths of an image."""
     names = [name for name, _ in rows]
     cells = [list(to_pixels(images, window)) for _, images in rows]
-    return _grid(cells, [], names if any(names) else None, [], [window.note], title, style, apart=1.0)
+    return _grid(cells, [], names if any(names) else None, [], [window.note], title, style, apart)
 
 
 def _grid(

@@ -31,7 +31,6 @@ def finish(run: Ready, folder: RunFolder, model: nn.Module, predictor: Any) -> I
     model.eval()
     made = {"run": about["run"], "checkpoint": asdict(used)}
     write_portable(folder.path / "model", task, config, model, predictor.tokenizer, made)
-    curve(folder.path, task.words.loss)
     result = None
     if has_test(recipe):
         of = made_from(folder.path, recipe, about["test"]) | {"checkpoint": asdict(used)}
@@ -53,6 +52,7 @@ def _report(
 
     yield Stage("drawing pictures")
     try:
+        curve(run, task.words.loss)
         write_report(run, task, config, predictor, result, examples, used)
     except Exception as error:
         yield Noted(f"there is no report of this run, which is complete all the same: {error}")

@@ -137,7 +137,7 @@ def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
         raise UserError(f"{count} not as the recipe says", problems=problems)
 
 
-def told_size(recipe: Recipe) -> str:
+def describe_size(recipe: Recipe) -> str:
     """The size of the model as text, as far as it is known without the data."""
     more = ""
     if recipe.model.role in ("tree_classifier", "word_classifier") and recipe.model.vocab is None:

@@ -89,9 +89,9 @@ def _filled(recipe: Recipe, run: Path, team: Team) -> Recipe:
     if not isinstance(recipe, Finetuning):
         return recipe
     if team.leads:
-        known = recipe.filled_as(read_recipe(run)) if is_saved(run) else recipe
+        known = recipe.fill_in_like(read_recipe(run)) if is_saved(run) else recipe
         check_recipe(known)
-        recipe = known.filled()
+        recipe = known.fill_in()
     return recipe_of(team.broadcast(render(recipe)), str(run / "recipe.yaml"))
 
 

@@ -34,6 +34,7 @@ TASKS = {
     "language_model": Entry("language_model", "LanguageModelRecipe", "LanguageModelTask", ("causal", "bidirectional")),
     "tree_classification": Entry("tree_classification", "TreeRecipe", "TreeTask", ("tree_classifier",)),
     "pretraining": Entry("pretraining", "PretrainingRecipe", "PretrainingTask", ("encoder",)),
+    "permutation_lm": Entry("permutation_lm", "PermutationRecipe", "PermutationTask", ("two_streams",)),
     "classification": Entry(
         "classification",
         "ClassificationRecipe",

@@ -1,7 +1,7 @@
-"""The interface of a task to a run.
+"""The interface between a task and a run.
 
-A task has its recipe. It reads and encodes the data, defines the loss, and evaluates the trained model. Its predictor
-is the trained model with all that it takes to use it, as `heedful.load` returns it.
+A task has a recipe. It reads and encodes the data, defines the loss, and evaluates the model. Its predictor is the
+trained model ready for use, as `heedful.load` returns it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from heedful.tasks.recipe_parts import Recipe
 
 Progress = Callable[[int], None]
-Sample = tuple[str, str, str]  # what was given, what is right, and what the model predicts
-TINY = 1_000_000  # parameters under which a second thread costs more than it brings
+Sample = tuple[str, str, str]  # input, expected output, prediction
+TINY = 1_000_000  # parameters of a model that trains fastest on one thread
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Evaluated:
     loss: float
     scores: tuple[Score, ...]
     samples: tuple[Sample, ...]
-    unread: int  # examples that do not fit into the model's context, which count as wrong
+    unread: int  # examples longer than the model's context, which count as wrong
 
     def selection_score(self, metric: str) -> float:
         """The value by which the best checkpoint is selected, higher is better: a score, or the negative loss."""
@@ -50,7 +50,7 @@ class Evaluated:
 
 
 class Example(NamedTuple):
-    """An example as people read it: a text or a pair of texts, and what is expected of it."""
+    """An example to show: a text or a pair of texts, and the expected output."""
 
     text: str
     other: str | None
@@ -59,13 +59,13 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Names:
-    """The words of a task for its parts, in messages."""
+    """The names of things in a task's messages."""
 
-    examples: str  # what the data consist of
-    tokens: str  # what the vocabulary holds
-    too_long: str  # before the number of examples that were left out
-    blank: str  # the same
-    learning: str  # the stage that makes the vocabulary
+    examples: str  # the elements of the data
+    tokens: str  # the elements of the vocabulary
+    too_long: str  # precedes the number of examples that are too long
+    blank: str  # precedes the number of examples that are blank
+    learning: str  # the stage that builds the vocabulary
     encoding: str  # the stage that encodes the data
     testing: str  # the stage that evaluates on a split, where {} is its name
     sample: tuple[str, str, str]  # the parts of a sample: given, expected, predicted
@@ -74,7 +74,7 @@ class Names:
 
 
 class Artifact(Protocol):
-    """A file that a run keeps besides its weights, such as a tokenizer, or the shape of images."""
+    """A file that a run saves with its weights, such as a tokenizer or the shape of images."""
 
     @property
     def json(self) -> str:
@@ -86,7 +86,7 @@ class Artifact(Protocol):
 
 
 class Codec(NamedTuple):
-    """How an artifact is read: from its text and the name for errors, or from its file."""
+    """Readers of an artifact: from its text and a name for errors, or from its file."""
 
     open: Callable[[str, str], Artifact]
     load: Callable[[Path], Artifact]
@@ -129,7 +129,7 @@ class Batches(BatchSource, Protocol):
         """Whether all batches have one shape."""
 
     def tokens(self, position: int) -> int:
-        """The weight of the whole batch at a position: its tokens, or its examples."""
+        """The size of the batch at a position, in tokens or examples."""
 
 
 class Source(NamedTuple):
@@ -137,8 +137,8 @@ class Source(NamedTuple):
 
     vocabulary: Any
     tensors: dict[str, Tensor]
-    file: Path  # what errors name
-    part: str = ""  # of the model, which the weights are for
+    file: Path  # for errors
+    part: str = ""  # of the model that the weights belong to
 
 
 R = TypeVar("R", bound=Read)
@@ -149,7 +149,7 @@ P = TypeVar("P", bound="Predictor[Any, Any, Any]", contravariant=True)
 
 @dataclass(frozen=True)
 class HeldOut(Generic[R, E]):
-    """A split to evaluate on, whose loss is known, at a step of training; `beams` is for tasks that search."""
+    """A split to evaluate on, with its loss at a training step; `beams` is for tasks with beam search."""
 
     read: R
     encoded: E
@@ -160,11 +160,11 @@ class HeldOut(Generic[R, E]):
     progress: Progress | None = None
 
     def rows(self, count: int, most: int) -> list[int]:
-        """The rows of a few of `count` examples, to be shown as samples."""
+        """The indices of a few random examples of `count`, to show as samples."""
         return random.Random(self.step).sample(range(count), min(most, count))
 
     def result(self, scores: Sequence[Score], samples: Sequence[Sample] = (), unread: int = 0) -> Evaluated:
-        """The evaluation with these scores."""
+        """The result of the evaluation."""
         return Evaluated(self.step, self.split, self.loss, tuple(scores), tuple(samples), unread)
 
 
@@ -176,8 +176,8 @@ class Task(Protocol[R, V, E, P]):
 
     words: ClassVar[Names]
     decoding: ClassVar[type[Config] | None]  # the class of `decode`, the settings of its predictor, if it has any
-    searches: ClassVar[bool]  # whether its predictor searches with beams
-    artifacts: ClassVar[Mapping[str, Codec]]  # what a folder keeps besides weights: how each file is read
+    searches: ClassVar[bool]  # whether its predictor uses beam search
+    artifacts: ClassVar[Mapping[str, Codec]]  # the files that are saved with the weights, and their readers
     recipe: Any
 
     def __init__(self, recipe: Recipe) -> None:
@@ -193,7 +193,7 @@ class Task(Protocol[R, V, E, P]):
 
     @staticmethod
     def collect(examples: Iterable[object], split: Split) -> R:
-        """Examples that a user gives from Python, as `read` returns those of files."""
+        """The user's own examples, in the form that `read` returns."""
 
     def learn(self, read: R) -> V:
         """The vocabulary of the training examples."""
@@ -206,27 +206,27 @@ class Task(Protocol[R, V, E, P]):
 
     @classmethod
     def vocabulary_of(cls, artifacts: Mapping[str, Any]) -> V:
-        """The vocabulary that artifacts make together."""
+        """The vocabulary that consists of these artifacts."""
         (only,) = artifacts.values()
         found: V = only
         return found
 
     @staticmethod
     def fitted(config: Any, vocabulary: Any, where: str) -> Any:
-        """The settings of a model with the size of its vocabulary, if the two fit; `where` is what errors name."""
+        """The settings of a model with the size of its vocabulary, checked; `where` is for errors."""
         known, room = vocabulary.vocab, config.vocab
         if room is not None and room < known:
             raise UserError(
                 "the model's vocabulary is too small",
                 where=f"{where}.vocab",
                 found=f"{room:,}",
-                expected=f"at least {known:,}, as many as the training data have",
+                expected=f"at least {known:,}, the size of the training data's vocabulary",
                 todo="leave model.vocab out",
             )
         return with_vocab(config, room or known)
 
     def elsewhere(self, folder: Path) -> Source | None:
-        """Weights of another task's model, or of a published one, that this task can start from; None: none."""
+        """Weights of a model of another task, or of a published model, to start from; None: not supported."""
         return None
 
     def begin(self, model: Any, vocabulary: V) -> list[str]:
@@ -234,14 +234,14 @@ class Task(Protocol[R, V, E, P]):
         return []
 
     def encode(self, read: R, vocabulary: V) -> E:
-        """Examples as arrays of ids."""
+        """The examples as arrays of ids."""
 
     def notes(self, encoded: E) -> list[str]:
         """Remarks for the user about the encoded examples."""
         return []
 
     def batches(self, encoded: E, packed: bool, even: bool) -> Batches:
-        """The training batches; `even` asks for few shapes, where there is a choice."""
+        """The training batches; `even` asks for batches of few different shapes."""
 
     def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
         """The loss of a batch, compiled if the recipe asks for it; with `first_carry`, of a batch and a carry."""
@@ -252,7 +252,7 @@ class Task(Protocol[R, V, E, P]):
 
     @property
     def records(self) -> bool:
-        """Whether a step on a CPU is short enough that recording and replaying it pays."""
+        """Whether recording and replaying steps makes training on a CPU faster."""
         return False
 
     def threads(self, model: Any, cores: int) -> int:
@@ -277,16 +277,16 @@ class Task(Protocol[R, V, E, P]):
 
     @property
     def metric(self) -> str:
-        """The score that decides which checkpoint is the best, or loss, where lower is better."""
+        """The score that selects the best checkpoint; or "loss", where lower is better."""
         return "loss"
 
     @property
     def validates(self) -> bool:
-        """Whether there are validation data apart from the test data, to choose the best checkpoint by."""
+        """Whether there are validation data besides the test data, to select the best checkpoint."""
         return True
 
     def example(self, sample: Sample) -> Example | None:
-        """The example that a sample was made from; None where the sample does not hold all of it."""
+        """The example of a sample; None if the sample does not contain all of it."""
         return Example(sample[0], None, sample[1])
 
     def examples(self, split: Split) -> Iterator[Example]:
@@ -294,7 +294,7 @@ class Task(Protocol[R, V, E, P]):
         return iter(())
 
     def in_words(self, loss: float) -> str:
-        """A loss in words, with what else it means in this task."""
+        """A loss as text, with related values such as the perplexity."""
         return f"loss {loss:.5f}"
 
     def remarks(self, result: Evaluated) -> list[str]:
@@ -302,7 +302,7 @@ class Task(Protocol[R, V, E, P]):
         return []
 
     def next(self, folder: Path, test: Evaluated | None) -> Sequence[str]:
-        """Commands to try next, once the model is trained."""
+        """Commands to try after training."""
 
 
 AnyTask: TypeAlias = Task[Any, Any, Any, Any]

@@ -21,8 +21,8 @@ from heedful.tasks import task_class
 from heedful.tasks.base import Artifact
 from heedful.training.metrics import Score
 
-SHORT = 60  # characters of a text that a `repr` shows
-FEW = 6  # items of a list that a `repr` shows
+REPR_CHARACTERS = 60  # of a text
+REPR_ITEMS = 6  # of a list
 
 
 class Result:
@@ -42,18 +42,18 @@ def _brief(value: object) -> str:
     if isinstance(value, Tensor | np.ndarray):
         return f"<{'tensor' if isinstance(value, Tensor) else 'array'} {' x '.join(map(str, value.shape))}>"
     if isinstance(value, str):
-        return repr(value if len(value) <= SHORT else value[: SHORT - 3] + "...")
+        return repr(value if len(value) <= REPR_CHARACTERS else value[: REPR_CHARACTERS - 3] + "...")
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key!r}: {_brief(value[key])}" for key in value) + "}"
     if isinstance(value, list | tuple):
-        return f"<{len(value)} items>" if len(value) > FEW else "[" + ", ".join(map(_brief, value)) + "]"
+        return f"<{len(value)} items>" if len(value) > REPR_ITEMS else "[" + ", ".join(map(_brief, value)) + "]"
     return repr(value)
 
 
 def _plain(value: object) -> object:
-    """A value that JSON can express."""
+    """A value that `json.dumps` accepts."""
     if isinstance(value, Result):
         return value.to_dict()
     if isinstance(value, Tensor | np.ndarray | np.generic):
@@ -101,7 +101,7 @@ class Predictor(Protocol[I_contra, O_co, X_contra]):
 
     @property
     def _net(self) -> Any:
-        """The model, to call what its role offers."""
+        """The model, typed so that the methods of its role can be called."""
         return self.model
 
     @property
@@ -119,7 +119,7 @@ class Predictor(Protocol[I_contra, O_co, X_contra]):
         return self._evaluate(Path(data) if isinstance(data, str) else data)
 
     def _evaluate(self, data: Path | Sequence[X_contra]) -> Evaluation:
-        """The same, of a file or of at least one example."""
+        """Scores on a file, or on at least one example."""
 
     def to(self, device: str | torch.device) -> Self:
         """Move the model to a device, such as cpu or cuda, and return this predictor."""
@@ -168,7 +168,7 @@ def device_of(device: str | torch.device | None) -> torch.device:
 
 
 def batch_of(inputs: Sequence[Any], what: str = "texts, as [text]") -> Sequence[Any]:
-    """The inputs, if they are a list and not one text."""
+    """The inputs, which must be a list and not a single text."""
     if isinstance(inputs, str):
-        raise TypeError(f"give a list of {what}")
+        raise TypeError(f"pass a list of {what}")
     return inputs

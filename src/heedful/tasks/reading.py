@@ -1,13 +1,9 @@
 """Running an encoder on padded or packed sequences.
 
-B rows, T positions in a row, D width, N sequences.
+B rows, T positions in a row, N sequences.
 """
 
 from __future__ import annotations
-
-from typing import Any
-
-from torch import Tensor
 
 from heedful.blocks.layouts import PackedTexts, Padded
 from heedful.data.labelled.sequences import Sequences
@@ -18,8 +14,3 @@ def layout_of(sequences: Sequences) -> PackedTexts | Padded:
     if sequences.packed:
         return PackedTexts.of(sequences.lengths, sequences.ids.shape[1], sequences.longest)
     return Padded(sequences.real, gaps=False)
-
-
-def vectors(model: Any, sequences: Sequences) -> Tensor:
-    """The model's vectors (B * T, D), by token index."""
-    return model(sequences.ids, sequences.segments, layout_of(sequences)).flatten(0, 1)

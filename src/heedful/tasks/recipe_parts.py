@@ -1,4 +1,4 @@
-"""What recipes of several tasks share."""
+"""Parts that the recipes of several tasks share."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords,
 
 
 class Recipe(Config):
-    """Everything that decides a run, as one typed, frozen value; each task has a class of its own."""
+    """All settings of a run, typed and frozen; each task has its own subclass."""
 
     own_model: str = Field(
         "",
         exclude_if=lambda name: not name,
-        description="class of the user's own model, which Python gives (heedful.train(recipe, run, model=...)); of "
-        "`model`, only what the task asks for counts then: the context, the vocabulary, the labels, the input",
+        description="class of the user's own model, passed in Python (heedful.train(recipe, run, model=...)); the task "
+        "then uses only some settings of `model`: the context, the vocabulary, the labels, the input",
     )
 
     if TYPE_CHECKING:
 
         @property
         def task(self) -> Any:
-            """What is learned."""
+            """The task."""
 
         @property
         def start(self) -> Any:
@@ -39,33 +39,33 @@ class Recipe(Config):
 
         @property
         def data(self) -> Any:
-            """What it is learned from."""
+            """The data."""
 
         @property
         def model(self) -> Any:
-            """What is trained."""
+            """The model."""
 
         @property
         def train(self) -> Any:
-            """How it is trained."""
+            """Training settings."""
 
     @property
     def comments(self) -> list[str]:
-        """What `show` adds to the settings, a line each."""
+        """Comments that `heedful show` prints with the settings, one per line."""
         return []
 
     def problems(self) -> list[UserError]:
-        """What is wrong with files that it names besides its data."""
+        """Errors in files that the recipe refers to, other than its data."""
         return []
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many numbers are trained, as far as it can be known before the data are read."""
+        """The number of parameters, as far as it is known before the data are read."""
 
 
 class Start(Config):
-    """A trained model of the same task to start from: its weights, and its tokenizer, words or image sizes."""
+    """A trained model of the same task to start from, with its tokenizer, vocabulary or image size."""
 
     folder: Name = Field(
         description="a run or a model folder of Heedful; also a checkpoint of a run, such as RUN/checkpoints/best"
@@ -73,31 +73,31 @@ class Start(Config):
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The path of the folder."""
         return Path(self.folder)
 
 
-def packs(train: TrainConfig, model: Any) -> TrainConfig:
-    """Refuse packed batches for a model that cannot read them; there is none to ask where it has mistakes itself."""
+def check_batching(train: TrainConfig, model: Any) -> TrainConfig:
+    """Refuse batch_examples, and packed batches for a model that cannot read them; None: an invalid model."""
     if train.batch_examples is not None:
-        raise FieldError("in this task a batch is as large as batch_tokens says; leave this out", "batch_examples")
+        raise FieldError("the batch size of this task is batch_tokens; leave this out", "batch_examples")
     if train.batching == "packed" and model is not None and not model.packs:
         raise FieldError(
-            f"{with_article(model.kind)} cannot read texts that lie end to end in one row; write batching: padded",
+            f"{with_article(model.kind)} cannot read packed batches; write batching: padded",
             "batching",
         )
     return train
 
 
 def with_article(kind: str) -> str:
-    """A kind of model with its article, for a sentence."""
+    """A kind of model with its indefinite article."""
     return f"{'an' if kind.startswith(('a', 'e', 'i', 'o', 'rnn', 'x')) else 'a'} {kind}"
 
 
-def require_room(given: int | None, tokens: int) -> None:
-    """Refuse a vocabulary that the tokenizer may not fit into."""
-    if given is not None and given < tokens:
+def check_vocab_size(vocab: int | None, tokens: int) -> None:
+    """Refuse a vocabulary size that is smaller than the tokenizer's."""
+    if vocab is not None and vocab < tokens:
         raise ValueError(
-            f"model.vocab is {given}, but the tokenizer may have {tokens} tokens; "
+            f"model.vocab is {vocab}, but the tokenizer may have {tokens} tokens; "
             "leave model.vocab out to follow the tokenizer"
         )

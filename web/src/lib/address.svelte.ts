@@ -33,10 +33,10 @@ function write(changes: Changes, how: "step" | "follow"): void {
   if (hash === "#" + new URLSearchParams(params).toString()) return;
   params = next;
   const names = Object.keys(changes).sort().join();
-  const goesOn = sliding && last?.names === names && performance.now() - last.at < REST;
+  const continues = sliding && last?.names === names && performance.now() - last.at < REST;
   if (how === "step") last = sliding ? { names, at: performance.now() } : undefined;
   try {
-    if (how === "step" && !goesOn) history.pushState(null, "", hash);
+    if (how === "step" && !continues) history.pushState(null, "", hash);
     else history.replaceState(null, "", hash);
   } catch {
     // A frame in a notebook has no address of its own.

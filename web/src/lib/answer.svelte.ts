@@ -1,19 +1,19 @@
 /** The answer to a question that changes: the last one is shown until the next arrives; late answers are dropped. */
-import { ask, isKnown, type Trouble } from "./ask";
+import { ask, isKnown, type RequestError } from "./ask";
 import type { Packet } from "./packet";
 
 type Question = [view: string, call: string, asked: object];
 
 export interface Answer {
   readonly packet: Packet | undefined;
-  readonly trouble: Trouble | undefined;
+  readonly problem: RequestError | undefined;
   readonly waiting: boolean;
 }
 
 /** Call it while a component is set up; nothing is asked while the question is null. */
 export function answer(question: () => Question | null): Answer {
   let packet = $state.raw<Packet | undefined>();
-  let trouble = $state.raw<Trouble | undefined>();
+  let problem = $state.raw<RequestError | undefined>();
   let waiting = $state(false);
   let before: Promise<unknown> = Promise.resolve();
 
@@ -23,7 +23,7 @@ export function answer(question: () => Question | null): Answer {
   $effect(() => {
     const asked: Question | null = JSON.parse(written);
     if (!asked) {
-      [trouble, waiting] = [undefined, false];
+      [problem, waiting] = [undefined, false];
       return;
     }
     let current = true;
@@ -34,10 +34,10 @@ export function answer(question: () => Question | null): Answer {
     coming
       .then(
         (found) => {
-          if (current) [packet, trouble] = [found, undefined];
+          if (current) [packet, problem] = [found, undefined];
         },
         (error) => {
-          if (current) trouble = error;
+          if (current) problem = error;
         },
       )
       .finally(() => {
@@ -52,8 +52,8 @@ export function answer(question: () => Question | null): Answer {
     get packet() {
       return packet;
     },
-    get trouble() {
-      return trouble;
+    get problem() {
+      return problem;
     },
     get waiting() {
       return waiting;

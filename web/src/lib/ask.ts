@@ -37,7 +37,7 @@ interface Held {
 }
 
 /** An error message for the user. */
-export class Trouble extends Error {
+export class RequestError extends Error {
   constructor(
     message: string,
     readonly more: string[] = [],
@@ -54,8 +54,8 @@ const LONGEST = 90_000; // milliseconds that an answer may take; the server give
 const MOST_BYTES = 200_000_000; // of cached answers
 const answers = new Map<string, Promise<Packet>>();
 const sizes = new Map<string, number>();
-const inside = new Map<string, string>();
-for (const one of held?.answers ?? []) inside.set(keyOf(one.view, one.call, one.asked), one.packet);
+const saved = new Map<string, string>();
+for (const one of held?.answers ?? []) saved.set(keyOf(one.view, one.call, one.asked), one.packet);
 
 /** The questions that each view has asked, to save them in its file. */
 const asking = new Map<string, { view: string; call: string; asked: object }>();
@@ -68,7 +68,7 @@ function keyOf(view: string, call: string, asked: object): string {
 /** Send a view's question to the server; the same question is sent once. */
 export function ask(view: string, call: string, asked: object): Promise<Packet> {
   const key = keyOf(view, call, asked);
-  const answered = known(key, view, call, asked);
+  const answered = cachedPacket(key, view, call, asked);
   pending.during(answered).then(
     () => {
       asking.delete(key);
@@ -85,13 +85,13 @@ export function isKnown(view: string, call: string, asked: object): boolean {
 }
 
 /** Prefetch what will be asked soon, one question after the other; returns a function that stops it. */
-export function askAhead(questions: [view: string, call: string, asked: object][]): () => void {
+export function prefetch(questions: [view: string, call: string, asked: object][]): () => void {
   let wanted = !held;
   (async () => {
     for (const [view, call, asked] of questions) {
       await new Promise((done) => setTimeout(done, 30));
       if (!wanted) return;
-      await known(keyOf(view, call, asked), view, call, asked).catch(() => (wanted = false));
+      await cachedPacket(keyOf(view, call, asked), view, call, asked).catch(() => (wanted = false));
     }
   })();
   return () => {
@@ -99,21 +99,21 @@ export function askAhead(questions: [view: string, call: string, asked: object][
   };
 }
 
-function known(key: string, view: string, call: string, asked: object): Promise<Packet> {
+function cachedPacket(key: string, view: string, call: string, asked: object): Promise<Packet> {
   const before = answers.get(key);
-  const answered = before ?? (held ? found(key) : fetched(view, call, asked));
+  const answered = before ?? (held ? savedPacket(key) : fetchPacket(view, call, asked));
   answers.delete(key); // the most recently used comes last
   answers.set(key, answered);
   if (!before)
     answered.then(
-      (packet) => keep(key, packet),
+      (packet) => cache(key, packet),
       () => answers.delete(key),
     );
   return answered;
 }
 
 /** Cache an answer, and drop the oldest when they take too many bytes. */
-function keep(key: string, packet: Packet): void {
+function cache(key: string, packet: Packet): void {
   sizes.set(key, Object.values(packet.arrays).reduce((sum, array) => sum + array.data.byteLength, 1000));
   let all = [...answers.keys()].reduce((sum, one) => sum + (sizes.get(one) ?? 0), 0);
   for (const old of answers.keys()) {
@@ -129,53 +129,53 @@ export function askAgain(view: string, call: string, asked: object): Promise<Pac
   return ask(view, call, asked);
 }
 
-export async function aboutAll(): Promise<About> {
-  return held ? held.about : (await sent("/api/about")).json();
+export async function fetchAbout(): Promise<About> {
+  return held ? held.about : (await request("/api/about")).json();
 }
 
 /** A JSON document of the server's. */
 export async function fetchJson<Document>(path: string): Promise<Document> {
-  return (await pending.during(sent(path))).json();
+  return (await pending.during(request(path))).json();
 }
 
 /** The page of a view as one file, as the server writes it, with what was asked about this input. */
-export async function exported(view: string, state: Record<string, string | undefined>): Promise<Blob> {
+export async function exportView(view: string, state: Record<string, string | undefined>): Promise<Blob> {
   const questions = [...asking.values()].filter((one) => {
     const asked = one.asked as Record<string, unknown>;
     return one.view === view && ["model", "text", "other"].every((name) => asked[name] === undefined || asked[name] === state[name]);
   });
-  return (await pending.during(sent("/api/export", { view, state, questions: questions.slice(-40) }))).blob();
+  return (await pending.during(request("/api/export", { view, state, questions: questions.slice(-40) }))).blob();
 }
 
-async function fetched(view: string, call: string, asked: object): Promise<Packet> {
-  return unpack(await (await sent(`/api/${view}/${call}`, asked)).arrayBuffer());
+async function fetchPacket(view: string, call: string, asked: object): Promise<Packet> {
+  return unpack(await (await request(`/api/${view}/${call}`, asked)).arrayBuffer());
 }
 
 /** The server's response, or its error. */
-async function sent(path: string, given?: object): Promise<Response> {
+async function request(path: string, given?: object): Promise<Response> {
   const post = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(given) };
   let response: Response;
   try {
     response = await fetch(path, { ...(given ? post : {}), signal: AbortSignal.timeout(LONGEST) });
   } catch {
-    throw new Trouble("the explorer is not responding", ["restart it in the terminal, then reload this page"]);
+    throw new RequestError("the explorer is not responding", ["restart it in the terminal, then reload this page"]);
   }
-  if (!response.ok) throw await troubleOf(response);
+  if (!response.ok) throw await errorOf(response);
   return response;
 }
 
-async function troubleOf(response: Response): Promise<Trouble> {
+async function errorOf(response: Response): Promise<RequestError> {
   try {
     const { error, more } = await response.json();
-    return new Trouble(error, more ?? []);
+    return new RequestError(error, more ?? []);
   } catch {
-    return new Trouble(`the explorer returned status ${response.status}`);
+    return new RequestError(`the explorer returned status ${response.status}`);
   }
 }
 
-async function found(key: string): Promise<Packet> {
-  const packet = inside.get(key);
-  if (!packet) throw new Trouble("this file does not contain that", ["open the explorer on the model to go further"]);
+async function savedPacket(key: string): Promise<Packet> {
+  const packet = saved.get(key);
+  if (!packet) throw new RequestError("this file does not contain that", ["open the explorer on the model to go further"]);
   const bytes = Uint8Array.from(atob(packet), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return unpack(await new Response(stream).arrayBuffer());

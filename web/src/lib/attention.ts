@@ -29,7 +29,7 @@ export function chosenLayer(look: Attention | undefined): number {
 }
 
 /** A token as text, with visible spaces. */
-export function spelled(piece: string): string {
+export function tokenText(piece: string): string {
   return piece.replace(/^ /, "·").replace(/\n/g, "↵").replace(/\t/g, "→") || "∅";
 }
 

@@ -10,7 +10,7 @@ export function kind(number: number): string {
 type Colour = [number, number, number];
 
 /** Black or white text, whichever can be read on a colour: one of them has a contrast of at least 4.5. */
-export function inkOn(colour: string | Colour): string {
+export function textColour(colour: string | Colour): string {
   const [red, green, blue] = (typeof colour === "string" ? colour.match(/\w\w/g)!.map((part) => parseInt(part, 16)) : colour).map((part) =>
     part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4,
   );

@@ -1,5 +1,5 @@
 /** The metrics of a run, polled for new records while it trains. */
-import { askAgain, held, Trouble } from "./ask";
+import { askAgain, held, RequestError } from "./ask";
 import type { Packet } from "./packet";
 
 export interface Evaluation {
@@ -19,7 +19,7 @@ export interface Recorded {
 
 export interface History {
   readonly recorded: Recorded | undefined;
-  readonly trouble: Trouble | undefined;
+  readonly problem: RequestError | undefined;
   readonly waiting: boolean;
   again(): void;
 }
@@ -29,7 +29,7 @@ const PAUSE = 1000; // milliseconds between two questions
 /** Call it while a component is set up; nothing is asked while there is no name. */
 export function history(name: () => string | undefined): History {
   let recorded = $state.raw<Recorded | undefined>();
-  let trouble = $state.raw<Trouble | undefined>();
+  let problem = $state.raw<RequestError | undefined>();
   let waiting = $state(false);
   let turn = $state(0);
 
@@ -37,7 +37,7 @@ export function history(name: () => string | undefined): History {
     const model = name();
     void turn;
     recorded = undefined;
-    trouble = undefined;
+    problem = undefined;
     if (!model) return;
     let [current, from, timer] = [true, { offset: 0, mark: "" }, 0];
     let known: Recorded | undefined;
@@ -48,15 +48,15 @@ export function history(name: () => string | undefined): History {
         const packet = await askAgain("run", "metrics", { model, ...from });
         if (!current) return;
         const { offset, mark, more, running } = packet.words;
-        if (!known || packet.words.anew || offset !== from.offset || running !== known.running) known = joined(known, packet);
+        if (!known || packet.words.anew || offset !== from.offset || running !== known.running) known = appendRecords(known, packet);
         from = { offset, mark };
         if (more) return next();
         recorded = known;
-        [trouble, waiting] = [undefined, false];
+        [problem, waiting] = [undefined, false];
         if (running && !held) timer = setTimeout(next, PAUSE);
       } catch (error) {
         if (!current) return;
-        [trouble, waiting] = [error as Trouble, false];
+        [problem, waiting] = [error as RequestError, false];
         if (known?.running && !held) timer = setTimeout(next, 3 * PAUSE);
       }
     }
@@ -71,8 +71,8 @@ export function history(name: () => string | undefined): History {
     get recorded() {
       return recorded;
     },
-    get trouble() {
-      return trouble;
+    get problem() {
+      return problem;
     },
     get waiting() {
       return waiting;
@@ -84,7 +84,7 @@ export function history(name: () => string | undefined): History {
 }
 
 /** The records so far and the new ones; only the new ones, where the file was read from its beginning. */
-function joined(known: Recorded | undefined, { words, arrays }: Packet): Recorded {
+function appendRecords(known: Recorded | undefined, { words, arrays }: Packet): Recorded {
   const before = words.anew ? undefined : known;
   const columns = Object.fromEntries(Object.entries(arrays).map(([name, grid]) => [name, [...(before?.columns[name] ?? []), ...grid.data]]));
   const evaluations = [...(before?.evaluations ?? []), ...words.evaluations];

@@ -29,7 +29,7 @@ const FAN = 13; // how far the heads' lines stand apart at a token
  * The largest weights of some heads, at least `from` and about `most` of them; equal ones are drawn together or not at
  * all, and the largest are there even if they are small.
  */
-export function strongest(data: ArrayLike<number>, heads: number[], queries: number[], keys: number[], T: number, S: number, most: number, from: number): Lines {
+export function largestWeights(data: ArrayLike<number>, heads: number[], queries: number[], keys: number[], T: number, S: number, most: number, from: number): Lines {
   const counts = new Uint32Array(STEPS);
   const steps = new Uint8Array(heads.length * queries.length * keys.length);
   let of = 0;

@@ -14,13 +14,13 @@ const LONGEST = 16000; // pixels of a side of a PNG
 const SIDES = ["Top", "Right", "Bottom", "Left"] as const;
 let clips = 0;
 
-function made(name: string, values: Record<string, string | number>): SVGElement {
+function svgElement(name: string, values: Record<string, string | number>): SVGElement {
   const element = document.createElementNS(NAMES, name);
   for (const [key, value] of Object.entries(values)) element.setAttribute(key, String(value));
   return element;
 }
 
-function seen(colour: string): boolean {
+function isVisible(colour: string): boolean {
   return colour !== "transparent" && !/^rgba\(.*, 0\)$/.test(colour);
 }
 
@@ -44,9 +44,9 @@ function drawing(root: HTMLElement): SVGElement {
   const origin = root.getBoundingClientRect();
   const width = Math.ceil(Math.max(root.scrollWidth, origin.width)) + 2 * PAD;
   const height = Math.ceil(Math.max(root.scrollHeight, origin.height)) + 2 * PAD;
-  const svg = made("svg", { xmlns: NAMES, width, height, viewBox: `0 0 ${width} ${height}` });
-  svg.append(made("rect", { width, height, fill: getComputedStyle(document.documentElement).getPropertyValue("--card").trim() || "white" }));
-  const all = made("g", { transform: `translate(${PAD - origin.left} ${PAD - origin.top})` });
+  const svg = svgElement("svg", { xmlns: NAMES, width, height, viewBox: `0 0 ${width} ${height}` });
+  svg.append(svgElement("rect", { width, height, fill: getComputedStyle(document.documentElement).getPropertyValue("--card").trim() || "white" }));
+  const all = svgElement("g", { transform: `translate(${PAD - origin.left} ${PAD - origin.top})` });
   svg.append(all);
   for (const child of root.childNodes) draw(child, all);
   root.scrollTo(scrolled[0], scrolled[1]);
@@ -92,7 +92,7 @@ function boxed(element: HTMLElement, into: SVGElement): void {
     element.style.transform = "none";
     const box = element.getBoundingClientRect();
     const [x, y] = style.transformOrigin.split(" ").map(parseFloat);
-    target = made("g", {
+    target = svgElement("g", {
       transform: `translate(${box.left + x} ${box.top + y}) ${turn} translate(${-box.left - x} ${-box.top - y})`,
       ...(style.opacity === "1" ? {} : { opacity: style.opacity }),
     });
@@ -102,7 +102,7 @@ function boxed(element: HTMLElement, into: SVGElement): void {
     return;
   }
   if (style.opacity !== "1") {
-    target = made("g", { opacity: style.opacity });
+    target = svgElement("g", { opacity: style.opacity });
     into.append(target);
   }
   inside(element, style, target);
@@ -110,17 +110,17 @@ function boxed(element: HTMLElement, into: SVGElement): void {
 
 function inside(element: HTMLElement, style: CSSStyleDeclaration, into: SVGElement): void {
   const box = element.getBoundingClientRect();
-  const widths = SIDES.map((side) => (seen(style[`border${side}Color`]) ? parseFloat(style[`border${side}Width`]) : 0));
+  const widths = SIDES.map((side) => (isVisible(style[`border${side}Color`]) ? parseFloat(style[`border${side}Width`]) : 0));
   const line = widths.every((width) => width === widths[0]) ? widths[0] : 0;
-  if (box.width && box.height && (seen(style.backgroundColor) || line)) {
+  if (box.width && box.height && (isVisible(style.backgroundColor) || line)) {
     into.append(
-      made("rect", {
+      svgElement("rect", {
         x: box.left + line / 2,
         y: box.top + line / 2,
         width: Math.max(0, box.width - line),
         height: Math.max(0, box.height - line),
         rx: Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.height / 2),
-        fill: seen(style.backgroundColor) ? style.backgroundColor : "none",
+        fill: isVisible(style.backgroundColor) ? style.backgroundColor : "none",
         ...(line ? { stroke: style.borderTopColor, "stroke-width": line } : {}),
         ...(line && style.borderTopStyle === "dashed" ? { "stroke-dasharray": "4 3" } : {}),
       }),
@@ -147,16 +147,16 @@ function edges(box: DOMRect, style: CSSStyleDeclaration, widths: number[], into:
     { x1: left, x2: left, y1: box.top, y2: box.bottom },
   ];
   ends.forEach((line, side) => {
-    if (widths[side]) into.append(made("line", { ...line, stroke: style[`border${SIDES[side]}Color`], "stroke-width": widths[side] }));
+    if (widths[side]) into.append(svgElement("line", { ...line, stroke: style[`border${SIDES[side]}Color`], "stroke-width": widths[side] }));
   });
 }
 
 /** A group that is clipped to a box. */
 function clipped(box: DOMRect, into: SVGElement): SVGElement {
   const name = `clip-${++clips}`;
-  const clip = made("clipPath", { id: name });
-  clip.append(made("rect", { x: box.left, y: box.top, width: box.width, height: box.height }));
-  const group = made("g", { "clip-path": `url(#${name})` });
+  const clip = svgElement("clipPath", { id: name });
+  clip.append(svgElement("rect", { x: box.left, y: box.top, width: box.width, height: box.height }));
+  const group = svgElement("g", { "clip-path": `url(#${name})` });
   into.append(clip, group);
   return group;
 }
@@ -169,7 +169,7 @@ function painted(element: HTMLCanvasElement | HTMLImageElement, box: DOMRect, st
     canvas.getContext("2d")!.drawImage(element, 0, 0);
     source = canvas.toDataURL();
   }
-  const image = made("image", { x: box.left, y: box.top, width: box.width, height: box.height, href: source, preserveAspectRatio: "none" });
+  const image = svgElement("image", { x: box.left, y: box.top, width: box.width, height: box.height, href: source, preserveAspectRatio: "none" });
   if (style.imageRendering === "pixelated") image.setAttribute("image-rendering", "pixelated");
   return image;
 }
@@ -198,7 +198,7 @@ function copied(element: SVGSVGElement, into: SVGElement): void {
   into.append(copy);
 }
 
-const pencil = document.createElement("canvas").getContext("2d")!;
+const context = document.createElement("canvas").getContext("2d")!;
 
 /** A text at its position, line by line. */
 function letters(node: Text, into: SVGElement): void {
@@ -206,11 +206,11 @@ function letters(node: Text, into: SVGElement): void {
   if (!node.data.trim()) return;
   const style = getComputedStyle(parent);
   if (style.visibility === "hidden" || style.fontSize === "0px") return;
-  pencil.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
-  const above = pencil.measureText("x").fontBoundingBoxAscent;
+  context.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  const above = context.measureText("x").fontBoundingBoxAscent;
   const struck = strike(parent);
   for (const { words, left, top } of lines(node, style.whiteSpace.startsWith("pre"))) {
-    const element = made("text", {
+    const element = svgElement("text", {
       x: left,
       y: top + above,
       fill: style.color,

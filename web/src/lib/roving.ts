@@ -21,7 +21,7 @@ export function roving(group: HTMLElement): () => void {
     const button = (event.target as HTMLElement).closest<HTMLElement>("button");
     if (button) set(button);
   }
-  function keyed(event: KeyboardEvent) {
+  function onkeydown(event: KeyboardEvent) {
     const way = WAYS[event.key];
     const here = (event.target as HTMLElement).closest<HTMLElement>("button");
     if (!way || !here || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -36,11 +36,11 @@ export function roving(group: HTMLElement): () => void {
   const watch = new MutationObserver(settle);
   watch.observe(group, { childList: true, subtree: true, attributes: true, attributeFilter: ["disabled"] });
   group.addEventListener("focusin", reached);
-  group.addEventListener("keydown", keyed);
+  group.addEventListener("keydown", onkeydown);
   return () => {
     watch.disconnect();
     group.removeEventListener("focusin", reached);
-    group.removeEventListener("keydown", keyed);
+    group.removeEventListener("keydown", onkeydown);
   };
 }
 

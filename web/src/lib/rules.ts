@@ -3,7 +3,7 @@
  * sampled token for a uniform random number, as `decode/search.py` chooses it.
  */
 
-export interface Ruled {
+export interface RuleResult {
   /** The probability of each token; 0, where a rule removed it. */
   p: Float64Array;
   /** The number of tokens left. */
@@ -31,9 +31,9 @@ export function largest(logits: ArrayLike<number>): number {
   return best;
 }
 
-export function ruled(logits: ArrayLike<number>, order: Int32Array, never: ArrayLike<number>, rules: Rules): Ruled {
-  const warmth = Math.fround(rules.temperature);
-  const x = Float32Array.from(logits, (value) => value / warmth);
+export function applyRules(logits: ArrayLike<number>, order: Int32Array, never: ArrayLike<number>, rules: Rules): RuleResult {
+  const temperature = Math.fround(rules.temperature);
+  const x = Float32Array.from(logits, (value) => value / temperature);
   for (const token of Array.from(never)) x[token] = -Infinity;
   if (rules.topK !== undefined) {
     const least = x[order[Math.min(rules.topK, order.length) - 1]];

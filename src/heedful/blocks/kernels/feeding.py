@@ -1,10 +1,10 @@
-"""A recurrent decoder that attends to a memory before each step, over a whole sequence: few kernels per step, and
-gradients of the weights in single products after the last one.
+"""A recurrent decoder that attends to a memory before each step, over a whole sequence: few kernels per step, and each
+weight gradient in one matrix product after the last step.
 
-The input of a layer stands in one buffer for all steps, (T + 1, B, X + H): what comes from below beside the layer's own
-state before the step. Kernels write their results right there.
+The inputs of a layer are in one buffer for all steps, (T + 1, B, X + H): the output of the layer below, then the
+layer's own previous state. Kernels write their results directly to these buffers.
 
-B batch, T steps, S keys, K width of a key, M of the memory, H hidden width, X width from below, L layers.
+B batch, T steps, S keys, K width of a key, M of the memory, H hidden width, X width of the layer below, L layers.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHUNK = 16  # keys that a program holds at once
-WIDE = 512  # hidden numbers that a program holds at once
+CHUNK = 16  # keys of a tile
+WIDE = 512  # hidden units of a tile
 
 
 @triton.jit
@@ -25,17 +25,17 @@ def _tanh(x):
 
 
 @triton.jit
-def _look(
+def _attend(
     q, keys, memory, real, v, context, weights, S, K, M, q_row, context_row, scale,
     ADDITIVE: tl.constexpr, C: tl.constexpr, KK: tl.constexpr, MM: tl.constexpr, SS: tl.constexpr,
 ):  # fmt: skip
-    """One row's query against its keys: weights (S,) and their sum of the memory (M,)."""
+    """Attention of one row: the weights (S,) and the context vector (M,)."""
     row = tl.program_id(0).to(tl.int64)
     k, m = tl.arange(0, KK), tl.arange(0, MM)
     query = tl.load(q + row * q_row + k, mask=k < K, other=0.0).to(tl.float32)
     if ADDITIVE:
         vector = tl.load(v + k, mask=k < K, other=0.0).to(tl.float32)
-    peak, mass, total = -float("inf"), 0.0, tl.zeros([MM], tl.float32)
+    running_max, running_sum, total = -float("inf"), 0.0, tl.zeros([MM], tl.float32)
     for start in range(0, S, C):
         s = start + tl.arange(0, C)
         here = tl.load(real + row * S + s, mask=s < S, other=0) != 0
@@ -47,29 +47,29 @@ def _look(
             score = scale * tl.sum(query[None, :] * key, 1)
         score = tl.where(here, score, -float("inf"))
         tl.store(weights + row * S + s, score, mask=s < S)
-        higher = tl.maximum(peak, tl.max(score, 0))
-        ground = tl.where(higher == -float("inf"), 0.0, higher)
-        part, shrink = tl.exp(score - ground), tl.exp(peak - ground)
+        new_max = tl.maximum(running_max, tl.max(score, 0))
+        safe_max = tl.where(new_max == -float("inf"), 0.0, new_max)
+        part, rescale = tl.exp(score - safe_max), tl.exp(running_max - safe_max)
         value = tl.load(memory + at * M + m[None, :], mask=here[:, None] & (m < M)[None, :], other=0.0).to(tl.float32)
-        total = total * shrink + tl.sum(part[:, None] * value, 0)
-        mass = mass * shrink + tl.sum(part, 0)
-        peak = higher
-    mass = tl.where(mass == 0.0, 1.0, mass)
-    tl.store(context + row * context_row + m, (total / mass).to(context.dtype.element_ty), mask=m < M)
-    tl.debug_barrier()  # all scores are written before they are read again
+        total = total * rescale + tl.sum(part[:, None] * value, 0)
+        running_sum = running_sum * rescale + tl.sum(part, 0)
+        running_max = new_max
+    running_sum = tl.where(running_sum == 0.0, 1.0, running_sum)
+    tl.store(context + row * context_row + m, (total / running_sum).to(context.dtype.element_ty), mask=m < M)
+    tl.debug_barrier()  # all scores must be written before they are read again
     s = tl.arange(0, SS)
     score = tl.load(weights + row * S + s, mask=s < S, other=-float("inf"))
-    ground = tl.where(peak == -float("inf"), 0.0, peak)
-    tl.store(weights + row * S + s, tl.exp(score - ground) / mass, mask=s < S)
+    safe_max = tl.where(running_max == -float("inf"), 0.0, running_max)
+    tl.store(weights + row * S + s, tl.exp(score - safe_max) / running_sum, mask=s < S)
 
 
 @triton.jit
-def _look_back(
+def _attend_backward(
     q, keys, memory, v, context, weights, grad_context, grad_scores, grad_q,
     S, K, M, q_row, context_row, grad_row, scale,
     ADDITIVE: tl.constexpr, C: tl.constexpr, KK: tl.constexpr, MM: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient in a context to those in its scores (S,) and in its query (K,)."""
+    """The gradients of the scores (S,) and of the query (K,), from that of the context vector."""
     row = tl.program_id(0).to(tl.int64)
     k, m = tl.arange(0, KK), tl.arange(0, MM)
     query = tl.load(q + row * q_row + k, mask=k < K, other=0.0).to(tl.float32)
@@ -95,10 +95,10 @@ def _look_back(
 
 
 @triton.jit
-def _keys_back(
+def _keys_backward(
     q, keys, v, grad_scores, grad_keys, grad_v, B, T, S, K, C: tl.constexpr, KK: tl.constexpr
 ):  # fmt: skip
-    """The additive score's gradients in some keys of a row, over all steps, and their part of that in v."""
+    """The gradients of some keys of a row under the additive score, over all steps, and a partial sum of that of v."""
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
     k, s = tl.arange(0, KK), piece * C + tl.arange(0, C)
     inside = (s < S)[:, None] & (k < K)[None, :]
@@ -121,7 +121,7 @@ def _cell(
     z, pre, before, kept, after, own, above, mask, H, pre_row, own_row, above_row,
     GRU: tl.constexpr, ABOVE: tl.constexpr, DROPS: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """One step of a layer from its products z: gates, the state after it, and the output where it is read next.
+    """One step of a layer from its pre-activations z: gates, new state, and the output, written where it is read next.
 
     `before` and `after` are an LSTM's cell (B, H), or the hidden state of a GRU.
     """
@@ -136,11 +136,11 @@ def _cell(
     d += tl.load(pre + into + 3 * H, mask=inside, other=0.0).to(tl.float32)
     state = tl.load(before + row * H + h, mask=inside, other=0.0)
     a, b = tl.sigmoid(a), tl.sigmoid(b)
-    if GRU:  # reset, keep, candidate's part from below, candidate's part from the state
+    if GRU:  # reset, update, the candidate's parts from the layer below and from the state
         c = _tanh(c + a * d)
         state = b * state + (1 - b) * c
         output = state
-    else:  # write, forget, candidate, reveal
+    else:  # input, forget, candidate, output
         c, d = _tanh(c), tl.sigmoid(d)
         state = b * state + a * c
         output = d * _tanh(state)
@@ -158,14 +158,14 @@ def _cell(
 
 
 @triton.jit
-def _cell_back(
+def _cell_backward(
     kept, before, after, output, mask, carried, query, kept_grad, grad_z,
     H, output_row, carried_row,
     GRU: tl.constexpr, DROPS: tl.constexpr, QUERY: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """The gradient in the products of one step, from those in its output, in the state after it and in the next query.
+    """The gradient of the pre-activations of one step, from those of its output, its next state and the next query.
 
-    `kept_grad` (B, H) holds the gradient that reaches the state past the products, and is left for the step before.
+    `kept_grad` (B, H) is the gradient of the state apart from the pre-activations, updated for the previous step.
     """
     row, h = tl.program_id(0).to(tl.int64), tl.program_id(1) * W + tl.arange(0, W)
     inside = h < H
@@ -205,10 +205,10 @@ def _cell_back(
     tl.store(kept_grad + place, past, mask=inside)
 
 
-class Feeding(torch.autograd.Function):
-    """pre (T, B, 4 H) and a memory -> the last layer's outputs (T, B, H), and the states after the last step.
+class AttentionDecoder(torch.autograd.Function):
+    """pre (T, B, 4 H) and a memory -> outputs (T, B, H) of the last layer, and the states after the last step.
 
-    `weights` of a layer are (4 H, X + H), those of a GRU with zeros where the candidate's two parts do not meet.
+    The weights of a layer are (4 H, X + H); those of a GRU have zeros, since its candidate has two separate parts.
     """
 
     apply: ClassVar[Callable[..., tuple[Tensor, Tensor, Tensor]]]  # inherited, where it has no type
@@ -216,13 +216,13 @@ class Feeding(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, gru: bool, scale: float, masks: Tensor | None, real: Tensor, pre: Tensor, keys: Tensor,
-        memory: Tensor, look: Tensor | None, v: Tensor | None, hidden: Tensor, cells: Tensor | None, *layers: Tensor,
+        memory: Tensor, w_query: Tensor | None, v: Tensor | None, hidden: Tensor, cells: Tensor | None, *layers: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         (steps, rows, size), count = pre.shape, len(hidden)
         weights, biases, size = layers[:count], layers[count:], size // 4
         (_, length, wide), wide_memory = keys.shape, memory.shape[2]
         inputs = [pre.new_empty(steps + 1, rows, weight.shape[1]) for weight in weights]
-        below = [wide_memory] + [size] * (count - 1)  # the width of what comes from below
+        below = [wide_memory] + [size] * (count - 1)  # the width of the layer below
         kept = pre.new_empty(count, steps, rows, 4 * size)
         states = pre.new_empty(count, steps + 1, rows, size, dtype=torch.float32)
         for layer in range(count):
@@ -235,8 +235,8 @@ class Feeding(torch.autograd.Function):
         shape = {"C": CHUNK, "KK": triton.next_power_of_2(wide), "MM": triton.next_power_of_2(wide_memory)}
         for t in range(steps):
             state = inputs[-1][t, :, below[-1] :]  # the last layer's, before the step
-            query = state if look is None else torch.mm(state, look.mT, out=queries[t])
-            _look[(rows,)](
+            query = state if w_query is None else torch.mm(state, w_query.mT, out=queries[t])
+            _attend[(rows,)](
                 query, keys, memory, real, keys if v is None else v, inputs[0][t], seen[t], length, wide, wide_memory,
                 query.stride(0), inputs[0].stride(1), scale, ADDITIVE=v is not None,
                 SS=triton.next_power_of_2(length), **shape, num_warps=8,
@@ -252,7 +252,7 @@ class Feeding(torch.autograd.Function):
                     4 * size if layer == 0 else 0, own.stride(0), above.stride(0),
                     GRU=gru, ABOVE=not top, DROPS=masks is not None and not top, W=WIDE,
                 )  # fmt: skip
-        ctx.save_for_backward(masks, keys, memory, look, v, *weights, *inputs, kept, states, queries, seen)
+        ctx.save_for_backward(masks, keys, memory, w_query, v, *weights, *inputs, kept, states, queries, seen)
         ctx.gru, ctx.scale, ctx.below, ctx.lstm = gru, scale, below, cells is not None
         outputs = inputs[-1][1:, :, below[-1] :].contiguous()
         last = torch.stack([inputs[layer][steps, :, below[layer] :] for layer in range(count)])
@@ -260,7 +260,7 @@ class Feeding(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_hidden: Tensor, grad_cells: Tensor) -> tuple[Tensor | None, ...]:
-        masks, keys, memory, look, v, *rest, kept, states, queries, seen = ctx.saved_tensors
+        masks, keys, memory, w_query, v, *rest, kept, states, queries, seen = ctx.saved_tensors
         count, below = len(ctx.below), ctx.below
         weights, inputs = rest[:count], rest[count:]
         _, steps, rows, size = kept.shape
@@ -274,7 +274,7 @@ class Feeding(torch.autograd.Function):
             flow[layer][steps % 2][:, below[layer] :] = grad_hidden[layer]
         contexts = memory.new_empty(steps, rows, wide_memory)
         grad_scores, grad_queries = torch.empty_like(seen), torch.empty_like(queries)
-        ask = grad.new_empty(rows, size)
+        grad_query = grad.new_empty(rows, size)
         across = (rows, triton.cdiv(size, WIDE))
         shape = {"C": CHUNK, "KK": triton.next_power_of_2(wide), "MM": triton.next_power_of_2(wide_memory)}
         for t in reversed(range(steps)):
@@ -283,44 +283,44 @@ class Feeding(torch.autograd.Function):
                 top = layer == count - 1
                 output = grad[t] if top else flow[layer + 1][now]
                 carried = flow[layer][later][:, below[layer] :]
-                _cell_back[across](
+                _cell_backward[across](
                     kept[layer, t], states[layer, t], states[layer, t + 1], output,
-                    output if masks is None or top else masks[layer, t], carried, ask, past[layer], grad_z[layer, t],
-                    size, output.stride(0), carried.stride(0), GRU=ctx.gru, DROPS=masks is not None and not top,
-                    QUERY=top and t + 1 < steps, W=WIDE,
+                    output if masks is None or top else masks[layer, t], carried, grad_query, past[layer],
+                    grad_z[layer, t], size, output.stride(0), carried.stride(0), GRU=ctx.gru,
+                    DROPS=masks is not None and not top, QUERY=top and t + 1 < steps, W=WIDE,
                 )  # fmt: skip
                 torch.mm(grad_z[layer, t], weights[layer], out=flow[layer][now])
             contexts[t] = flow[0][now][:, :wide_memory]
-            query = inputs[-1][t, :, below[-1] :] if look is None else queries[t]
-            _look_back[(rows,)](
+            query = inputs[-1][t, :, below[-1] :] if w_query is None else queries[t]
+            _attend_backward[(rows,)](
                 query, keys, memory, keys if v is None else v, inputs[0][t], seen[t], contexts[t], grad_scores[t],
                 grad_queries[t], length, wide, wide_memory, query.stride(0), inputs[0].stride(1), wide_memory,
                 ctx.scale, ADDITIVE=v is not None, **shape, num_warps=8,
             )  # fmt: skip
-            if look is None:
-                ask = grad_queries[t]
+            if w_query is None:
+                grad_query = grad_queries[t]
             else:
-                torch.mm(grad_queries[t], look, out=ask)
-        begin = torch.stack([flow[layer][0][:, below[layer] :] for layer in range(count)])
-        begin[-1] += ask
-        asked = inputs[-1][:steps, :, below[-1] :]  # (T, B, H)
+                torch.mm(grad_queries[t], w_query, out=grad_query)
+        grad_initial = torch.stack([flow[layer][0][:, below[layer] :] for layer in range(count)])
+        grad_initial[-1] += grad_query
+        query_states = inputs[-1][:steps, :, below[-1] :]  # (T, B, H)
         grad_memory = torch.einsum("tbs,tbm->bsm", seen.to(contexts.dtype), contexts)
         grad_v = grad_look = None
         if v is None:
-            grad_keys = ctx.scale * torch.einsum("tbs,tbk->bsk", grad_scores.to(asked.dtype), asked)
+            grad_keys = ctx.scale * torch.einsum("tbs,tbk->bsk", grad_scores.to(query_states.dtype), query_states)
         else:
             pieces = triton.cdiv(length, CHUNK // 2)
             grad_keys, of_v = torch.empty_like(keys), seen.new_empty(rows * pieces, wide)
-            _keys_back[(rows, pieces)](
+            _keys_backward[(rows, pieces)](
                 queries, keys, v, grad_scores, grad_keys, of_v, rows, steps, length, wide, C=CHUNK // 2, KK=shape["KK"],
                 num_warps=8,
             )  # fmt: skip
             grad_v = of_v.sum(0).to(v.dtype)
-            grad_look = grad_queries.flatten(0, 1).mT @ asked.flatten(0, 1)
+            grad_look = grad_queries.flatten(0, 1).mT @ query_states.flatten(0, 1)
         of_weights = [grad_z[layer].flatten(0, 1).mT @ inputs[layer][:steps].flatten(0, 1) for layer in range(count)]
         of_biases = [grad_z[layer].sum((0, 1)) for layer in range(1, count)]
         return (
             None, None, None, None, grad_z[0], grad_keys, grad_memory, grad_look, grad_v,
-            begin + past.to(begin.dtype) if not ctx.lstm else begin, past if ctx.lstm else None,
+            grad_initial + past.to(grad_initial.dtype) if not ctx.lstm else grad_initial, past if ctx.lstm else None,
             *of_weights, *of_biases,
         )  # fmt: skip

@@ -1,9 +1,9 @@
-"""The parts of a Transformer's next step, in which every row is computed alone.
+"""Kernels of a decoding step of a Transformer that are batch-invariant.
 
-A row is one token of one text. Whatever else is in the batch, the same numbers are added in the same order, so that a
-row comes out the same to the last bit. Tiles are of 16 or 32 rows, which the same instructions multiply.
+A row is one token of one text. Sums are computed in the same order whatever else is in the batch, so that a row has the
+same bits in any batch. Tiles have 16 or 32 rows, which use the same instructions.
 
-R rows, D width, H heads, K width of one head, S room for keys, N and M columns of a matrix.
+R rows, D width, H heads, K width of a head, S length of the cache, N and M columns of a matrix.
 """
 
 import torch
@@ -11,14 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-DEPTH = 128  # numbers of a row that are multiplied at a time
-KEYS = 128  # that are looked at at a time
-PLAIN, GELU, PARTED, SUMMED = range(4)  # what becomes of a product
+DEPTH = 128  # tile size along the inner dimension
+KEYS = 128  # tile size of keys
+PLAIN, GELU, SPLIT_QKV, PARTIAL = range(4)  # what is done with a product
 
 
 @triton.jit
 def _norm(x, weight, bias, column, D, eps):
-    """One row's norm, times weight, plus bias."""
+    """Layer norm of one row."""
     inside = column < D
     x = tl.where(inside, x, 0.0)
     x = tl.where(inside, x - tl.sum(x, 0) / D, 0.0)
@@ -30,7 +30,7 @@ def _norm(x, weight, bias, column, D, eps):
 
 @triton.jit
 def _embed(tokens, place, table, places, weight, bias, x, h, D, eps, C: tl.constexpr, PLACES: tl.constexpr):
-    """x = E[token] + P[place], and its norm."""
+    """x = E[token] + P[position], and its layer norm."""
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, C)
     inside = column < D
     token = tl.load(tokens + row).to(tl.int64)
@@ -44,7 +44,7 @@ def _embed(tokens, place, table, places, weight, bias, x, h, D, eps, C: tl.const
 
 @triton.jit
 def _add_norm(x, parts, shift, weight, bias, h, R, D, eps, C: tl.constexpr, PARTS: tl.constexpr):
-    """x + shift + the parts of a product, and its norm."""
+    """x + shift + the partial sums of a product, and its layer norm."""
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, C)
     inside = column < D
     value = tl.load(x + row * D + column, mask=inside, other=0.0)
@@ -58,7 +58,7 @@ def _add_norm(x, parts, shift, weight, bias, h, R, D, eps, C: tl.constexpr, PART
 @triton.jit
 def _product(h, weight, bias, out, keys, values, owner, place, R, N, M, room, deep, width, K: tl.constexpr,
              BR: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, WHAT: tl.constexpr):  # fmt: skip
-    """A tile of h (R, M) times weight (N, M), over one of the parts that the M columns are cut into."""
+    """A tile of h (R, M) times weight (N, M)^T, over one of the parts of the M columns (split-K)."""
     row = tl.program_id(1) * BR + tl.arange(0, BR)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
     part, depth = tl.program_id(2), tl.arange(0, BM)
@@ -70,16 +70,16 @@ def _product(h, weight, bias, out, keys, values, owner, place, R, N, M, room, de
         left = (start + depth < deep) & (part * deep + start + depth < M)
         a = tl.load(at + start, mask=real[:, None] & left[None, :], other=0.0)
         b = tl.load(of + start, mask=wide[:, None] & left[None, :], other=0.0)
-        sum = tl.dot(a, tl.trans(b), sum, input_precision="tf32x3")  # of float32: in three parts, which leaves 1e-6
+        sum = tl.dot(a, tl.trans(b), sum, input_precision="tf32x3")  # three products for float32: error 1e-6
     tile = real[:, None] & wide[None, :]
-    if WHAT == 3:  # SUMMED
+    if WHAT == 3:  # PARTIAL
         tl.store(out + (part * R + row.to(tl.int64))[:, None] * N + column[None, :], sum, mask=tile)
     else:
         if bias is not None:
             sum += tl.load(bias + column, mask=wide, other=0.0).to(tl.float32)[None, :]
         if WHAT == 1:  # GELU
             sum = sum * tl.sigmoid(1.5957691216057308 * sum * (1.0 + 0.044715 * sum * sum))
-        if WHAT == 2:  # PARTED
+        if WHAT == 2:  # SPLIT_QKV
             kind, inner = column // width, column % width
             own = tl.load(owner + row, mask=real, other=0).to(tl.int64)
             spot = tl.load(place + row, mask=real, other=0).to(tl.int64)
@@ -97,35 +97,35 @@ def _product(h, weight, bias, out, keys, values, owner, place, R, N, M, room, de
 @triton.jit
 def _attend_cached(q, keys, values, table, owner, place, o, room, width, scale,
                K: tl.constexpr, C: tl.constexpr, S: tl.constexpr):  # fmt: skip
-    """One row and head: softmax(q . k / sqrt(K)) v over the keys up to the row's own place."""
+    """One row and head: softmax(q . k / sqrt(K)) v over the keys up to the row's own position."""
     row, head, column = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, C)
     wide = column < K
     query = tl.load(q + row * width + head * K + column, mask=wide, other=0.0).to(tl.float32) * scale
     last, own = tl.load(place + row), tl.load(owner + row).to(tl.int64)
-    top, total, mixed = float("-inf"), 0.0, tl.zeros([C], tl.float32)
+    running_max, running_sum, acc = float("-inf"), 0.0, tl.zeros([C], tl.float32)
     for start in range(0, last + 1, S):
         spot = start + tl.arange(0, S)
         seen = spot <= last
-        whose = own
+        cache_row = own
         if table is not None:
             before = tl.load(table + row * room + spot, mask=spot < last, other=0).to(tl.int64)
-            whose = tl.where(spot < last, before, own)
-        offset = (whose * width * room + head * room * K + spot * K)[:, None] + column[None, :]
+            cache_row = tl.where(spot < last, before, own)
+        offset = (cache_row * width * room + head * room * K + spot * K)[:, None] + column[None, :]
         block = seen[:, None] & wide[None, :]
         key = tl.load(keys + offset, mask=block, other=0.0).to(tl.float32)
         value = tl.load(values + offset, mask=block, other=0.0).to(tl.float32)
         score = tl.where(seen, tl.sum(key * query[None, :], 1), float("-inf"))
-        peak = tl.maximum(top, tl.max(score, 0))
-        weight, fade = tl.exp2(score - peak), tl.exp2(top - peak)
-        mixed = mixed * fade + tl.sum(value * weight[:, None], 0)
-        total, top = total * fade + tl.sum(weight, 0), peak
-    tl.store(o + row * width + head * K + column, (mixed / total).to(o.dtype.element_ty), mask=wide)
+        new_max = tl.maximum(running_max, tl.max(score, 0))
+        weight, rescale = tl.exp2(score - new_max), tl.exp2(running_max - new_max)
+        acc = acc * rescale + tl.sum(value * weight[:, None], 0)
+        running_sum, running_max = running_sum * rescale + tl.sum(weight, 0), new_max
+    tl.store(o + row * width + head * K + column, (acc / running_sum).to(o.dtype.element_ty), mask=wide)
 
 
 def embed(
     tokens: Tensor, place: Tensor, table: Tensor, places: Tensor | None, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """The vectors x (R, D) of tokens at their places, in float32, and their norms in the precision of the weights."""
+    """The embeddings x (R, D) in float32, and their layer norms in the precision of the weights."""
     rows, width = len(tokens), table.shape[1]
     x = torch.empty(rows, width, device=table.device, dtype=torch.float32)
     h = torch.empty(rows, width, device=table.device, dtype=table.dtype)
@@ -138,7 +138,7 @@ def embed(
 
 
 def add_norm_(x: Tensor, parts: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """x (R, D) += shift + the sum of the parts (P, R, D); gives its norm in the precision of the weights."""
+    """x (R, D) += shift + the sum of the parts (P, R, D); returns the layer norm in the precision of the weights."""
     rows, width = x.shape
     h = torch.empty(rows, width, device=x.device, dtype=weight.dtype)
     wide = triton.next_power_of_2(width)
@@ -149,10 +149,10 @@ def add_norm_(x: Tensor, parts: Tensor, shift: Tensor, weight: Tensor, bias: Ten
     return h
 
 
-def _cut(columns: int, depth: int) -> tuple[int, int]:
-    """Into how many parts the columns that are multiplied are cut, and how deep each is: enough to keep a GPU busy.
+def _split_k(columns: int, depth: int) -> tuple[int, int]:
+    """The number of parts of the inner dimension (split-K), enough to keep a GPU busy, and the size of each.
 
-    It depends on the matrix alone, so that rows do not notice how many they are.
+    It depends only on the matrix, not on the number of rows, so that results are batch-invariant.
     """
     parts = max(1, min(8, 160 // triton.cdiv(columns, 16), depth // (2 * DEPTH)))
     deep = triton.cdiv(triton.cdiv(depth, parts), DEPTH) * DEPTH
@@ -182,34 +182,34 @@ def product(h: Tensor, weight: Tensor, bias: Tensor | None = None, wide: bool = 
 
 
 def gelu(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """gelu(h weight^T + bias) (R, N), by tanh."""
+    """gelu(h weight^T + bias) (R, N), with the tanh approximation."""
     out = torch.empty(len(h), len(weight), device=h.device, dtype=h.dtype)
     _launch(h, weight, bias, out, GELU, 1, h.shape[1])
     return out
 
 
 def parts(h: Tensor, weight: Tensor) -> Tensor:
-    """h weight^T as parts (P, R, N) that are still to be summed, in float32."""
-    count, deep = _cut(len(weight), h.shape[1])
+    """h weight^T as partial sums (P, R, N) in float32, still to be added."""
+    count, deep = _split_k(len(weight), h.shape[1])
     out = torch.empty(count, len(h), len(weight), device=h.device, dtype=torch.float32)
-    _launch(h, weight, None, out, SUMMED, count, deep)
+    _launch(h, weight, None, out, PARTIAL, count, deep)
     return out
 
 
 def queries(h: Tensor, weight: Tensor, bias: Tensor, cache: Tensor, owner: Tensor, place: Tensor) -> Tensor:
-    """Queries (R, D) of rows h, whose keys and values go to their places in a cache (2, rows, H, S, K).
+    """The queries (R, D) of rows h; their keys and values are written to a cache (2, rows, H, S, K).
 
-    Row r belongs to row owner[r] of the cache, and stands at place[r] there.
+    Row r belongs to row owner[r] of the cache, at position place[r].
     """
     out = torch.empty_like(h)
-    _launch(h, weight, bias, out, PARTED, 1, h.shape[1], cache, owner, place)
+    _launch(h, weight, bias, out, SPLIT_QKV, 1, h.shape[1], cache, owner, place)
     return out
 
 
 def attend_cached(q: Tensor, cache: Tensor, owner: Tensor, place: Tensor, table: Tensor | None = None) -> Tensor:
-    """What queries (R, D) see of the keys up to their own places.
+    """Attention of queries (R, D) to the cached keys up to their own positions.
 
-    With table (R, S), key s stands in row table[r, s] of the cache.
+    With table (R, S), key s is in row table[r, s] of the cache.
     """
     o = torch.empty_like(q)
     _, _, heads, room, width = cache.shape

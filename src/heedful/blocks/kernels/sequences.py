@@ -1,6 +1,6 @@
-"""Attention within sequences that lie end to end in one row, with dropout on its weights, in Triton, for GPUs.
+"""Attention within packed sequences, with dropout on its weights, in Triton.
 
-Held equal to `attention.attend` by tests. N sequences, H heads, T places, K width of one head.
+Tests compare it with `attention.attend`. N sequences, H heads, T positions, K width of a head.
 """
 
 import torch
@@ -12,7 +12,7 @@ LOG2E = 1.4426950408889634
 
 
 @triton.jit
-def _mixed(x):
+def _hash(x):
     """A 32-bit hash of each number."""
     x = x.to(tl.uint32)
     x = (x ^ (x >> 16)) * 0x7FEB352D
@@ -21,33 +21,33 @@ def _mixed(x):
 
 
 @triton.jit
-def _lucky(place, luck):
-    """A number for each place, odd; the product of a query's and a key's decides whether their weight is kept."""
-    return _mixed(place * 2 + luck) | 1
+def _hash_pos(pos, salt):
+    """An odd hash of each position; the product of a query's and a key's decides whether dropout keeps their weight."""
+    return _hash(pos * 2 + salt) | 1
 
 
 @triton.jit
-def _looked(query, keys, values, place, high, columns, chance, top, total, mixed, scale, level,
-            CUT: tl.constexpr, DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
-    """What M queries have after N more keys, of which some may stand past the end."""
+def _attend_tile(query, keys, values, pos, high, column_hash, row_hash, running_max, running_sum, acc, scale,
+                 threshold, PARTIAL: tl.constexpr, DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
+    """Online softmax: update M queries with N more keys, of which some may be past the end if PARTIAL."""
     score = tl.dot(query, tl.trans(keys), input_precision=EXACT)
-    if CUT:
-        score = tl.where((place < high)[None, :], score, float("-inf"))
-    peak = tl.maximum(top, tl.max(score, 1) * scale)
-    weight = tl.exp2(score * scale - peak[:, None])
-    fade = tl.exp2(top - peak)
-    total = total * fade + tl.sum(weight, 1)
+    if PARTIAL:
+        score = tl.where((pos < high)[None, :], score, float("-inf"))
+    new_max = tl.maximum(running_max, tl.max(score, 1) * scale)
+    weight = tl.exp2(score * scale - new_max[:, None])
+    rescale = tl.exp2(running_max - new_max)
+    running_sum = running_sum * rescale + tl.sum(weight, 1)
     if DROP:
-        weight = tl.where(chance[:, None] * columns[None, :] >= level, weight, 0.0)
-    mixed = tl.dot(weight.to(values.dtype), values, mixed * fade[:, None], input_precision=EXACT)
-    return peak, total, mixed
+        weight = tl.where(row_hash[:, None] * column_hash[None, :] >= threshold, weight, 0.0)
+    acc = tl.dot(weight.to(values.dtype), values, acc * rescale[:, None], input_precision=EXACT)
+    return new_max, running_sum, acc
 
 
 @triton.jit
-def _forward(q, k, v, begin, end, seed, o, lse, places, t0, h0, o0, o1, scale, share, level,
+def _forward(q, k, v, begin, end, seed, o, lse, places, t0, h0, o0, o1, scale, keep_scale, threshold,
              K: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
              DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
-    """A tile of M queries of a sequence in one head: dropout(softmax(q . k / sqrt(K))) v over its sequence."""
+    """A tile of M queries of one sequence and head: dropout(softmax(q . k / sqrt(K))) v."""
     sequence, head = tl.program_id(1), tl.program_id(2)
     low, high = tl.load(begin + sequence), tl.load(end + sequence)
     row, column = low + tl.program_id(0) * M + tl.arange(0, M), tl.arange(0, C)
@@ -56,34 +56,38 @@ def _forward(q, k, v, begin, end, seed, o, lse, places, t0, h0, o0, o1, scale, s
         here = (row < high)[:, None] & wide
         q, k, v = q + head * h0, k + head * h0, v + head * h0
         query = tl.load(q + row[:, None] * t0 + column, mask=here, other=0.0)
-        chance = _lucky(row, tl.load(seed) * 40503 + head * 7919)
-        top = tl.full([M], float("-inf"), tl.float32)
-        total = tl.zeros([M], tl.float32)
-        mixed = tl.zeros([M, C], tl.float32)
+        row_hash = _hash_pos(row, tl.load(seed) * 40503 + head * 7919)
+        running_max = tl.full([M], float("-inf"), tl.float32)
+        running_sum = tl.zeros([M], tl.float32)
+        acc = tl.zeros([M, C], tl.float32)
         full = low + (high - low) // N * N
         for start in range(low, full, N):
-            place = start + tl.arange(0, N)
-            keys = tl.load(k + place[:, None] * t0 + column, mask=wide[None, :], other=0.0)
-            values = tl.load(v + place[:, None] * t0 + column, mask=wide[None, :], other=0.0)
-            top, total, mixed = _looked(query, keys, values, place, high, _lucky(place, 1), chance, top, total, mixed,
-                                        scale, level, False, DROP, EXACT)  # fmt: skip
+            pos = start + tl.arange(0, N)
+            keys = tl.load(k + pos[:, None] * t0 + column, mask=wide[None, :], other=0.0)
+            values = tl.load(v + pos[:, None] * t0 + column, mask=wide[None, :], other=0.0)
+            running_max, running_sum, acc = _attend_tile(
+                query, keys, values, pos, high, _hash_pos(pos, 1), row_hash, running_max, running_sum, acc, scale,
+                threshold, False, DROP, EXACT,
+            )  # fmt: skip
         if full < high:
-            place = full + tl.arange(0, N)
-            inside = (place < high)[:, None] & wide
-            keys = tl.load(k + place[:, None] * t0 + column, mask=inside, other=0.0)
-            values = tl.load(v + place[:, None] * t0 + column, mask=inside, other=0.0)
-            top, total, mixed = _looked(query, keys, values, place, high, _lucky(place, 1), chance, top, total, mixed,
-                                        scale, level, True, DROP, EXACT)  # fmt: skip
-        mixed = mixed * (share / total)[:, None]
-        tl.store(o + row[:, None] * o0 + head * o1 + column, mixed.to(o.dtype.element_ty), mask=here)
-        tl.store(lse + head * places + row, top + tl.log2(total), mask=row < high)
+            pos = full + tl.arange(0, N)
+            inside = (pos < high)[:, None] & wide
+            keys = tl.load(k + pos[:, None] * t0 + column, mask=inside, other=0.0)
+            values = tl.load(v + pos[:, None] * t0 + column, mask=inside, other=0.0)
+            running_max, running_sum, acc = _attend_tile(
+                query, keys, values, pos, high, _hash_pos(pos, 1), row_hash, running_max, running_sum, acc, scale,
+                threshold, True, DROP, EXACT,
+            )  # fmt: skip
+        acc = acc * (keep_scale / running_sum)[:, None]
+        tl.store(o + row[:, None] * o0 + head * o1 + column, acc.to(o.dtype.element_ty), mask=here)
+        tl.store(lse + head * places + row, running_max + tl.log2(running_sum), mask=row < high)
     if sequence == tl.num_programs(1) - 1:
-        _cleared(o, low, places, tl.num_programs(0) * M, o0, o1, K, C, M)
+        _zero_rest(o, low, places, tl.num_programs(0) * M, o0, o1, K, C, M)
 
 
 @triton.jit
-def _cleared(x, rest, places, step, t0, h0, K: tl.constexpr, C: tl.constexpr, M: tl.constexpr):
-    """Zeros in the places, from `rest` on, that no sequence has, by as many programs as a sequence gets."""
+def _zero_rest(x, rest, places, step, t0, h0, K: tl.constexpr, C: tl.constexpr, M: tl.constexpr):
+    """Write zeros to the unused positions, from `rest` on, with the programs of the last sequence."""
     column = tl.arange(0, C)
     for start in range(rest + tl.program_id(0) * M, places, step):
         row = start + tl.arange(0, M)
@@ -93,25 +97,25 @@ def _cleared(x, rest, places, step, t0, h0, K: tl.constexpr, C: tl.constexpr, M:
 
 
 @triton.jit
-def _blamed(query, grad, keys, values, place, high, columns, chance, norm, offset, result, scale, share, level,
-            CUT: tl.constexpr, DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
-    """The gradient in M queries after N more keys."""
-    weight = tl.exp2(tl.dot(query, tl.trans(keys), input_precision=EXACT) * scale - norm[:, None])
-    if CUT:
-        weight = tl.where((place < high)[None, :], weight, 0.0)
-    change = tl.dot(grad, tl.trans(values), input_precision=EXACT)
+def _grad_tile(query, grad, keys, values, pos, high, column_hash, row_hash, log_sum, offset, result, scale,
+               keep_scale, threshold, PARTIAL: tl.constexpr, DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
+    """The gradient of M queries, updated with N more keys."""
+    weight = tl.exp2(tl.dot(query, tl.trans(keys), input_precision=EXACT) * scale - log_sum[:, None])
+    if PARTIAL:
+        weight = tl.where((pos < high)[None, :], weight, 0.0)
+    grad_score = tl.dot(grad, tl.trans(values), input_precision=EXACT)
     if DROP:
-        change = tl.where(chance[:, None] * columns[None, :] >= level, change, 0.0)
-    change = weight * (change * share - offset[:, None])
-    return tl.dot(change.to(keys.dtype), keys, result, input_precision=EXACT)
+        grad_score = tl.where(row_hash[:, None] * column_hash[None, :] >= threshold, grad_score, 0.0)
+    grad_score = weight * (grad_score * keep_scale - offset[:, None])
+    return tl.dot(grad_score.to(keys.dtype), keys, result, input_precision=EXACT)
 
 
 @triton.jit
 def _queries(q, k, v, begin, end, seed, lse, go, o, delta, dq, dk, dv, places, t0, h0, g0, g1, o0, o1, d0, d1,
-             scale, plain, share, level,
+             scale, sm_scale, keep_scale, threshold,
              K: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
              DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
-    """The gradient in a tile of queries; leaves delta = sum(o * do) for the keys."""
+    """The gradient of a tile of queries; stores delta = sum(o * do) for the keys."""
     sequence, head = tl.program_id(1), tl.program_id(2)
     low, high = tl.load(begin + sequence), tl.load(end + sequence)
     row, column = low + tl.program_id(0) * M + tl.arange(0, M), tl.arange(0, C)
@@ -121,127 +125,132 @@ def _queries(q, k, v, begin, end, seed, lse, go, o, delta, dq, dk, dv, places, t
         q, k, v = q + head * h0, k + head * h0, v + head * h0
         query = tl.load(q + row[:, None] * t0 + column, mask=here, other=0.0)
         grad = tl.load(go + row[:, None] * g0 + head * g1 + column, mask=here, other=0.0)
-        norm = tl.load(lse + head * places + row, mask=row < high, other=float("inf"))
+        log_sum = tl.load(lse + head * places + row, mask=row < high, other=float("inf"))
         out = tl.load(o + row[:, None] * o0 + head * o1 + column, mask=here, other=0.0)
         offset = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
         tl.store(delta + head * places + row, offset, mask=row < high)
-        chance = _lucky(row, tl.load(seed) * 40503 + head * 7919)
+        row_hash = _hash_pos(row, tl.load(seed) * 40503 + head * 7919)
         result = tl.zeros([M, C], tl.float32)
         full = low + (high - low) // N * N
         for start in range(low, full, N):
-            place = start + tl.arange(0, N)
-            keys = tl.load(k + place[:, None] * t0 + column, mask=wide[None, :], other=0.0)
-            values = tl.load(v + place[:, None] * t0 + column, mask=wide[None, :], other=0.0)
-            result = _blamed(query, grad, keys, values, place, high, _lucky(place, 1), chance, norm, offset, result,
-                             scale, share, level, False, DROP, EXACT)  # fmt: skip
+            pos = start + tl.arange(0, N)
+            keys = tl.load(k + pos[:, None] * t0 + column, mask=wide[None, :], other=0.0)
+            values = tl.load(v + pos[:, None] * t0 + column, mask=wide[None, :], other=0.0)
+            result = _grad_tile(
+                query, grad, keys, values, pos, high, _hash_pos(pos, 1), row_hash, log_sum, offset, result, scale,
+                keep_scale, threshold, False, DROP, EXACT,
+            )  # fmt: skip
         if full < high:
-            place = full + tl.arange(0, N)
-            inside = (place < high)[:, None] & wide
-            keys = tl.load(k + place[:, None] * t0 + column, mask=inside, other=0.0)
-            values = tl.load(v + place[:, None] * t0 + column, mask=inside, other=0.0)
-            result = _blamed(query, grad, keys, values, place, high, _lucky(place, 1), chance, norm, offset, result,
-                             scale, share, level, True, DROP, EXACT)  # fmt: skip
-        tl.store(dq + row[:, None] * d0 + head * d1 + column, (result * plain).to(dq.dtype.element_ty), mask=here)
+            pos = full + tl.arange(0, N)
+            inside = (pos < high)[:, None] & wide
+            keys = tl.load(k + pos[:, None] * t0 + column, mask=inside, other=0.0)
+            values = tl.load(v + pos[:, None] * t0 + column, mask=inside, other=0.0)
+            result = _grad_tile(
+                query, grad, keys, values, pos, high, _hash_pos(pos, 1), row_hash, log_sum, offset, result, scale,
+                keep_scale, threshold, True, DROP, EXACT,
+            )  # fmt: skip
+        tl.store(dq + row[:, None] * d0 + head * d1 + column, (result * sm_scale).to(dq.dtype.element_ty), mask=here)
     if sequence == tl.num_programs(1) - 1:
-        _cleared(dq, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
-        _cleared(dk, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
-        _cleared(dv, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
+        _zero_rest(dq, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
+        _zero_rest(dk, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
+        _zero_rest(dv, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
 
 
 @triton.jit
-def _keys(q, k, v, begin, end, seed, lse, go, delta, dk, dv, places, t0, h0, g0, g1, d0, d1, scale, plain, share, level,
+def _keys(q, k, v, begin, end, seed, lse, go, delta, dk, dv, places, t0, h0, g0, g1, d0, d1,
+          scale, sm_scale, keep_scale, threshold,
           K: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
           DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
-    """The gradients in a tile of N keys and values."""
+    """The gradients of a tile of N keys and values."""
     sequence, head = tl.program_id(1), tl.program_id(2)
     low, high = tl.load(begin + sequence), tl.load(end + sequence)
-    place, column = low + tl.program_id(0) * N + tl.arange(0, N), tl.arange(0, C)
+    pos, column = low + tl.program_id(0) * N + tl.arange(0, N), tl.arange(0, C)
     if low + tl.program_id(0) * N < high:
         wide = column < K
-        here = (place < high)[:, None] & wide
+        here = (pos < high)[:, None] & wide
         q, k, v = q + head * h0, k + head * h0, v + head * h0
-        keys = tl.load(k + place[:, None] * t0 + column, mask=here, other=0.0)
-        values = tl.load(v + place[:, None] * t0 + column, mask=here, other=0.0)
-        columns, luck = _lucky(place, 1), tl.load(seed) * 40503 + head * 7919
+        keys = tl.load(k + pos[:, None] * t0 + column, mask=here, other=0.0)
+        values = tl.load(v + pos[:, None] * t0 + column, mask=here, other=0.0)
+        column_hash, salt = _hash_pos(pos, 1), tl.load(seed) * 40503 + head * 7919
         grad_k, grad_v = tl.zeros([N, C], tl.float32), tl.zeros([N, C], tl.float32)
         for start in range(low, high, M):
             row = start + tl.arange(0, M)
             inside = (row < high)[:, None] & wide
             query = tl.load(q + row[:, None] * t0 + column, mask=inside, other=0.0)
             grad = tl.load(go + row[:, None] * g0 + head * g1 + column, mask=inside, other=0.0)
-            norm = tl.load(lse + head * places + row, mask=row < high, other=float("inf"))
+            log_sum = tl.load(lse + head * places + row, mask=row < high, other=float("inf"))
             offset = tl.load(delta + head * places + row, mask=row < high, other=0.0)
-            # Rows past the end have an infinite norm, so that their weights come out as zeros.
-            weight = tl.exp2(tl.dot(keys, tl.trans(query), input_precision=EXACT) * scale - norm[None, :])
-            change = tl.dot(values, tl.trans(grad), input_precision=EXACT)
+            # Rows past the end have an infinite log-sum, so that their weights are zero.
+            weight = tl.exp2(tl.dot(keys, tl.trans(query), input_precision=EXACT) * scale - log_sum[None, :])
+            grad_score = tl.dot(values, tl.trans(grad), input_precision=EXACT)
             used = weight
             if DROP:
-                kept = columns[:, None] * _lucky(row, luck)[None, :] >= level
-                change = tl.where(kept, change, 0.0)
+                kept = column_hash[:, None] * _hash_pos(row, salt)[None, :] >= threshold
+                grad_score = tl.where(kept, grad_score, 0.0)
                 used = tl.where(kept, weight, 0.0)
             grad_v = tl.dot(used.to(grad.dtype), grad, grad_v, input_precision=EXACT)
-            change = weight * (change * share - offset[None, :])
-            grad_k = tl.dot(change.to(query.dtype), query, grad_k, input_precision=EXACT)
-        tl.store(dk + place[:, None] * d0 + head * d1 + column, (grad_k * plain).to(dk.dtype.element_ty), mask=here)
-        tl.store(dv + place[:, None] * d0 + head * d1 + column, (grad_v * share).to(dv.dtype.element_ty), mask=here)
+            grad_score = weight * (grad_score * keep_scale - offset[None, :])
+            grad_k = tl.dot(grad_score.to(query.dtype), query, grad_k, input_precision=EXACT)
+        tl.store(dk + pos[:, None] * d0 + head * d1 + column, (grad_k * sm_scale).to(dk.dtype.element_ty), mask=here)
+        tl.store(dv + pos[:, None] * d0 + head * d1 + column, (grad_v * keep_scale).to(dv.dtype.element_ty), mask=here)
 
 
 @triton.jit
 def _whole(q, k, v, begin, end, seed, lse, go, o, delta, dq, dk, dv, places, t0, h0, g0, g1, o0, o1, d0, d1,
-           scale, plain, share, level,
+           scale, sm_scale, keep_scale, threshold,
            K: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
            DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
-    """All gradients of a sequence that fits into one tile, in one head."""
+    """All gradients of one head of a sequence that fits into one tile."""
     sequence, head = tl.program_id(1), tl.program_id(2)
     low, high = tl.load(begin + sequence), tl.load(end + sequence)
-    place, column = low + tl.arange(0, M), tl.arange(0, C)
+    pos, column = low + tl.arange(0, M), tl.arange(0, C)
     if low < high:
-        here = (place < high)[:, None] & (column < K)
+        here = (pos < high)[:, None] & (column < K)
         q, k, v = q + head * h0, k + head * h0, v + head * h0
-        query = tl.load(q + place[:, None] * t0 + column, mask=here, other=0.0)
-        keys = tl.load(k + place[:, None] * t0 + column, mask=here, other=0.0)
-        values = tl.load(v + place[:, None] * t0 + column, mask=here, other=0.0)
-        grad = tl.load(go + place[:, None] * g0 + head * g1 + column, mask=here, other=0.0)
-        out = tl.load(o + place[:, None] * o0 + head * o1 + column, mask=here, other=0.0)
+        query = tl.load(q + pos[:, None] * t0 + column, mask=here, other=0.0)
+        keys = tl.load(k + pos[:, None] * t0 + column, mask=here, other=0.0)
+        values = tl.load(v + pos[:, None] * t0 + column, mask=here, other=0.0)
+        grad = tl.load(go + pos[:, None] * g0 + head * g1 + column, mask=here, other=0.0)
+        out = tl.load(o + pos[:, None] * o0 + head * o1 + column, mask=here, other=0.0)
         offset = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
-        # Queries past the end have an infinite norm, and so no weight; keys past the end are zeros, and are not stored.
-        norm = tl.load(lse + head * places + place, mask=place < high, other=float("inf"))
-        weight = tl.exp2(tl.dot(keys, tl.trans(query), input_precision=EXACT) * scale - norm[None, :])
-        change = tl.dot(values, tl.trans(grad), input_precision=EXACT)
+        # Queries past the end have an infinite log-sum, so no weight; keys past the end are zero, and are not stored.
+        log_sum = tl.load(lse + head * places + pos, mask=pos < high, other=float("inf"))
+        weight = tl.exp2(tl.dot(keys, tl.trans(query), input_precision=EXACT) * scale - log_sum[None, :])
+        grad_score = tl.dot(values, tl.trans(grad), input_precision=EXACT)
         used = weight
         if DROP:
-            chance = _lucky(place, tl.load(seed) * 40503 + head * 7919)
-            kept = _lucky(place, 1)[:, None] * chance[None, :] >= level
-            change = tl.where(kept, change, 0.0)
+            row_hash = _hash_pos(pos, tl.load(seed) * 40503 + head * 7919)
+            kept = _hash_pos(pos, 1)[:, None] * row_hash[None, :] >= threshold
+            grad_score = tl.where(kept, grad_score, 0.0)
             used = tl.where(kept, weight, 0.0)
-        grad_v = tl.dot(used.to(grad.dtype), grad, input_precision=EXACT) * share
-        spot = place[:, None] * d0 + head * d1 + column
+        grad_v = tl.dot(used.to(grad.dtype), grad, input_precision=EXACT) * keep_scale
+        spot = pos[:, None] * d0 + head * d1 + column
         tl.store(dv + spot, grad_v.to(dv.dtype.element_ty), mask=here)
-        change = (weight * (change * share - offset[None, :])).to(query.dtype)
-        grad_k = tl.dot(change, query, input_precision=EXACT) * plain
+        grad_score = (weight * (grad_score * keep_scale - offset[None, :])).to(query.dtype)
+        grad_k = tl.dot(grad_score, query, input_precision=EXACT) * sm_scale
         tl.store(dk + spot, grad_k.to(dk.dtype.element_ty), mask=here)
-        grad_q = tl.dot(tl.trans(change), keys, input_precision=EXACT) * plain
+        grad_q = tl.dot(tl.trans(grad_score), keys, input_precision=EXACT) * sm_scale
         tl.store(dq + spot, grad_q.to(dq.dtype.element_ty), mask=here)
     if sequence == tl.num_programs(1) - 1:
-        _cleared(dq, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
-        _cleared(dk, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
-        _cleared(dv, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
+        _zero_rest(dq, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
+        _zero_rest(dk, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
+        _zero_rest(dv, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
 
 
-ONE = 128  # the longest sequence that is one tile
-TILES = {  # queries, keys, warps, stages of each kernel, by how long sequences may be
+ONE_TILE = 128  # the longest sequence that is one tile
+TILES = {  # queries, keys, warps and stages of each kernel, by the maximum sequence length
     "_forward": ((1 << 30, (64, 64, 4, 3)),),
     "_queries": ((1 << 30, (64, 64, 4, 3)),),
     "_keys": ((1 << 30, (64, 64, 4, 2)),),
-    "_whole": ((64, (64, 64, 4, 1)), (ONE, (ONE, ONE, 8, 1))),
+    "_whole": ((64, (64, 64, 4, 1)), (ONE_TILE, (ONE_TILE, ONE_TILE, 8, 1))),
 }
 
 
 def _launch(kernel, longest, sequences, heads, *given, width, dtype, drop) -> None:
-    """Run a kernel on tiles of a size that suits the longest sequence."""
+    """Run a kernel with the tile size for the longest sequence."""
     name = kernel.fn.__name__
     m, n, warps, stages = next(tiles for limit, tiles in TILES[name] if longest <= limit)
-    if dtype == torch.float32:  # whose tiles take twice the memory
+    if dtype == torch.float32:  # its tiles need twice the memory
         m, n, warps, stages = min(m, 64), min(n, 32), 4, 1
     blocks = triton.cdiv(longest, n if name == "_keys" else m)
     exact = "ieee" if dtype == torch.float32 else "tf32"
@@ -251,8 +260,8 @@ def _launch(kernel, longest, sequences, heads, *given, width, dtype, drop) -> No
     )  # fmt: skip
 
 
-def _chances(dropout: float) -> tuple[float, int]:
-    """By how much kept weights grow, and the least number of 32 bits that is kept."""
+def _dropout_constants(dropout: float) -> tuple[float, int]:
+    """The factor 1 / (1 - p) of kept weights, and the smallest 32-bit hash that is kept."""
     return 1 / (1 - dropout), min(round(dropout * 2**32), 2**32 - 1)
 
 
@@ -267,7 +276,7 @@ def _attend(
     _launch(
         _forward, longest, len(begin), heads,
         q, k, v, begin, end, seed, o, lse, places, q.stride(0), q.stride(1), o.stride(0), o.stride(1),
-        width**-0.5 * LOG2E, *_chances(dropout), width=width, dtype=qkv.dtype, drop=dropout > 0,
+        width**-0.5 * LOG2E, *_dropout_constants(dropout), width=width, dtype=qkv.dtype, drop=dropout > 0,
     )  # fmt: skip
     return o, lse
 
@@ -289,10 +298,10 @@ def _attend_backward(
     result, delta = torch.empty_like(qkv), torch.empty_like(lse)
     dq, dk, dv = result.unbind(1)
     steps, out, into = (q.stride(0), q.stride(1), *grad.stride()[:2]), o.stride()[:2], dq.stride()[:2]
-    numbers = (width**-0.5 * LOG2E, width**-0.5, *_chances(dropout))
+    numbers = (width**-0.5 * LOG2E, width**-0.5, *_dropout_constants(dropout))
     kind = {"width": width, "dtype": qkv.dtype, "drop": dropout > 0}
     shared = (q, k, v, begin, end, seed, lse, grad)
-    one = longest <= ONE and qkv.dtype != torch.float32
+    one = longest <= ONE_TILE and qkv.dtype != torch.float32
     _launch(
         _whole if one else _queries, longest, len(begin), heads,
         *shared, o, delta, dq, dk, dv, places, *steps, *out, *into, *numbers, **kind,
@@ -310,7 +319,7 @@ def _(
     return torch.empty_like(qkv)
 
 
-def _keep(ctx, inputs, output) -> None:
+def _setup_context(ctx, inputs, output) -> None:
     qkv, begin, end, seed, ctx.longest, ctx.dropout = inputs
     ctx.save_for_backward(qkv, begin, end, seed, *output)
 
@@ -321,13 +330,13 @@ def _backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     return result, None, None, None, None, None
 
 
-_attend.register_autograd(_backward, setup_context=_keep)
+_attend.register_autograd(_backward, setup_context=_setup_context)
 
 
 def attend(qkv: Tensor, begin: Tensor, end: Tensor, longest: int, dropout: float) -> Tensor:
-    """qkv (T, 3, H, K): the places begin[n] ... end[n] - 1 see each other.
+    """Attention of qkv (T, 3, H, K) within each sequence begin[n] ... end[n] - 1.
 
-    The last of begin (N + 1,) is where places begin that belong to no sequence, which give zeros.
+    The last element of begin (N + 1,) is the start of the unused positions, whose outputs are zero.
     """
     seed = (
         torch.randint(2**31 - 1, (1,), device=qkv.device)

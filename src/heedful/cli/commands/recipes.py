@@ -46,14 +46,14 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> None:
 
 def check(recipe: RecipeName, overrides: Overrides = None, as_json: Json = False) -> None:
     """Check a recipe for mistakes, and that its files exist; nothing is trained."""
-    from heedful.runs.recipe import check_recipe, find_recipe, load_recipe, told_size
+    from heedful.runs.recipe import check_recipe, describe_size, find_recipe, load_recipe
     from heedful.tasks.recipe_parts import with_article
 
     loaded = load_recipe(recipe, overrides or [])
     check_recipe(loaded)
     model, path = loaded.model.kind, str(find_recipe(recipe))
     record = {"recipe": path, "task": loaded.task.kind, "model": model, "parameters": loaded.size}
-    print_table([f"{path}: no mistakes; {with_article(model)} of {told_size(loaded)}"], [record], as_json)
+    print_table([f"{path}: no mistakes; {with_article(model)} of {describe_size(loaded)}"], [record], as_json)
 
 
 def schema() -> None:

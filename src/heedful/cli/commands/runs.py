@@ -52,7 +52,8 @@ def evaluate(
     """Evaluate a trained model on its data: scores with signatures, and samples."""
     from heedful.cli.evaluate import eval_command
 
-    eval_command(checkpoint_path(run, checkpoint), split, settings["beams"], as_json, stride, overrides or [])
+    folder = checkpoint_path(run, checkpoint)
+    eval_command(folder, split, settings["beams"], as_json, stride, settings["memory"], overrides or [])
 
 
 def runs(

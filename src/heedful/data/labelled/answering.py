@@ -21,7 +21,7 @@ from heedful.data.batch import IGNORE_INDEX, Ints, Ragged, fingerprint
 from heedful.data.formats.squad import Question, WindowsConfig
 from heedful.data.labelled.sequences import SequenceBatch, Sequences, Windows
 from heedful.data.row_schedule import SequenceBatches, in_order
-from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens
+from heedful.data.tokenizers.base import MaskTokenizer, count_around, count_special_tokens, last_segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class EncodedQuestions(Windows):
     context: int
     dropped: int  # questions whose answer is in no window; they are not trained on
     cut: int  # questions that are truncated
+    last: int | None = None  # the segment of the last token, if it has one of its own
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -95,7 +96,7 @@ class EncodedQuestions(Windows):
 
     def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
         ids = self.ids[row]
-        return ids, (np.arange(len(ids)) >= self.begins[row]).astype(np.int64)
+        return ids, self.segments(len(ids), int(self.begins[row]))
 
     def _with_answers(self, some: Sequences, rows: Ints, numbers: Ints, most: int) -> AnswerBatch:
         """A batch with the answers of its windows, which start at the flat positions `numbers`."""
@@ -134,7 +135,7 @@ def encode_questions(
     questions: Sequence[Question], tokenizer: MaskTokenizer, context: int, config: WindowsConfig
 ) -> EncodedQuestions:
     """Encode questions and passages with the first correct answer, if there is one."""
-    special = count_special_tokens(tokenizer, 2)
+    special, (_, after) = count_special_tokens(tokenizer, 2), count_around(tokenizer, 2)
     asked = tokenizer.ids([question.question for question in questions])
     most = min(config.question, (context - special) // 2)
     passages = dict.fromkeys(question.passage for question in questions)
@@ -148,7 +149,7 @@ def encode_questions(
         windows = passage_windows(len(passage), context - special - len(words), config.stride)
         for first, size in windows:
             ids.append(tokenizer.pair(words, passage[first : first + size])[0])
-            begin = len(ids[-1]) - size - 1  # of the passage
+            begin = len(ids[-1]) - size - after  # of the passage
             whole = answer is not None and first <= answer[0] and answer[1] < first + size
             start, end = (answer[0] - first, answer[1] - first) if answer and whole else (IGNORE_INDEX, IGNORE_INDEX)
             rows.append((begin, first, size, start, end))
@@ -169,6 +170,7 @@ def encode_questions(
         context=context,
         dropped=int((known == 0).sum()),
         cut=sum(len(words) > most for words in asked),
+        last=last_segment(tokenizer),
     )
 
 

@@ -18,7 +18,7 @@ from heedful.data.batch import IGNORE_INDEX, Ints, Ragged, fingerprint
 from heedful.data.labelled.sequences import SequenceBatch, Sequences, Windows, pad_sequences
 from heedful.data.pairs.batches import CHUNK
 from heedful.data.row_schedule import SequenceBatches, in_order
-from heedful.data.tokenizers.base import PairTokenizer, count_special_tokens, truncate_pair
+from heedful.data.tokenizers.base import PairTokenizer, count_special_tokens, last_segment, truncate_pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class EncodedTexts(Windows):
     context: int  # of the model, so that no text is longer
     pad: int
     nothing: tuple[int, ...]  # the ids of an empty text
+    last: int | None = None  # the segment of the last token, if it has one of its own
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -75,7 +76,7 @@ class EncodedTexts(Windows):
 
     def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
         ids = self.ids[row]
-        return ids, (np.arange(len(ids)) >= self.firsts[row]).astype(np.int64)
+        return ids, self.segments(len(ids), int(self.firsts[row]))
 
     def batch(self, rows: Ints) -> LabelledBatch:
         """A batch of these texts, one per row; for no texts, one row without a target."""
@@ -116,7 +117,7 @@ def encode_texts(
             ids, segments = tokenizer.pair(a, b)
             lost.append(len(one) + len(other or ()) - len(a) - len(b or ()))
             lengths.append(len(ids))
-            firsts.append(len(segments) - sum(segments))
+            firsts.append(segments.count(0))
             parts.append(np.array(ids, dtype=np.int32))
     return EncodedTexts(
         ids=Ragged.of(lengths, parts),
@@ -126,6 +127,7 @@ def encode_texts(
         context=context,
         pad=tokenizer.pad,
         nothing=tuple(tokenizer.pair(())[0]),
+        last=last_segment(tokenizer),
     )
 
 

@@ -72,6 +72,7 @@ class Windows:
     ids: Ragged
     pad: int
     context: int
+    last: int | None  # the segment of the last token, if it has one of its own
 
     @property
     def lengths(self) -> Ints:
@@ -81,6 +82,13 @@ class Windows:
     def widest(self, rows: Ints | slice = slice(None)) -> int:
         """The padded length of the longest of these windows, at most the context."""
         return min(round_up(int(self.lengths[rows].max(initial=1))), self.context)
+
+    def segments(self, length: int, first: int) -> Ints:
+        """The segments of a window of this length, whose first segment has `first` tokens."""
+        found = (np.arange(length) >= first).astype(np.int64)
+        if self.last is not None:
+            found[-1:] = self.last
+        return found
 
     def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
         """The ids of a window and their segments."""

@@ -22,7 +22,7 @@ from heedful.data.batch import IGNORE_INDEX, Ints, Ragged, fingerprint
 from heedful.data.formats.conll import Sentence
 from heedful.data.labelled.sequences import SequenceBatch, Sequences, Windows
 from heedful.data.row_schedule import SequenceBatches, in_order
-from heedful.data.tokenizers.base import MaskTokenizer, count_special_tokens
+from heedful.data.tokenizers.base import MaskTokenizer, count_around, count_special_tokens, last_segment
 from heedful.errors import UserError, shown
 
 OVERLAP = 4  # a window shares up to a fourth of its tokens with the next one
@@ -57,6 +57,7 @@ class EncodedTags(Windows):
     context: int
     cut: int  # words with more pieces than fit into a window, which are truncated
     dropped: int = 0  # long sentences are split, not dropped
+    last: int | None = None  # the segment of the last token, if it has one of its own
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -96,7 +97,7 @@ class EncodedTags(Windows):
 
     def row(self, row: int) -> tuple[NDArray[np.int32], Ints]:
         ids = self.ids[row]
-        return ids, np.zeros(len(ids), np.int64)
+        return ids, self.segments(len(ids), len(ids))
 
     def _with_words(self, some: Sequences, rows: Ints, begins: Ints, most: int) -> TagBatch:
         """A batch with the words of its windows, which start at flat positions `begins`, padded to `most` words."""
@@ -164,7 +165,7 @@ def encode_words(
     sentences: Sequence[Sequence[str]], tokenizer: MaskTokenizer, context: int, labels: Ints | None = None
 ) -> EncodedTags:
     """Encode words; without `labels`, they have no tags."""
-    room = context - count_special_tokens(tokenizer, 1)
+    room, (before, _) = context - count_special_tokens(tokenizer, 1), count_around(tokenizer)
     pieces = iter(tokenizer.words([word for words in sentences for word in words]))
     ids: list[list[int]] = []
     places: list[Ints] = []
@@ -178,7 +179,7 @@ def encode_words(
         for start, end, first, last in word_windows(sizes, room) if words else ():
             inner = [number for some in every[start:end] for number in some]
             ids.append(tokenizer.pair(inner)[0])
-            places.append(1 + ends[first:last] - ends[start])
+            places.append(before + ends[first:last] - ends[start])
     counts = np.array([len(words) for words in sentences], np.int64)
     return EncodedTags(
         ids=Ragged.of([len(some) for some in ids], [np.array(some, np.int32) for some in [[], *ids]]),
@@ -188,6 +189,7 @@ def encode_words(
         pad=tokenizer.pad,
         context=context,
         cut=cut,
+        last=last_segment(tokenizer),
     )
 
 

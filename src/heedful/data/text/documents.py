@@ -14,7 +14,7 @@ from typing import Annotated, Literal, NamedTuple, TypeVar
 from pydantic import Field, field_validator
 
 from heedful.config import Config
-from heedful.data.embedded import LibraryProse
+from heedful.data.embedded import Counting, LibraryProse
 from heedful.data.formats.sources import SPLITS, Name, Split, json_lines, lines, no_data, string_field
 from heedful.data.text.files import DocumentStream, check_files, expand_files, skip_blank
 from heedful.errors import UserError
@@ -174,7 +174,7 @@ class Documents(Config):
         return (one for number, one in enumerate(found, start=1) if (number % every == 0) == (split == "valid"))
 
 
-def read_documents(data: Documents | LibraryProse, split: Split) -> Prose:
+def read_documents(data: Documents | LibraryProse | Counting, split: Split) -> Prose:
     """Load the documents of a split into memory; an error if there are none."""
     found = list(iter_documents(data, split))
     if not found:
@@ -185,7 +185,7 @@ def read_documents(data: Documents | LibraryProse, split: Split) -> Prose:
     return Prose(found)
 
 
-def iter_documents(data: Documents | LibraryProse, split: Split) -> Iterator[list[str]]:
+def iter_documents(data: Documents | LibraryProse | Counting, split: Split) -> Iterator[list[str]]:
     """Iterate over the documents of a split."""
     return library_documents(data, split) if isinstance(data, LibraryProse) else data.documents(split)
 

@@ -1,11 +1,15 @@
 """Documents as one array of ids, and pairs of segments with masked tokens: BERT's pre-training examples.
 
-An example is `[CLS] A [SEP] B [SEP]`: A some sentences of a document, B those that follow, or some of another document.
+An example is `[CLS] A [SEP] B [SEP]`: A some sentences of a document, B those that follow, or some of another document
+(next-sentence prediction); or A and B follow each other, and are swapped or not (sentence-order prediction).
 The text is divided into cells as long as the context; each gives one example per epoch, which starts at a random token
 of it, so that an example is a function of the seed, the epoch and the cell alone.
 
 Differs from the published script: that one goes through a document in order and fixes pairs and masks once, here they
 are sampled again in every epoch; what is too long loses a random part at its front and the rest at its end.
+
+RoBERTa's examples are `<s> A </s>`: sentences of one document, or with `full_sentences` as many full sentences as fit,
+in order and across the ends of documents, with `</s>` between documents.
 
 B rows, T positions in a row, N pairs, M masked tokens, S sentences, D documents, C cells.
 """
@@ -13,7 +17,7 @@ B rows, T positions in a row, N pairs, M masked tokens, S sentences, D documents
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -41,10 +45,12 @@ class PairRules:
 
     hidden: float = 0.15  # share of the tokens
     whole_words: bool = False  # whether all pieces of a word are masked together
-    unrelated: float = 0.5  # share of the pairs that do not follow each other
+    unrelated: float = 0.5  # share of the pairs whose second text does not follow the first
     short: float = 0.1  # share of the pairs that are shorter than the context
     last_sep: bool = True  # whether a pair ends in [SEP]
     pairs: bool = True  # whether an example is a pair; else it is sentences of one document
+    full_sentences: bool = False  # whether it is full sentences that may cross the ends of documents
+    swapped: bool = False  # whether such pairs are two texts that follow each other, swapped; else of two documents
 
     @property
     def special(self) -> int:
@@ -140,15 +146,24 @@ class EncodedDocuments:
 
         place = cells * self.room + below(BEGIN, np.minimum(self.room, len(self) - cells * self.room))
         first = np.searchsorted(self.sentences, place, side="right") - 1
+        if self.rules.full_sentences:
+            return self._full_spans(first, draw(FRONT_A))
         document = np.searchsorted(self.documents, first, side="right") - 1
         start, end = self.documents[document], self.documents[document + 1]
         first = np.minimum(first, np.maximum(start, end - 2))  # so that a second sentence follows
         target = np.where(share(SHORT, self.rules.short), 2 + below(TARGET, self.room - 1), self.room)
         last = np.minimum(np.maximum(self._filled(first, target), first + 2), end)  # the sentence after the last
         split = first + 1 + below(SPLIT, np.maximum(last - first - 1, 1))
-        unrelated = share(RELATED, self.rules.unrelated) | (last - first == 1)
+        alone, unrelated = last - first == 1, share(RELATED, self.rules.unrelated)
         a, b = (self.sentences[first], self.sentences[split]), (self.sentences[split], self.sentences[last])
-        if self.rules.pairs and unrelated.any():
+        if self.rules.pairs and self.rules.swapped:
+            half = np.where(alone, (a[0] + a[1] + 1) // 2, a[1])  # a sentence that is alone is cut in two
+            a, b = (a[0], half), (np.where(alone, half, b[0]), np.where(alone, a[1], b[1]))
+            a, b = (
+                (np.where(unrelated, two[0], one[0]), np.where(unrelated, two[1], one[1]))
+                for one, two in ((a, b), (b, a))
+            )
+        elif self.rules.pairs and (unrelated := unrelated | alone).any():
             # Each of the other documents is equally likely, and in it each first sentence.
             others = len(self.documents) - 2
             other = (document + 1 + below(OTHER, others)) % (others + 1)
@@ -167,6 +182,24 @@ class EncodedDocuments:
             unrelated,
             self.rules.special,
         )
+
+    def _full_spans(self, first: Ints, random: NDArray[np.uint64]) -> PairSpans:
+        """As many full sentences as fit, from each of these on; of a sentence that does not fit, a random part."""
+        start, count = self.sentences[first], len(self.sentences) - 1
+        last = np.searchsorted(self.sentences, start + self.room, side="right") - 1  # the sentence after the last
+        # The separator after a document is not needed at the end of an example: one sentence more may fit without it.
+        more = np.minimum(last + 1, count)
+        last = np.where(self._text_end(more) == start + self.room, more, np.maximum(last, first + 1))
+        end = self._text_end(last)
+        lost = np.maximum(end - start - self.room, 0)
+        front = (random % (lost + 1).astype(np.uint64)).astype(np.int64)
+        start, end = start + front, end - (lost - front)
+        return PairSpans((start, end), (end, end), np.zeros(len(first), dtype=np.bool_), self.rules.special)
+
+    def _text_end(self, sentence: Ints) -> Ints:
+        """The end of the text before a sentence, without a separator."""
+        end = self.sentences[sentence]
+        return end - (self.ids[end - 1] == self.marks.sep)
 
     def _filled(self, first: Ints, tokens: Ints) -> Ints:
         """The first sentence boundary at least `tokens` tokens after the start of sentence `first`."""
@@ -276,7 +309,7 @@ def _batch(
         ids=torch.from_numpy(ids),
         segments=torch.from_numpy(segments),
         lengths=torch.from_numpy(lengths),
-        places=torch.from_numpy(np.pad(places, more)),
+        places=torch.from_numpy(np.pad(places, more, mode="edge") if len(places) else np.zeros(more[1], np.int64)),
         targets=torch.from_numpy(np.pad(targets, more, constant_values=IGNORE_INDEX)),
         follows=torch.from_numpy(follows),
         whole=torch.from_numpy(np.array([built.lengths.sum(), built.hidden.sum(), len(built.lengths)])),
@@ -384,9 +417,22 @@ def encode_documents(
         np.cumsum([0, *sizes], dtype=np.int64),
     )
     unknown = int((arrays[0] == tokenizer.unk).sum())
-    return require_pairs(
-        EncodedDocuments(*arrays, MaskingVocab.of(tokenizer), context, rules, fingerprint(*arrays), unknown)
-    )
+    encoded = EncodedDocuments(*arrays, MaskingVocab.of(tokenizer), context, rules, fingerprint(*arrays), unknown)
+    return prepare_examples(encoded)
+
+
+def prepare_examples(encoded: EncodedDocuments) -> EncodedDocuments:
+    """Documents from which the examples of their rules can be made; too little text is refused."""
+    require_pairs(encoded)
+    return join_documents(encoded) if encoded.rules.full_sentences else encoded
+
+
+def join_documents(encoded: EncodedDocuments) -> EncodedDocuments:
+    """The same text as one document, with a separator after each of its documents: RoBERTa's FULL-SENTENCES."""
+    ends = encoded.sentences[encoded.documents[1:]]  # (D,)
+    ids = np.insert(encoded.ids, ends, encoded.marks.sep)
+    added = np.searchsorted(ends, encoded.sentences, side="right")  # separators before each sentence ends
+    return replace(encoded, ids=ids, sentences=encoded.sentences + added, documents=encoded.documents[[0, -1]])
 
 
 def tokenize_documents(documents: Iterable[list[str]], tokenizer: MaskTokenizer) -> Iterator[list[list[int]]]:
@@ -410,7 +456,7 @@ def _tokenize_chunk(documents: list[list[str]], tokenizer: MaskTokenizer) -> Ite
 def require_pairs(encoded: EncodedDocuments) -> EncodedDocuments:
     """Refuse documents from which no pairs can be made."""
     count, several = len(encoded.documents) - 1, len(encoded.sentences) > 2
-    if not several or (count < 2 and encoded.rules.unrelated > 0):
+    if not several or (count < 2 and encoded.rules.unrelated > 0 and not encoded.rules.swapped):
         raise UserError(
             "there is too little text to make pairs",
             where="data",

@@ -14,7 +14,6 @@ from pydantic import Field
 from heedful.config import Config
 from heedful.data.tokenizers.base import replace_surrogates
 from heedful.data.tokenizers.lm_tokenization import TextCodec
-from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,7 +95,6 @@ def encode_passages(passages: Sequence[Passage], codec: TextCodec) -> Shard:
     import numpy as np
 
     parts, starts, counts, at = [], [], [], 0
-    unknown = TrainedTokenizer.unk if codec.end_id is None else -1  # byte-level BPE has no unknown tokens
     for passage, ids in zip(passages, codec.encode_batch([passage.text for passage in passages]), strict=True):
         if passage.begins:
             starts.append(at)
@@ -104,6 +102,8 @@ def encode_passages(passages: Sequence[Passage], codec: TextCodec) -> Shard:
         at += len(parts[-1])
         (text, replaced), ends = replace_surrogates(passage.text), int(passage.begins)
         size = (len(text) + ends, len(text.encode()) + ends, len(text.split()), text.count("\n") + ends)
-        counts.append((len(parts[-1]), ends, *size, ids.count(unknown), replaced))
+        counts.append(
+            (len(parts[-1]), ends, *size, 0 if codec.unknown_id is None else ids.count(codec.unknown_id), replaced)
+        )
     amounts = TextCounts(**dict(zip(TextCounts.model_fields, map(sum, zip(*counts, strict=True)), strict=True)))
     return Shard(np.concatenate(parts), np.array(starts, dtype=np.int64), amounts)

@@ -105,6 +105,13 @@ class EncodedText:
             documents = torch.from_numpy(number - number[:, :1])  # (B, T)
         return TextBatch(torch.from_numpy(ids), torch.from_numpy(lengths), torch.from_numpy(numbers), documents)
 
+    def documents(self, begin: int, count: int) -> Tensor | None:
+        """For some tokens, how many documents have begun since the token before them; None: the text has only one."""
+        if len(self.starts) == 1:
+            return None
+        number = np.searchsorted(self.starts, np.arange(max(begin - 1, 0), begin + count), side="right")
+        return torch.from_numpy(number[-count:] - number[0])  # (T,)
+
     def in_order(self, batch_tokens: int) -> Iterator[TextBatch]:
         """Every window once, from the first to the last."""
         size = rows_per_batch(batch_tokens, self.context)

@@ -6,10 +6,10 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from heedful.errors import AGAIN, UserError
 from heedful.files.reading import open_file
@@ -88,10 +88,18 @@ class PairTokenizer(Tokenizer, Protocol):
     def unk(self) -> int:
         """The unknown token."""
 
+    @property
+    def cls_last(self) -> bool:
+        """Whether the classification token is the last token of a text, not the first."""
+
+    @property
+    def pads_left(self) -> bool:
+        """Whether padding comes before a text, as the model was published."""
+
     def pair(
         self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
     ) -> tuple[list[int], list[int]]:
-        """Add special tokens to one text or a pair; returns ids and segments (0 and 1)."""
+        """Add special tokens to one text or a pair; returns ids and segments (0 and 1; 2 for a last `<cls>`)."""
 
 
 class MaskTokenizer(PairTokenizer, Protocol):
@@ -99,7 +107,7 @@ class MaskTokenizer(PairTokenizer, Protocol):
 
     @property
     def cls(self) -> int:
-        """The classification token, before a text."""
+        """The classification token, before a text, or after it (`cls_last`)."""
 
     @property
     def sep(self) -> int:
@@ -123,7 +131,7 @@ class MaskTokenizer(PairTokenizer, Protocol):
     def decode_with_special(self, ids: Iterable[int]) -> str:
         """Decode ids to text, special tokens included."""
 
-    def files(self, longest: int) -> dict[str, str]:
+    def files(self, longest: int) -> Mapping[str, str | bytes]:
         """The equivalent Hugging Face tokenizer files, by name, with this maximum length."""
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
@@ -133,6 +141,8 @@ class MaskTokenizer(PairTokenizer, Protocol):
 class ClsSepLayout:
     """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, whatever these special tokens are called."""
 
+    cls_last: ClassVar[bool] = False
+    pads_left: ClassVar[bool] = False
     cls: int
     sep: int
 
@@ -148,9 +158,54 @@ class ClsSepLayout:
         return [*first, *second], [0] * len(first) + [1] * len(second)
 
 
+class DoubleSepLayout:
+    """`<s> A </s>` or `<s> A </s></s> B </s>`, as in RoBERTa."""
+
+    cls_last: ClassVar[bool] = False
+    pads_left: ClassVar[bool] = False
+    cls: int
+    sep: int
+
+    def pair(
+        self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """Add special tokens to one text or a pair; returns ids and segments, which RoBERTa ignores."""
+        first = [self.cls, *a, self.sep]
+        second = [] if b is None else [self.sep, *b, *[self.sep] * last_sep]
+        return [*first, *second], [0] * len(first) + [1] * len(second)
+
+
+class SepClsLayout:
+    """`A <sep> <cls>` or `A <sep> B <sep> <cls>`, as in XLNet, with padding on the left."""
+
+    cls_last: ClassVar[bool] = True
+    pads_left: ClassVar[bool] = True
+    cls: int
+    sep: int
+
+    def pair(
+        self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """Add special tokens to one text or a pair; returns ids and segments: 0 for A, 1 for B, 2 for `<cls>`."""
+        first = [*a, self.sep]
+        second = [] if b is None else [*b, *[self.sep] * last_sep]
+        return [*first, *second, self.cls], [*[0] * len(first), *[1] * len(second), 2]
+
+
 def count_special_tokens(tokenizer: PairTokenizer, texts: int) -> int:
     """The number of special tokens added to one text, or to a pair."""
     return len(tokenizer.pair((), () if texts == 2 else None)[0])
+
+
+def count_around(tokenizer: PairTokenizer, texts: int = 1) -> tuple[int, int]:
+    """The number of special tokens before the last text, beyond those of a first one, and after it."""
+    row, _ = tokenizer.pair((), (-1,)) if texts == 2 else tokenizer.pair((-1,))
+    return row.index(-1), len(row) - row.index(-1) - 1
+
+
+def last_segment(tokenizer: PairTokenizer) -> int | None:
+    """The segment of the last token, where that is the classification token; None: it is another one."""
+    return tokenizer.pair(())[1][-1] if tokenizer.cls_last else None
 
 
 def truncate_pair(a: Sequence[int], b: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:

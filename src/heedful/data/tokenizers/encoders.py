@@ -10,10 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union
 from pydantic import Tag
 
 from heedful.config import by_kind
-from heedful.data.tokenizers.base import MaskTokenizer, read_tokenizer_file
+from heedful.data.tokenizers.base import MAX_FILE, FolderTokenizer, MaskTokenizer, read_tokenizer_file
 from heedful.data.tokenizers.roberta import RobertaBpe, RobertaBpeFiles, RobertaTokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.unigram import (
+    AlbertTokenizer,
+    AlbertUnigram,
+    AlbertUnigramFile,
+    XlmRobertaTokenizer,
+    XlmUnigram,
+    XlmUnigramFile,
+    XlnetTokenizer,
+    XlnetUnigram,
+    XlnetUnigramFile,
+)
 from heedful.data.tokenizers.wordpiece import BertTokenizer, WordPieceFile
+from heedful.files.folders import has_file, read_text
 
 
 class Kind(NamedTuple):
@@ -22,13 +34,18 @@ class Kind(NamedTuple):
     tokenizer: Any
     trained: type[Any]
     files: type[Any]
+    model: str  # the type of the model in its tokenizer.json
+    special: str  # a special token; the first kind with this model that has it reads the file
 
 
-KINDS = {  # by the type of the model in a tokenizer.json
-    "WordPiece": Kind(BertTokenizer, WordPiece, WordPieceFile),
-    "BPE": Kind(RobertaTokenizer, RobertaBpe, RobertaBpeFiles),
-}
-TRAINABLE = tuple(kind.trained for kind in KINDS.values())
+KINDS = (
+    Kind(BertTokenizer, WordPiece, WordPieceFile, "WordPiece", "[CLS]"),
+    Kind(RobertaTokenizer, RobertaBpe, RobertaBpeFiles, "BPE", "<s>"),
+    Kind(AlbertTokenizer, AlbertUnigram, AlbertUnigramFile, "Unigram", "[CLS]"),
+    Kind(XlnetTokenizer, XlnetUnigram, XlnetUnigramFile, "Unigram", "<cls>"),
+    Kind(XlmRobertaTokenizer, XlmUnigram, XlmUnigramFile, "Unigram", "<s>"),
+)
+TRAINABLE = tuple(kind.trained for kind in KINDS)
 
 
 def _any_of(members: tuple[type[Any], ...]) -> Any:
@@ -45,21 +62,46 @@ if TYPE_CHECKING:
     AnyEncoderTokenizer = Any
 else:
     TrainableTokenizer = _any_of(TRAINABLE)
-    AnyEncoderTokenizer = _any_of((*TRAINABLE, *(kind.files for kind in KINDS.values())))
+    AnyEncoderTokenizer = _any_of((*TRAINABLE, *(kind.files for kind in KINDS)))
 
 
 def tokenizer_class(kind: str) -> Any:
     """The tokenizer class for a kind, as in `usual_tokenizer` of an encoder's config."""
-    return next(one.tokenizer for one in KINDS.values() if one.trained.model_fields["kind"].default == kind)
+    return next(one.tokenizer for one in KINDS if one.trained.model_fields["kind"].default == kind)
+
+
+def folder_tokenizer(folder: Path, usual: str, vocab: int) -> FolderTokenizer:
+    """The tokenizer of a Hugging Face folder, of the usual kind, or WordPiece, as of some ALBERTs."""
+    kind = tokenizer_class(usual)
+    own = next(one for one in KINDS if one.tokenizer is kind)
+    if own.model == "Unigram" and not has_file(folder, "spiece.model"):
+        given = has_file(folder, "tokenizer.json")
+        text = read_text(folder, "tokenizer.json", MAX_FILE) if given else ""
+        if _model_type(text) == "WordPiece" if given else has_file(folder, "vocab.txt"):
+            kind = BertTokenizer
+    found: FolderTokenizer = kind.from_folder(folder, vocab)
+    return found
+
+
+def _model_type(text: str) -> str | None:
+    """The type of the model in a tokenizer.json, if it says so."""
+    try:
+        found = json.loads(text)["model"]["type"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
     """Parse a tokenizer file; `where` is its name in errors."""
     try:
-        kind = json.loads(text)["model"]["type"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        kind = None  # the parser reports the error
-    found: MaskTokenizer = KINDS.get(kind, KINDS["WordPiece"]).tokenizer(text, where)
+        data = json.loads(text)
+        model = data["model"].get("type", "Unigram" if "unk_id" in data["model"] else "WordPiece")
+        special = {token["content"] for token in data["added_tokens"]}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        model, special = "WordPiece", set()  # the parser reports the error
+    same = [kind for kind in KINDS if kind.model == model] or KINDS[:1]
+    found: MaskTokenizer = next((kind for kind in same if kind.special in special), same[0]).tokenizer(text, where)
     return found
 
 
@@ -70,6 +112,6 @@ def load_encoder_tokenizer(path: Path) -> MaskTokenizer:
 
 def encoder_tokenizer(config: Any, texts: Iterable[str]) -> MaskTokenizer:
     """The tokenizer of a recipe: trained on the texts, or read from its files."""
-    kind = next(kind for kind in KINDS.values() if isinstance(config, kind.trained | kind.files))
+    kind = next(kind for kind in KINDS if isinstance(config, kind.trained | kind.files))
     found: MaskTokenizer = config.read() if isinstance(config, kind.files) else kind.tokenizer.train(config, texts)
     return found

@@ -13,8 +13,9 @@ from typing import Protocol, TypeAlias
 from heedful.data.tokenizers.base import read_tokenizer_file
 from heedful.data.tokenizers.byte_pairs import END, Gpt2Tokenizer, invalid
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
+from heedful.data.tokenizers.words import EOS, WordTokenizer
 
-LanguageTokenizer: TypeAlias = TrainedTokenizer | Gpt2Tokenizer
+LanguageTokenizer: TypeAlias = TrainedTokenizer | WordTokenizer | Gpt2Tokenizer
 
 
 class TextCodec(Protocol):
@@ -27,6 +28,10 @@ class TextCodec(Protocol):
     @property
     def end_id(self) -> int | None:
         """The end-of-text token; None: the model never ends a text."""
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The token of text that the tokenizer does not know; None: it knows all."""
 
     @property
     def suppressed(self) -> tuple[int, ...]:
@@ -45,12 +50,11 @@ class TextCodec(Protocol):
 class LineCodec:
     """A text as lines, each ended by `eos`; a text starts after an `eos`."""
 
-    start_id = TrainedTokenizer.eos
     end_id = None
-    suppressed = (TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)
 
-    def __init__(self, tokenizer: TrainedTokenizer) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: TrainedTokenizer | WordTokenizer) -> None:
+        self.tokenizer, self.start_id, self.unknown_id = tokenizer, tokenizer.eos, tokenizer.unk
+        self.suppressed = tuple(sorted(tokenizer.special - {tokenizer.eos}))
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text whose last line is incomplete."""
@@ -60,7 +64,7 @@ class LineCodec:
         """The ids of each text, faster than one by one."""
         cut = [text.split("\n") for text in texts]
         found = iter(self.tokenizer.ids([line for lines in cut for line in lines]))
-        return [[number for _ in lines for number in (*next(found), TrainedTokenizer.eos)][:-1] for lines in cut]
+        return [[number for _ in lines for number in (*next(found), self.start_id)][:-1] for lines in cut]
 
     @staticmethod
     def split_point(text: str) -> int:
@@ -71,7 +75,7 @@ class LineCodec:
         """Decode ids to text, line ends included."""
         lines: list[list[int]] = [[]]
         for number in ids:
-            if number == TrainedTokenizer.eos:
+            if number == self.start_id:
                 lines.append([])
             else:
                 lines[-1].append(number)
@@ -82,6 +86,7 @@ class ByteCodec:
     """A text as byte-level BPE, line ends included, between two `<|endoftext|>`."""
 
     suppressed = ()
+    unknown_id = None
 
     def __init__(self, tokenizer: Gpt2Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -116,11 +121,13 @@ def load_tokenizer(path: Path) -> LanguageTokenizer:
 
 
 def open_tokenizer(text: str, where: str) -> LanguageTokenizer:
-    """Parse a tokenizer file, of either kind; `where` is its name in errors."""
+    """Parse a tokenizer file, of any kind; `where` is its name in errors."""
     try:
         special = {token["content"] for token in json.loads(text)["added_tokens"]}
     except (ValueError, KeyError, TypeError, RecursionError):
         special = set()  # the parser reports the error
+    if EOS in special and len(special) == 2:
+        return WordTokenizer(text, where)
     return Gpt2Tokenizer(text, where) if END in special else TrainedTokenizer(text, where)
 
 

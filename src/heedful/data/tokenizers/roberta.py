@@ -16,7 +16,14 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.tokenizers import byte_pairs
-from heedful.data.tokenizers.base import MAX_FILE, FolderTokenizer, parse_json, read_tokenizer_file, require_fit
+from heedful.data.tokenizers.base import (
+    MAX_FILE,
+    DoubleSepLayout,
+    FolderTokenizer,
+    parse_json,
+    read_tokenizer_file,
+    require_fit,
+)
 from heedful.data.tokenizers.byte_pairs import ByteLevelTokenizer, Gpt2Bpe, Gpt2Tokenizer, Merge
 from heedful.data.tokenizers.tokenizer import MAX_VOCAB, byte_letters
 from heedful.data.tokenizers.wordpiece_files import (
@@ -76,7 +83,7 @@ class RobertaBpeFiles(Config):
         return self.read().vocab
 
 
-class RobertaTokenizer(ByteLevelTokenizer):
+class RobertaTokenizer(DoubleSepLayout, ByteLevelTokenizer):
     """A RoBERTa tokenizer: `<s> A </s>` or `<s> A </s></s> B </s>`; special tokens in a text are ordinary text.
 
     With `prefix`, a space is added before each text.
@@ -141,14 +148,6 @@ class RobertaTokenizer(ByteLevelTokenizer):
         self.mask: int = vocab[MASK]
         self.special = frozenset((*range(len(NAMES)), self.mask))
         engine.encode_special_tokens = True  # the text of a special token is encoded as ordinary text
-
-    def pair(
-        self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
-    ) -> tuple[list[int], list[int]]:
-        """Add special tokens to one text or a pair; returns ids and segments, which RoBERTa ignores."""
-        first = [self.cls, *a, self.sep]
-        second = [] if b is None else [self.sep, *b, *[self.sep] * last_sep]
-        return [*first, *second], [0] * len(first) + [1] * len(second)
 
     @property
     def mask_name(self) -> str:

@@ -246,16 +246,21 @@ def make_deterministic(text: str) -> str:
     data = json.loads(text)
     data["added_tokens"] = data["added_tokens"][: len(SPECIAL)]
     if data["model"]["type"] == "Unigram":
-        # Scores are sums whose last digits, up to 1e-10, depend on the order of adding, another one in each process:
-        # six digits are kept. Letters that are in no learned piece get the lowest score plus a small step each, in any
-        # order: here by letter.
-        learned = {piece: round(score, 6) for piece, score in data["model"]["vocab"][len(SPECIAL) :]}
-        rare_below = min(learned.values(), default=0.0) + 1e-4 * len(learned)
-        rare = sorted(piece for piece, score in learned.items() if len(piece) == 1 and score < rare_below)
-        learned |= dict(zip(rare, sorted((learned[piece] for piece in rare), reverse=True), strict=True))
-        ordered = sorted(learned.items(), key=lambda item: (-item[1], item[0]))
-        data["model"]["vocab"] = [*data["model"]["vocab"][: len(SPECIAL)], *ordered]
+        vocab = data["model"]["vocab"]
+        data["model"]["vocab"] = [*vocab[: len(SPECIAL)], *sort_unigram(vocab[len(SPECIAL) :])]
     return json.dumps(data, ensure_ascii=False)
+
+
+def sort_unigram(vocab: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """The ordinary pieces of a freshly trained unigram model with their scores, independent of hash-table order."""
+    # Scores are sums whose last digits, up to 1e-10, depend on the order of adding, another one in each process:
+    # six digits are kept. Letters that are in no learned piece get the lowest score plus a small step each, in any
+    # order: here by letter.
+    learned = {piece: round(score, 6) for piece, score in vocab}
+    rare_below = min(learned.values(), default=0.0) + 1e-4 * len(learned)
+    rare = sorted(piece for piece, score in learned.items() if len(piece) == 1 and score < rare_below)
+    learned |= dict(zip(rare, sorted((learned[piece] for piece in rare), reverse=True), strict=True))
+    return sorted(learned.items(), key=lambda item: (-item[1], item[0]))
 
 
 def open_engine(text: str, where: str) -> tokenizers.Tokenizer:

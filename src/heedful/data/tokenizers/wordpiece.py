@@ -46,6 +46,12 @@ class AddedTokenSpec(NamedTuple):
     normalized: bool = False  # matches the normalized text
     special: bool = True
 
+    def to_engine(self) -> tokenizers.AddedToken:
+        """The same for the `tokenizers` package."""
+        from tokenizers import AddedToken
+
+        return AddedToken(self.content, **dict(zip(TOKEN_FLAGS, self[1:], strict=True)))
+
 
 class WordPieceFile(Config):
     """An existing WordPiece vocabulary."""
@@ -187,8 +193,8 @@ def build_engine(
 
     The pre-tokenizer splits words at brackets, so that no text can spell a special token.
     """
-    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers import Tokenizer as Engine
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
     vocab = {piece: number for number, piece in enumerate(pieces)}
     engine = Engine(
@@ -204,7 +210,7 @@ def build_engine(
         special_tokens=[(name, vocab[name]) for name in ("[CLS]", "[SEP]")],
     )  # fmt: skip
     engine.add_special_tokens(list(NAMES))
-    engine.add_tokens([AddedToken(one.content, **dict(zip(TOKEN_FLAGS, one[1:], strict=True))) for one in added])
+    engine.add_tokens([one.to_engine() for one in added])
     return engine
 
 

@@ -66,7 +66,7 @@ def guess(subject: Subject, request: MaskRequest) -> bytes:
     covered = masked(subject, row, request.hidden)
     places = [place for place, number in enumerate(covered) if number == subject.predictor.tokenizer.mask]
     with subject.lock:
-        shares = subject.predictor.hidden(covered, segments, places).exp()  # (G, V)
+        shares = subject.predictor.masked_log_probabilities(covered, segments, places).exp()  # (G, V)
         after = follows(subject, request, covered, segments)
     best, ids = shares.topk(min(TOP, shares.shape[1]))  # (G, K)
     right = torch.tensor([row[place] for place in places], dtype=torch.long)  # (G,)
@@ -154,11 +154,11 @@ def moved(subject: Subject, request: MaskRequest) -> Tensor:
 
 
 def follows(subject: Subject, request: InputRequest, row: Sequence[int], segments: Sequence[int]) -> float | None:
-    """The probability that the second text follows the first, for a model with a next-sentence head."""
-    if request.other is None or subject.model.next_sentence is None:
+    """The probability that the second text follows the first, for a model with a head for pairs."""
+    if request.other is None or subject.model.config.pairs is None:
         return None
     with subject.lock:
-        return float(subject.predictor.following(row, segments))
+        return float(subject.predictor.next_sentence_probability(row, segments))
 
 
 CALLS = {"tokens": (InputRequest, tokens), "guess": (MaskRequest, guess), "layer": (LayerRequest, layer)}

@@ -19,7 +19,7 @@ from heedful.explore import subjects
 from heedful.explore.decoding import end_token, is_generator, next_logits, numbers_of, prefix_of
 from heedful.explore.packets import pack, unpack
 from heedful.explore.views import Call, InputRequest, ModelRequest
-from heedful.tasks.language_model.perplexity import exp
+from heedful.tasks.language_model.perplexity import perplexity
 from heedful.tasks.language_model.predictor import seed_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def logits(subject: Subject, request: TokensRequest) -> bytes:
             "pieces": pieces(prefix.ids), "then": min(len(request.then), len(prefix.ids)),
             "source": pieces(prefix.source), "forgotten": prefix.dropped, "context": predictor.context,
             "end": end_token(predictor),
-            "perplexity": exp(-float(logs.double().mean())) if len(logs) else None,
+            "perplexity": perplexity(-float(logs.double().mean())) if len(logs) else None,
         },
         logits=found, logs=logs, never=excluded(predictor, found),
     )  # fmt: skip

@@ -36,9 +36,9 @@ from heedful.models import build
 from heedful.models.autoencoder.config import AutoencoderConfig, dense
 from heedful.models.autoencoder.layers import Activation, AnyLayer, Conv, MaxPool, Upsample
 from heedful.models.autoencoder.network import ACTIVATIONS, Network
-from heedful.tasks.reconstruction.predictor import AT_ONCE, Noise, reconstruction_loss
+from heedful.tasks.reconstruction.predictor import BATCH_SIZE, Noise, reconstruction_loss
 from heedful.tasks.reconstruction.recipe import ReconstructionTaskConfig
-from heedful.tasks.reconstruction.task import WORTH_A_THREAD
+from heedful.tasks.reconstruction.task import PRODUCTS_PER_THREAD
 from heedful.training.configs import Budget, TrainConfig
 from heedful.training.loop import Counters, Epoch, epochs_to_steps, fit
 from heedful.training.optim import AdamW, Constant, RMSprop
@@ -111,7 +111,7 @@ class BaseAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         device = self._device()
         records = batches.count * self.max_iter >= WORTH_RECORDING
         losses: list[float] = []
-        with isolated(device, config.products * batches.size // WORTH_A_THREAD):
+        with isolated(device, config.products * batches.size // PRODUCTS_PER_THREAD):
             torch.default_generator.manual_seed(settings.seed)
             model: Any = build(config).to(device)
             for event in fit(
@@ -196,7 +196,7 @@ class BaseAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         device, x = self._device(), _tensor(rows).view(-1, *network.shape)
         used = deepcopy(network).to(device, x.dtype)
         with torch.inference_mode():
-            parts = [used(part.to(device)).flatten(1).cpu() for part in x.split(AT_ONCE)]
+            parts = [used(part.to(device)).flatten(1).cpu() for part in x.split(BATCH_SIZE)]
         return torch.cat(parts).numpy()
 
     def _read(self, X: npt.ArrayLike, reset: bool) -> Array:

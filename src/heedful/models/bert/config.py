@@ -42,8 +42,8 @@ class MaskedEncoderConfig(EncoderConfig):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        if self.next_sentence and not self.pooler:
-            raise FieldError("next_sentence reads what the pooler gives; write pooler: true", "pooler")
+        if self.pairs is not None and not self.pooler:
+            raise FieldError(f"{self.pairs} reads what the pooler gives; write pooler: true", "pooler")
         refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
@@ -58,17 +58,31 @@ class MaskedEncoderConfig(EncoderConfig):
         return self.context
 
     @property
+    def embedding_width(self) -> int:
+        """The width of the embeddings."""
+        return self.width
+
+    @property
+    def groups(self) -> int:
+        """The number of blocks with weights of their own."""
+        return self.layers
+
+    @property
     def head_activation(self) -> str:
         """The activation in the head that predicts masked tokens."""
         return self.activation
 
+    @property
+    def pooler_activation(self) -> str:
+        """The activation of the pooler."""
+        return "tanh"
+
     def parameters(self, vocab: int) -> int:
         """The number of parameters, the embedding counted once, since input and output share it."""
-        dense = self.width * self.width + self.width
-        embeddings = (vocab + self.position_rows + self.segments + 2) * self.width
-        words = dense + 2 * self.width + vocab if self.masked_words else 0
-        heads = dense * self.pooler + words + (2 * self.width + 2) * self.next_sentence
-        blocks = self.layers * block_parameters(self.width, self.hidden, self.heads, self.score)
+        embeddings = (vocab + self.position_rows + self.segments + 2) * self.embedding_width
+        words = (self.width + 3) * self.embedding_width + vocab if self.masked_words else 0
+        heads = (self.width + 1) * self.width * self.pooler + words + (2 * self.width + 2) * (self.pairs is not None)
+        blocks = self.groups * block_parameters(self.width, self.hidden, self.heads, self.score)
         return embeddings + blocks + heads
 
     def under_head(self, pools: bool) -> Self:
@@ -105,5 +119,6 @@ SIZES = {
     "bert-medium": _bert(8, 512),
     "bert-base": _bert(12, 768),
     "bert-large": _bert(24, 1024),
+    "parsbert": _bert(12, 768).model_copy(update={"vocab": 100_000}),  # Farahani et al., 2021, for Persian
     **{f"bert-{layers}-{width}": _bert(layers, width) for layers in range(2, 13, 2) for width in (128, 256, 512, 768)},
 }

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from heedful.blocks.attention import SelfAttention
 from heedful.blocks.encoder import EncoderBlock, MaskedTokenHead, Pooler
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
-from heedful.blocks.layouts import Layout, PackedTexts, Unpadded
+from heedful.blocks.layouts import EncoderLayout, Layout, PackedTexts, Unpadded
 from heedful.blocks.linear import Linear
 from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm
 from heedful.blocks.positions import LearnedPositions
 from heedful.blocks.scores import head_score
+from heedful.blocks.shared import SharedLayers
 from heedful.blocks.taps import Tap
 from heedful.models.bert.config import BertConfig, MaskedEncoderConfig
 from heedful.models.limits import check_length
@@ -32,6 +33,13 @@ def block(c: MaskedEncoderConfig) -> EncoderBlock:
     return EncoderBlock(attention, FeedForward(c.width, c.hidden, ACTIVATIONS[c.activation]), add1, add2)
 
 
+def init_weights(module: nn.Module) -> None:
+    """Matrices from a normal distribution of standard deviation 0.02, truncated at two of them, as published."""
+    for weight in module.parameters():
+        if weight.dim() == 2:
+            nn.init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04)
+
+
 class MaskedEncoder(nn.Module):
     """tokens (B, T), segments (B, T) -> a vector for each token (B, T, D)."""
 
@@ -39,24 +47,32 @@ class MaskedEncoder(nn.Module):
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
-        self.tokens = nn.Embedding(c.vocab, c.width)
-        self.positions = LearnedPositions(c.position_rows, c.width)
-        self.segments = nn.Parameter(self.tokens.weight.new_empty(c.segments, c.width))
-        self.norm = nn.LayerNorm(c.width, c.norm_eps)
+        self.tokens = nn.Embedding(c.vocab, c.embedding_width)
+        self.positions = LearnedPositions(c.position_rows, c.embedding_width)
+        segments = nn.Parameter(self.tokens.weight.new_empty(c.segments, c.embedding_width))
+        self.segments = segments if c.segments else None
+        self.norm = nn.LayerNorm(c.embedding_width, c.norm_eps)
         self.dropout = nn.Dropout(c.dropout)
         self.embedded = Tap()
-        self.blocks = nn.ModuleList(block(c) for _ in range(c.layers))
-        self.pooler = Pooler(c.width) if c.pooler else None
+        self.blocks = SharedLayers([block(c) for _ in range(c.groups)], c.layers)
+        self.pooler = Pooler(c.width, ACTIVATIONS[c.pooler_activation]) if c.pooler else None
         predicts = ACTIVATIONS[c.head_activation]
-        self.masked_words = MaskedTokenHead(c.width, predicts, c.norm_eps, c.vocab) if c.masked_words else None
+        self.masked_words = (
+            MaskedTokenHead(c.width, predicts, c.norm_eps, c.vocab, c.embedding_width) if c.masked_words else None
+        )
         self.next_sentence = Linear(c.width, 2) if c.next_sentence else None
-        for weight in self.parameters():
-            if weight.dim() == 2:
-                nn.init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04)
+        init_weights(self)
 
     @abstractmethod
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
         """The input of the first block (B, T, D), for tokens at the positions `at`."""
+
+    def add_segments(self, x: Tensor, segments: Tensor | None) -> Tensor:
+        """The vectors plus those of their segments (B, T); by default, of the first."""
+        assert self.segments is not None, "this model has no segments"
+        if segments is None or len(self.segments) == 1:
+            return x + self.segments[0]
+        return x + F.one_hot(segments, len(self.segments)).to(x.dtype) @ self.segments
 
     def layers(
         self, tokens: Tensor, segments: Tensor | None = None, layout: Layout | PackedTexts | None = None
@@ -78,6 +94,16 @@ class MaskedEncoder(nn.Module):
         """The pooled vector of each sequence, from the vectors (N, D) of the first tokens."""
         assert self.pooler is not None, "this model has no pooler"
         return self.pooler(first)  # (N, D)
+
+    def summarize(self, x: Tensor, layout: EncoderLayout) -> Tensor:
+        """The pooled vector of each sequence, from those of all tokens (B, T, D); its first token is `[CLS]`."""
+        return self.pool(layout.first(x))  # (N, D)
+
+    def masked_vectors(
+        self, tokens: Tensor, segments: Tensor | None, layout: Layout | PackedTexts | None, places: Tensor
+    ) -> Tensor:
+        """The vectors (B, T, D) that tokens are predicted from; masks stand at the flat positions `places`."""
+        return self(tokens, segments, layout)  # (B, T, D)
 
     def words(self, x: Tensor) -> Tensor:
         """The logits (M, V) of masked tokens, from the vectors (M, D) at their positions."""
@@ -102,11 +128,7 @@ class Bert(MaskedEncoder):
 
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
         """Token + position + segment, normalized."""
-        x = self.positions(self.tokens(tokens), at)  # (B, T, D)
-        if segments is None or len(self.segments) == 1:
-            x = x + self.segments[0]  # (B, T, D)
-        else:
-            x = x + F.one_hot(segments, len(self.segments)).to(x.dtype) @ self.segments  # (B, T, D)
+        x = self.add_segments(self.positions(self.tokens(tokens), at), segments)  # (B, T, D)
         return self.embedded(self.dropout(self.norm(x)))  # (B, T, D)
 
     def follows(self, first: Tensor) -> Tensor:

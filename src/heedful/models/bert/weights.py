@@ -1,7 +1,7 @@
-"""BERT in published files: Hugging Face's, and those of the original release for TensorFlow; needs no torch.
+"""BERT in published files: those of Hugging Face, and the original TensorFlow release; does not import torch.
 
-Only the settings below are read. Those that would change what is computed are refused by name; the rest, such as how a
-text is to be generated, do not concern an encoder.
+Only the settings below are read. Unsupported ones that would change the computation are refused by name; the others,
+such as generation settings, do not concern an encoder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TITLE = "BERT"
 MODEL_TYPES = ("bert",)
 RELEASE = ("bert_config.json", "bert_model.ckpt.*")
 PREFIX = "bert."  # of an encoder without a head of its own
-# What a model of each name has on top of its encoder: pooler, masked words, next sentence, and a head of its own.
+# The parts of each architecture besides the encoder: pooler, masked-token and next-sentence heads, the task's head.
 ARCHITECTURES: dict[str, tuple[bool, bool, bool, str | None]] = {
     "BertModel": (True, False, False, None),
     "BertForPreTraining": (True, True, True, None),
@@ -64,11 +64,11 @@ ORIGINAL_HEADS: dict[str, tuple[str, str]] = {
     "classifier": ("output_weights", "output_bias"),
     "answerer": ("cls/squad/output_weights", "cls/squad/output_bias"),
 }
-MEMORY = re.compile(r".+/(adam_[mv]|AdamWeightDecayOptimizer(_1)?|LAMBOptimizer(_1)?)|global_step")
+OPTIMIZER_STATE = re.compile(r".+/(adam_[mv]|AdamWeightDecayOptimizer(_1)?|LAMBOptimizer(_1)?)|global_step")
 
 
 def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-    """The settings of a config.json; an invalid one is an error that names it."""
+    """The settings of a config.json, checked; an error names the invalid one."""
     refuse(settings, HARMLESS, where, "choose the folder of a BERT as it was published")
     named = architecture_in(settings, ARCHITECTURES, where)
     pooler, words, next_sentence, head = ARCHITECTURES[named or "BertModel"]
@@ -81,13 +81,13 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
 def config_json(
     config: BertConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
 ) -> dict[str, Any]:
-    """The config.json of such a model."""
+    """The config.json of a model with this config and head."""
     settings = encoder_json(config, TITLE, MODEL_TYPES[0], architecture(config, head), ENCODER_SIZES)
     return settings | {"pad_token_id": pad} | label_settings(head, labels)
 
 
 def architecture(config: BertConfig, head: str | None) -> str:
-    """The name of the smallest published model that has these parts."""
+    """The smallest published architecture that has these parts."""
     if head is not None:
         kind = "classifier" if head == "regressor" else head
         return next(name for name, parts in ARCHITECTURES.items() if parts[3] == kind)
@@ -99,7 +99,7 @@ def architecture(config: BertConfig, head: str | None) -> str:
 
 
 def table(config: BertConfig, head: str | None = None) -> Table:
-    """Hugging Face's names, as a model with a head has them: the encoder's below `bert.`."""
+    """Hugging Face's tensor names; those of the encoder start with `bert.`."""
     rules = encoder_rules(PREFIX, config.layers)
     twins: list[Twin] = []
     if config.pooler:
@@ -118,7 +118,7 @@ def table(config: BertConfig, head: str | None = None) -> Table:
 
 
 def canonical(names: Iterable[str]) -> dict[str, str]:
-    """The table's name of each name in a file: old names of norms, and encoders saved without `bert.`."""
+    """The table's name of each name in a file, which may have old names of norms, or no prefix `bert.`."""
     given = list(names)
     bare = not any(name.startswith("bert.") for name in given)
     found = {}
@@ -130,7 +130,7 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
 
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
-    """The same, with the parts for which there are tensors; where the file names no head, it is inferred."""
+    """The config with the parts for which there are tensors; the head is inferred if the file does not name one."""
     config, head, named = published.config, published.head, published.named
     pooler = "bert.pooler.dense.weight" in names
     follows = any(name.startswith("cls.seq_relationship.") for name in names)
@@ -148,19 +148,19 @@ def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> P
 
 
 def release_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-    """The settings beside an original TensorFlow checkpoint, which has both heads of the pre-training."""
+    """The settings of an original TensorFlow checkpoint, which has both pre-training heads."""
     return read_config({**settings, "architectures": ["BertForPreTraining"]}, where)
 
 
 def release_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of that checkpoint, which are as the table has them."""
+    """The tensors of that checkpoint, unchanged."""
     return tensors
 
 
 def release_table(published: PublishedConfig, names: Iterable[str]) -> tuple[PublishedConfig, Table]:
-    """The names in a checkpoint of the original TensorFlow program, whose matrices are transposed.
+    """The tensor names of an original TensorFlow checkpoint, whose matrices are transposed.
 
-    It may be fine-tuned, with or without its heads. The state of its optimizer is skipped.
+    It may be fine-tuned, and have its pre-training heads or not. The optimizer state is skipped.
     """
     given = set(names)
     follows = any(name.startswith("cls/seq_relationship/") for name in given)
@@ -197,7 +197,7 @@ def release_table(published: PublishedConfig, names: Iterable[str]) -> tuple[Pub
     if head is not None:
         weight, bias = ORIGINAL_HEADS[head]
         rules += [Rule("head.weight", (weight,)), Rule("head.bias", (bias,))]
-    table = Table(tuple(rules), spare=tuple(name for name in names if MEMORY.fullmatch(name)))
+    table = Table(tuple(rules), spare=tuple(name for name in names if OPTIMIZER_STATE.fullmatch(name)))
     return PublishedConfig(config, head), table
 
 

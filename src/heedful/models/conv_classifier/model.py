@@ -45,9 +45,7 @@ class ConvClassifier(nn.Module):
         self.dropout = nn.Dropout(c.dropout)
         self.head = Linear(len(c.sizes) * c.filters, len(c.labels))
 
-    def forward(
-        self, tokens: Tensor, segments: Tensor | None = None, layout: Padded | None = None, first: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, segments: Tensor | None = None, layout: Padded | None = None) -> Tensor:
         real = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.real  # (B, T)
         if layout is not None:  # move padding to the end, so that words are adjacent
             to = real_first(real)  # (B, T)

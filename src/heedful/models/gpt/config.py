@@ -18,6 +18,7 @@ class GptConfig(ModelConfig):
 
     implementation: ClassVar = "model.Gpt"
     fixed_context: ClassVar = True
+    attends: ClassVar = True
 
     kind: Literal["gpt"] = "gpt"
     vocab: int | None = Field(None, ge=2, le=10_000_000, description="vocabulary size; null: that of the tokenizer")

@@ -1,7 +1,7 @@
-"""GPT and GPT-2 in published files: Hugging Face's, and those of GPT-2's first release; needs no torch.
+"""GPT and GPT-2 in published files: those of Hugging Face, and the original release of GPT-2; does not import torch.
 
-Only the settings below are read. Those that would change what is computed are refused by name; the rest, such as how a
-text is to be generated, do not concern the model.
+Only the settings below are read. Unsupported ones that would change the computation are refused by name; the others,
+such as generation settings, do not concern the model.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ TITLE = "GPT"
 NAMES = "GPT-2 and GPT"
 MODEL_TYPES = ("gpt2", "openai-gpt")
 RELEASE = ("hparams.json", "model.ckpt.*")
-PREFIX = ""  # all are written with an output
+PREFIX = ""  # models are always written with their output layer
 Family = Literal["gpt2", "openai-gpt"]
 FAMILIES: dict[str, Family] = {"gpt2": "gpt2", "openai-gpt": "openai-gpt"}
-SIZES = {  # their keys, ours, the least and the most
+SIZES = {  # our key: their keys, minimum, maximum
     "vocab": (("vocab_size",), 2, 10_000_000),
     "width": (("n_embd", "hidden_size"), 1, 65_536),
     "layers": (("n_layer", "num_hidden_layers"), 1, 1000),
     "heads": (("n_head", "num_attention_heads"), 1, 1024),
     "context": (("n_positions", "max_position_embeddings"), 1, 1_048_576),
 }
-# What each family calls an activation. GPT's "gelu" has always been the one with a tanh.
+# The activation names of each family. "gelu" in GPT is the tanh approximation.
 Activation = Literal["gelu_tanh", "gelu", "relu", "swish"]
 ACTIVATIONS: dict[Family, dict[str, Activation]] = {
     "gpt2": {
@@ -55,12 +55,12 @@ ACTIVATIONS: dict[Family, dict[str, Activation]] = {
     "openai-gpt": {"gelu": "gelu_tanh", "relu": "relu", "silu": "swish", "swish": "swish"},
 }  # fmt: skip
 ACTIVATION_KEYS: dict[Family, str] = {"gpt2": "activation_function", "openai-gpt": "afn"}
-USUAL: dict[Family, str] = {"gpt2": "gelu_new", "openai-gpt": "gelu"}
-ARCHITECTURES: dict[Family, tuple[str, ...]] = {  # with an output, and without one of its own
+DEFAULT_ACTIVATIONS: dict[Family, str] = {"gpt2": "gelu_new", "openai-gpt": "gelu"}
+ARCHITECTURES: dict[Family, tuple[str, ...]] = {  # with an output layer, and without
     "gpt2": ("GPT2LMHeadModel", "GPT2Model"),
     "openai-gpt": ("OpenAIGPTLMHeadModel", "OpenAIGPTModel"),
 }
-# Settings that change what is computed, with the values under which they do not.
+# Settings that would change the computation, with their supported values.
 HARMLESS: dict[str, tuple[Any, ...]] = {
     "scale_attn_weights": (True, None),
     "scale_attn_by_inverse_layer_idx": (False, None),
@@ -70,7 +70,7 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "auto_map": (None,),
 }
-ORIGINAL = {
+RELEASE_KEYS = {
     "n_vocab": "vocab_size",
     "n_ctx": "n_positions",
     "n_embd": "n_embd",
@@ -86,19 +86,19 @@ DENSE = {  # of a block; matrices are transposed in both
 }
 NORMS = {"add1.norm": "ln_1", "add2.norm": "ln_2"}
 BUFFERS = ("attn.bias", "attn.masked_bias")  # the causal mask, which is computed here
-MEMORY = re.compile(r".+/Adam(_1)?|global_step|beta[12]_power")
+OPTIMIZER_STATE = re.compile(r".+/Adam(_1)?|global_step|beta[12]_power")
 
 
 def release_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-    """The settings beside the checkpoint of GPT-2's first release."""
-    for key in ORIGINAL:
+    """The settings of a checkpoint of the original release of GPT-2."""
+    for key in RELEASE_KEYS:
         int_setting(settings, key, 1, 10_000_000, where)
-    known = {theirs: settings[key] for key, theirs in ORIGINAL.items()}
+    known = {theirs: settings[key] for key, theirs in RELEASE_KEYS.items()}
     return read_config({"model_type": "gpt2", **known}, where)
 
 
 def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-    """The settings of a config.json; an invalid one is an error that names it."""
+    """The settings of a config.json, checked; an error names the invalid one."""
     family = FAMILIES[str(settings.get("model_type"))]
     _refuse(settings, family, where)
     found: dict[str, Any] = {}
@@ -111,22 +111,22 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     found["attention_dropout"] = float_setting(settings, "attn_pdrop", 0.1, where)
     found["norm_eps"] = float_setting(settings, "layer_norm_epsilon", 1e-5, where)
     key, known = ACTIVATION_KEYS[family], ACTIVATIONS[family]
-    act = settings.get(key, USUAL[family])
+    act = settings.get(key, DEFAULT_ACTIVATIONS[family])
     if not isinstance(act, str) or act not in known:
         raise unsupported(where, key, act, known)
     if found["width"] % found["heads"]:
         raise wrong(where, "n_head", found["heads"], f"a divisor of n_embd, {found['width']:,}")
     found |= {"activation": known[act], "norm": "pre" if family == "gpt2" else "post"}
     config = validate_config(GptConfig, found, {ours: keys[0] for ours, (keys, _, _) in SIZES.items()}, where)
-    below = float_setting(settings, "embd_pdrop", 0.1, where)
-    note = f"embd_pdrop {below} is taken as resid_pdrop, {config.dropout}: there is one dropout here"
-    notes = () if below == config.dropout else (note,)
+    embedding_dropout = float_setting(settings, "embd_pdrop", 0.1, where)
+    note = f"embd_pdrop {embedding_dropout} is taken as resid_pdrop, {config.dropout}: there is one dropout here"
+    notes = () if embedding_dropout == config.dropout else (note,)
     ties = settings.get("tie_word_embeddings", True) is not False
     return PublishedConfig(config, ties=ties, notes=notes)
 
 
 def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
-    """Refuse settings that would make it compute something else, and models with more on top."""
+    """Refuse unsupported settings that would change the computation, and models with other heads."""
     refuse(settings, HARMLESS, where, "choose the folder of a GPT or a GPT-2 as it was published")
     named = settings.get("architectures") or [ARCHITECTURES[family][0]]
     if not isinstance(named, list) or len(named) != 1 or named[0] not in ARCHITECTURES[family]:
@@ -136,7 +136,7 @@ def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
 def config_json(
     config: GptConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
 ) -> dict[str, Any]:
-    """The config.json of such a model; `end` is the id of `<|endoftext|>`."""
+    """The config.json of a model with this config; `end` is the id of `<|endoftext|>`."""
     family: Family = "gpt2" if config.norm == "pre" else "openai-gpt"
     refuse_attention(config, NAMES)
     if config.positions != "learned":
@@ -166,11 +166,11 @@ def config_json(
 
 
 def table(config: GptConfig, head: str | None = None) -> Table:
-    """Hugging Face's names, as a model with an output has them: all else below `transformer.`."""
-    words, places = EMBEDDINGS[config.norm]
+    """Hugging Face's tensor names; all but the output layer's start with `transformer.`."""
+    tokens, positions = EMBEDDINGS[config.norm]
     rules = [
-        Rule("tokens.weight", (f"transformer.{words}.weight",)),
-        Rule("positions.table", (f"transformer.{places}.weight",)),
+        Rule("tokens.weight", (f"transformer.{tokens}.weight",)),
+        Rule("positions.table", (f"transformer.{positions}.weight",)),
     ]
     spare = ["transformer.position_ids"]
     for index in range(config.layers):
@@ -183,29 +183,29 @@ def table(config: GptConfig, head: str | None = None) -> Table:
         spare += [f"{theirs}.{name}" for name in BUFFERS]
     if config.norm == "pre":
         rules += weight_and_bias("norm", "transformer.ln_f")
-    return Table(tuple(rules), (Twin("lm_head.weight", f"transformer.{words}.weight"),), tuple(spare))
+    return Table(tuple(rules), (Twin("lm_head.weight", f"transformer.{tokens}.weight"),), tuple(spare))
 
 
 def canonical(names: Iterable[str]) -> dict[str, str]:
-    """The table's name of each name in a file: models without an output are saved without `transformer.`."""
+    """The table's name of each name in a file; models without an output layer have no prefix `transformer.`."""
     given = list(names)
     bare = not any(name.startswith("transformer.") for name in given)
     return {name: f"transformer.{name}" if bare and not name.startswith("lm_head.") else name for name in given}
 
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
-    """What the settings say, if the output is the embedding or can be shown to be."""
+    """The config, unchanged; an output layer that is not tied to the embedding must be in the file, to be compared."""
     if not published.ties and "lm_head.weight" not in names:
         raise UserError(
-            "the output has weights of its own, which are not there", where=f"{where}: tie_word_embeddings",
-            found="false, and no lm_head.weight in the weights", expected="lm_head.weight, the same as the embedding",
+            "the weights of the output layer are missing", where=f"{where}: tie_word_embeddings",
+            found="false, and no lm_head.weight in the weights", expected="lm_head.weight, equal to the embedding",
             todo=AGAIN,
         )  # fmt: skip
     return published
 
 
 def release_table(published: PublishedConfig, names: Iterable[str]) -> tuple[PublishedConfig, Table]:
-    """The names in a checkpoint of GPT-2's first release; the state of its optimizer is skipped."""
+    """The tensor names of a checkpoint of the original release of GPT-2; the optimizer state is skipped."""
     config: GptConfig = published.config
     rules = [Rule("tokens.weight", ("model/wte",)), Rule("positions.table", ("model/wpe",))]
     for index in range(config.layers):
@@ -214,12 +214,12 @@ def release_table(published: PublishedConfig, names: Iterable[str]) -> tuple[Pub
             path = f"{theirs}/{other.replace('.', '/')}"
             rules += [Rule(f"{ours}.{own}.weight", (f"{path}/w",), True), Rule(f"{ours}.{own}.bias", (f"{path}/b",))]
         for own, other in NORMS.items():
-            rules += _gain(f"{ours}.{own}", f"{theirs}/{other}")
-    rules += _gain("norm", "model/ln_f")
-    return published, Table(tuple(rules), spare=tuple(name for name in names if MEMORY.fullmatch(name)))
+            rules += _norm(f"{ours}.{own}", f"{theirs}/{other}")
+    rules += _norm("norm", "model/ln_f")
+    return published, Table(tuple(rules), spare=tuple(name for name in names if OPTIMIZER_STATE.fullmatch(name)))
 
 
-def _gain(ours: str, theirs: str) -> list[Rule]:
+def _norm(ours: str, theirs: str) -> list[Rule]:
     return [Rule(f"{ours}.weight", (f"{theirs}/g",)), Rule(f"{ours}.bias", (f"{theirs}/b",))]
 
 

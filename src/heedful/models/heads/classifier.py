@@ -11,7 +11,7 @@ from heedful.models.heads.head import Head, head_layer
 
 
 class Classifier(Head):
-    """tokens (B, T), index of each text's first token (N,) -> logits (N, C)."""
+    """tokens (B, T) -> logits (N, C)."""
 
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
@@ -20,19 +20,13 @@ class Classifier(Head):
         self.dropout = nn.Dropout(config.dropout)
         self.head = head_layer(config.encoder.width, len(config.labels))
 
-    def forward(
-        self,
-        tokens: Tensor,
-        segments: Tensor | None = None,
-        layout: EncoderLayout | None = None,
-        first: Tensor | None = None,
-    ) -> Tensor:
-        x = self.pool_texts(tokens, segments, layout, first)  # (N, D)
+    def forward(self, tokens: Tensor, segments: Tensor | None = None, layout: EncoderLayout | None = None) -> Tensor:
+        x = self.pool_texts(tokens, segments, layout)  # (N, D)
         return self.head(self.dropout(x))  # (N, C)
 
 
 class Regressor(Head):
-    """tokens (B, T), index of each text's first token (N,) -> one number per text (N,), such as a choice's score."""
+    """tokens (B, T) -> one number per text (N,), such as a choice's score."""
 
     def __init__(self, config: RegressorConfig | MultipleChoiceConfig) -> None:
         super().__init__(config)
@@ -41,12 +35,6 @@ class Regressor(Head):
         self.dropout = nn.Dropout(config.dropout)
         self.head = head_layer(config.encoder.width, 1)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        segments: Tensor | None = None,
-        layout: EncoderLayout | None = None,
-        first: Tensor | None = None,
-    ) -> Tensor:
-        x = self.pool_texts(tokens, segments, layout, first)  # (N, D)
+    def forward(self, tokens: Tensor, segments: Tensor | None = None, layout: EncoderLayout | None = None) -> Tensor:
+        x = self.pool_texts(tokens, segments, layout)  # (N, D)
         return self.head(self.dropout(x)).squeeze(-1)  # (N,)

@@ -33,13 +33,10 @@ class Head(nn.Module):
             self.get_submodule("encoder").eval()
         return self
 
-    def pool_texts(
-        self, tokens: Tensor, segments: Tensor | None, layout: EncoderLayout | None, first: Tensor | None
-    ) -> Tensor:
-        """The pooled vector of each text; `first` (N,) are the indices of the first tokens, by default the layout's."""
+    def pool_texts(self, tokens: Tensor, segments: Tensor | None, layout: EncoderLayout | None) -> Tensor:
+        """The pooled vector of each text."""
         layout = layout or Unpadded(tokens)
-        x = self.encoder(tokens, segments, layout)  # (B, T, D)
-        return self.encoder.pool(layout.first(x) if first is None else x.flatten(0, 1)[first])  # (N, D)
+        return self.encoder.summarize(self.encoder(tokens, segments, layout), layout)  # (N, D)
 
 
 def head_layer(width: int, out: int) -> Linear:

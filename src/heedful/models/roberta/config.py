@@ -11,12 +11,9 @@ from heedful.models.bert.config import MaskedEncoderConfig
 FIRST = 2  # the first token's row in the position table: row 1 is for padding, row 0 is unused
 
 
-class RobertaConfig(MaskedEncoderConfig):
-    """The encoder of Liu et al. (2019), in its published base size, with the head it is pre-trained with."""
+class RobertaEncoderConfig(MaskedEncoderConfig):
+    """What RoBERTa and models of its kind share: one segment, and no next-sentence prediction."""
 
-    implementation: ClassVar = "model.Roberta"
-
-    kind: Literal["roberta"] = "roberta"
     segments: Literal[1] = Field(1, description="the two texts of a pair have no segment embeddings")
     norm_eps: float = Field(1e-5, gt=0, le=0.1, description="added to the variance in each layer norm")
     pooler: bool = Field(False, description="whether there is a dense layer on the first token's vector")
@@ -31,6 +28,14 @@ class RobertaConfig(MaskedEncoderConfig):
     def head_activation(self) -> str:
         """The activation in the head that predicts masked tokens, whatever that of the blocks."""
         return "gelu"
+
+
+class RobertaConfig(RobertaEncoderConfig):
+    """The encoder of Liu et al. (2019), in its published base size, with the head it is pre-trained with."""
+
+    implementation: ClassVar = "model.Roberta"
+
+    kind: Literal["roberta"] = "roberta"
 
     @property
     def usual_tokenizer(self) -> str:

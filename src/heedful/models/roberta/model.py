@@ -12,13 +12,17 @@ from heedful.models.bert.model import MaskedEncoder
 from heedful.models.roberta.config import FIRST, RobertaConfig
 
 
-class Roberta(MaskedEncoder):
+class RobertaEncoder(MaskedEncoder):
     """tokens (B, T) -> a vector for each token (B, T, D)."""
-
-    def __init__(self, config: RobertaConfig) -> None:
-        super().__init__(config)
 
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
         """Token + position + the only segment, normalized; `segments` are ignored."""
-        x = self.positions(self.tokens(tokens), FIRST + at) + self.segments[0]  # (B, T, D)
+        x = self.add_segments(self.positions(self.tokens(tokens), FIRST + at), None)  # (B, T, D)
         return self.embedded(self.dropout(self.norm(x)))  # (B, T, D)
+
+
+class Roberta(RobertaEncoder):
+    """RoBERTa's encoder, with the head for masked tokens."""
+
+    def __init__(self, config: RobertaConfig) -> None:
+        super().__init__(config)

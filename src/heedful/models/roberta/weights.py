@@ -1,6 +1,6 @@
-"""RoBERTa in the files of Hugging Face; needs no torch.
+"""RoBERTa in files of Hugging Face; does not import torch.
 
-Only the settings below are read. Those that would change what is computed are refused by name.
+Only the settings below are read. Unsupported ones that would change the computation are refused by name.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from heedful.models.exchange import (
     validate_config,
     weight_and_bias,
 )
-from heedful.models.roberta.config import FIRST, RobertaConfig
+from heedful.models.roberta.config import FIRST, RobertaConfig, RobertaEncoderConfig
 
 TITLE = "RoBERTa"
 MODEL_TYPES = ("roberta",)
 RELEASE = None
 PREFIX = "roberta."  # of an encoder without a head of its own
-PLACES = "max_position_embeddings"
-SIZES = {**ENCODER_SIZES, PLACES: ("context", 4 + FIRST, 1_048_576 + FIRST), "type_vocab_size": ("segments", 1, 1)}
-# What a model of each name has on top of its encoder: pooler, masked words, and a head of its own.
-ARCHITECTURES: dict[str, tuple[bool, bool, str | None]] = {
+POSITIONS = "max_position_embeddings"
+SIZES = {**ENCODER_SIZES, POSITIONS: ("context", 4 + FIRST, 1_048_576 + FIRST), "type_vocab_size": ("segments", 1, 1)}
+# The parts of each architecture besides the encoder: pooler, masked-token head, and the task's head.
+Architectures = Mapping[str, tuple[bool, bool, str | None]]
+ARCHITECTURES: Architectures = {
     "RobertaModel": (True, False, None),
     "RobertaForMaskedLM": (False, True, None),
     "RobertaForSequenceClassification": (True, False, "classifier"),
@@ -46,7 +47,7 @@ ARCHITECTURES: dict[str, tuple[bool, bool, str | None]] = {
     "RobertaForQuestionAnswering": (False, False, "answerer"),
 }
 HARMLESS: dict[str, tuple[Any, ...]] = {**ENCODER_HARMLESS, "pad_token_id": (FIRST - 1, None)}  # positions follow it
-# Under a head for classes, the pooler is a part of that head.
+# With a classification head, the pooler is part of that head.
 HEADS = {
     "classifier": ("classifier.dense", "classifier.out_proj"),
     "regressor": ("classifier.dense", "classifier.out_proj"),
@@ -57,31 +58,54 @@ HEADS = {
 
 
 def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-    """The settings of a config.json; an invalid one is an error that names it."""
-    refuse(settings, HARMLESS, where, "choose the folder of a RoBERTa as it was published")
-    named = architecture_in(settings, ARCHITECTURES, where)
-    pooler, words, head = ARCHITECTURES[named or "RobertaModel"]
-    found = encoder_settings(settings, SIZES, where) | {"pooler": pooler, "masked_words": words}
-    found["context"] -= FIRST
-    config = validate_config(RobertaConfig, found, encoder_keys(SIZES), where)
-    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+    """The settings of a config.json, checked; an error names the invalid one."""
+    return read_settings(settings, where, TITLE, ARCHITECTURES, RobertaConfig)
 
 
 def config_json(
     config: RobertaConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
 ) -> dict[str, Any]:
-    """The config.json of such a model; special tokens have the ids that were published."""
+    """The config.json of a model with this config and head; special tokens have their published ids."""
+    return write_settings(config, head, labels, TITLE, MODEL_TYPES[0], ARCHITECTURES)
+
+
+def read_settings(
+    settings: Mapping[str, Any],
+    where: Path,
+    title: str,
+    architectures: Architectures,
+    config_class: type[RobertaEncoderConfig],
+) -> PublishedConfig:
+    """The settings of a RoBERTa-like model with these architectures."""
+    refuse(settings, HARMLESS, where, f"choose the folder of a {title} as it was published")
+    named = architecture_in(settings, architectures, where)
+    pooler, words, head = architectures[named or next(iter(architectures))]
+    found = encoder_settings(settings, SIZES, where) | {"pooler": pooler, "masked_words": words}
+    found["context"] -= FIRST
+    config = validate_config(config_class, found, encoder_keys(SIZES), where)
+    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+
+
+def write_settings(
+    config: RobertaEncoderConfig,
+    head: str | None,
+    labels: Sequence[str],
+    title: str,
+    model_type: str,
+    architectures: Architectures,
+) -> dict[str, Any]:
+    """The inverse of `read_settings`."""
     kind = "classifier" if head == "regressor" else head
     words = config.masked_words and head is None
-    name = next(name for name, parts in ARCHITECTURES.items() if parts[1:] == (words, kind))
-    settings = encoder_json(config, TITLE, MODEL_TYPES[0], name, SIZES)
-    settings[PLACES] += FIRST
-    settings |= {"bos_token_id": 0, "pad_token_id": FIRST - 1, "eos_token_id": 2}
-    return settings | label_settings(head, labels)
+    name = next(name for name, parts in architectures.items() if parts[1:] == (words, kind))
+    written = encoder_json(config, title, model_type, name, SIZES)
+    written[POSITIONS] += FIRST
+    written |= {"bos_token_id": 0, "pad_token_id": FIRST - 1, "eos_token_id": 2}
+    return written | label_settings(head, labels)
 
 
-def table(config: RobertaConfig, head: str | None = None) -> Table:
-    """Hugging Face's names, as a model with a head has them: the encoder's below `roberta.`."""
+def table(config: RobertaEncoderConfig, head: str | None = None) -> Table:
+    """Hugging Face's tensor names; those of the encoder start with `roberta.`."""
     pooler, top = HEADS[head or "tagger"]
     rules = encoder_rules(PREFIX, config.layers)
     twins: list[Twin] = []
@@ -100,7 +124,7 @@ def table(config: RobertaConfig, head: str | None = None) -> Table:
 
 
 def canonical(names: Iterable[str]) -> dict[str, str]:
-    """The table's name of each name in a file: encoders are saved without `roberta.`."""
+    """The table's name of each name in a file; encoders have no prefix `roberta.`."""
     given = list(names)
     bare = not any(name.startswith(PREFIX) for name in given)
     return {
@@ -110,7 +134,7 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
 
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
-    """The same, with the parts for which there are tensors; where the file names no head, it is inferred."""
+    """The config with the parts for which there are tensors; the head is inferred if the file does not name one."""
     config, head = published.config, published.head
     if head is None and not published.named:
         if "classifier.out_proj.weight" in names:

@@ -171,7 +171,7 @@ class Seq2Seq(nn.Module):
         else:
             self.encoder = RecurrentReader(c, c.encoder)
         self.parts = CELLS[c.cell].parts  # of a state: hidden, and an LSTM's cell
-        self.looks_ahead = c.attention is not None and c.attention.feed == "input"
+        self.choices_affect_later_tokens = c.attention is not None and c.attention.feed == "input"
         self.begin = Linear(c.encoder.memory(c.width), c.layers * self.parts * c.hidden)
         if c.attention is None:
             self.decoder: Any = NoAttention(c)

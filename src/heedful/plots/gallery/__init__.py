@@ -34,15 +34,15 @@ class Entry(NamedTuple):
 
 
 FIGURES = {
-    "attention": Entry("attention:attention", "the attention weights of a sentence in one head; model=RUN for yours"),
-    "heads": Entry("attention:heads", "the heads of one layer side by side; model=RUN for yours"),
+    "attention": Entry("attention:attention", "the attention weights of a sentence as a heat map; model=RUN for yours"),
+    "heads": Entry("attention:heads", "multi-head attention: the heads of a layer side by side; model=RUN for yours"),
     "attention-steps": Entry("attention:attention_steps", "score, scale, softmax and weighted sum, with numbers"),
     "self-attention": Entry("attention:self_attention", "self-attention of three tokens as matrices, with numbers"),
     "masks": Entry("masks:masks", "which keys each query may attend to: causal, padding, window, permutation"),
     "three-masks": Entry("masks:three_masks", "the masks of GPT, BERT and XLNet side by side"),
     "masking": Entry("masks:masking", "BERT's masked tokens: 15 %, of which 80 % [MASK], 10 % random, 10 % unchanged"),
-    "sinusoids": Entry("positions:sinusoids", "sinusoidal positions in both layouts: interleaved and concatenated"),
-    "waves": Entry("positions:waves", "some dimensions of the sinusoidal positions as waves"),
+    "sinusoids": Entry("positions:sinusoids", "sinusoidal positional encodings, interleaved and concatenated"),
+    "waves": Entry("positions:waves", "some dimensions of the positional encodings as waves"),
     "schedules": Entry("training:schedules", "all learning-rate schedules"),
     "activations": Entry("training:activations", "activation functions and their derivatives"),
     "loss-curves": Entry("training:loss_curves", "training and validation loss by step; run=RUN for yours"),
@@ -51,7 +51,7 @@ FIGURES = {
     "beam-tree": Entry("decoding:beam_tree", "beam search as a tree; model=RUN and text=TEXT for yours"),
     "digit-maps": Entry("images:digit_maps", "digits on a plane: PCA, t-SNE and an autoencoder"),
     "reconstructions": Entry("images:reconstructions", "digits, noisy ones, and what a denoising autoencoder restores"),
-    "loss-surface": Entry("surface:residual_surfaces", "the loss around a minimum, with and without skip connections"),
+    "loss-surface": Entry("surface:residual_surfaces", "the loss around a minimum, with and without residual paths"),
     "architecture": Entry("diagram:architecture", "any model as a diagram; model=RECIPE or RUN for yours"),
 }  # fmt: skip
 NEEDS = {"contexts": "model=FOLDER", "occurrences": "model=FOLDER", "maps": "model=RUN"}  # of studies
@@ -114,7 +114,7 @@ def _figure(name: str, settings: Config, theme: Style) -> Drawing:
 
 def settings_class(name: str) -> type[Config]:
     """The settings of a figure, as a class."""
-    require_figure(name, EVERY)
+    require_figure(name, {one: entry.about for one, entry in EVERY.items()})
     return find(name).Settings if name in STUDIES else _class_of(name)
 
 

@@ -5,6 +5,7 @@ T queries, S keys, H heads, K width of a query and of a key, E width of a value.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -18,17 +19,21 @@ from heedful.blocks.scores import dot, scaled_dot
 from heedful.blocks.taps import Tap
 from heedful.errors import UserError
 from heedful.explore.inspect import TextInput, Trace, reading, trace
+from heedful.lectures import Progress
 from heedful.plots.figures import brief, heatmap, heatmaps
+from heedful.plots.gallery import pronouns
 from heedful.plots.style import Figure, Palette, Style, drawing, label
 from heedful.runs.load import load
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SENTENCE = "The animal didn't cross the street because it was too tired"
 LARGER = 12  # times the usual size of random weights
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
-Model = Annotated[str | None, Field(description="a run or a model folder; null: a randomly initialized BERT")]
+Model = Annotated[
+    str | None,
+    Field(description="a run or a model folder; null: a small BERT, trained at once on sentences like the default one"),
+]
 Vector = tuple[Annotated[float, Field(ge=-1e6, le=1e6)], ...]
 Matrix = tuple[Vector, ...]
 
@@ -43,9 +48,16 @@ class Layer(NamedTuple):
     source: str
 
 
-def attention_of(text: str, other: str | None, model: str | None, look: str | None, layer: int, seed: int) -> Layer:
+def attention_of(
+    text: str, other: str | None, model: str | None, look: str | None, layer: int, seed: int
+) -> Generator[Progress, None, Layer]:
     """The attention weights of a text in a layer, counted from 1."""
-    predictor = _random(text, seed) if model is None else load(model)
+    if model is not None:
+        predictor = load(model)
+    elif pronouns.known(text):
+        predictor = yield from pronouns.train(seed)
+    else:
+        predictor = _random(text, seed)
     given = reading(predictor, TextInput(text=text, other=other))
     seen: Trace = trace(predictor.model, given)
     if not seen.attentions:
@@ -55,7 +67,8 @@ def attention_of(text: str, other: str | None, model: str | None, look: str | No
         raise UserError("there is no such attention", where="look", found=look, expected=" or ".join(names))
     kind = seen.attentions[0 if look is None else names.index(look)]
     sides = {side: [token.piece for token in tokens] for side, tokens in given.sides.items()}
-    source = "a randomly initialized BERT" if model is None else f"{Path(model).name or model}, {kind.title}"
+    ours = "a small BERT, trained on pronouns" if pronouns.known(text) else "a randomly initialized BERT"
+    source = ours if model is None else f"{Path(model).name or model}, {kind.title}"
     return Layer(seen.weights(kind, layer - 1).float(), sides[kind.queries], sides[kind.keys], source)
 
 
@@ -80,17 +93,17 @@ def _random(text: str, seed: int) -> Any:
 
 def attention(
     *,
-    text: Text = SENTENCE,
+    text: Text = pronouns.SENTENCE,
     other: str | None = None,
     model: Model = None,
     look: Annotated[str | None, Field(description="which attention, such as decoder cross; null: the first")] = None,
     layer: Annotated[int, Field(ge=1, description="counted from 1")] = 1,
-    head: Annotated[int, Field(ge=0, description="counted from 1; 0: the mean of all heads")] = 1,
+    head: Annotated[int, Field(ge=0, description="counted from 1; 0: the mean of all heads")] = 0,
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0,
     style: Style = "light",
-) -> Figure:
+) -> Generator[Progress, None, Figure]:
     """A row for each query and a column for each key: every row sums to 1."""
-    found = attention_of(text, other, model, look, layer, seed)
+    found = yield from attention_of(text, other, model, look, layer, seed)
     if head > len(found.weights):
         expected = f"1 to {len(found.weights)}, or 0 for their mean"
         raise UserError("there is no such head", where="head", found=str(head), expected=expected)
@@ -102,7 +115,7 @@ def attention(
 
 def heads(
     *,
-    text: Text = "It was too tired",
+    text: Text = pronouns.SENTENCE,
     other: str | None = None,
     model: Model = None,
     look: Annotated[str | None, Field(description="which attention, such as decoder cross; null: the first")] = None,
@@ -110,11 +123,11 @@ def heads(
     most: Annotated[int, Field(ge=1, le=16, description="heads that are drawn, at most")] = 4,
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0,
     style: Style = "light",
-) -> Figure:
+) -> Generator[Progress, None, Figure]:
     """Every head of a layer attends in its own way."""
-    found = attention_of(text, other, model, look, layer, seed)
+    found = yield from attention_of(text, other, model, look, layer, seed)
     panels = {
-        f"head {number}": (weights.numpy(), None if number > 1 else found.queries, found.keys)
+        f"head {number}": (weights.numpy(), found.queries, found.keys)
         for number, weights in enumerate(found.weights[:most], 1)
     }
     return heatmaps(panels, f"The heads of layer {layer} ({found.source})", style)

@@ -99,7 +99,8 @@ def beam_tree(
         for row, number in enumerate(line)
     }
     at[-1] = (0.0, 0.0)
-    title = f"Beam search, k = {beams}, t = {top}" + ("" if text is None else f": {label(text, 60)}")
+    title = f"Beam search with {beams} beams; the best {top} are returned"
+    title += "" if text is None else f": {label(text, 60)}"
     with drawing(style, 1.75 * (len(rows) + 1), 1.6 + 0.95 * max(map(len, rows)), title) as (figure, palette):
         axes = figure.subplots()
         axes.set_axis_off()

@@ -80,8 +80,8 @@ def architecture(
         if len(columns) > 1:
             end = len(columns[0]) * (TALL + GAP) - GAP - TALL / 2
             axes.annotate(
-                "", (WIDE + 0.9, TALL / 2), (WIDE, end),
-                arrowprops={"arrowstyle": "->", "color": palette.quiet, "connectionstyle": "angle3,angleA=0,angleB=90"},
+                "", (WIDE + 0.9, TALL / 2), (WIDE - 0.4, end),
+                arrowprops={"arrowstyle": "->", "color": palette.quiet, "shrinkA": 8, "shrinkB": 2},
             )  # fmt: skip
     return figure
 

@@ -80,4 +80,4 @@ def reconstructions(
         (f"restored, error {errors[1]:.3f}", restored),
     ]
     title = f"Digits with noise of deviation {noise:g}, and restored"
-    return image_strips(rows, title, Window.of(some), style)
+    return image_strips(rows, title, Window.of(some), style, apart=1.04)

@@ -65,16 +65,20 @@ def three_masks(
     seed: Seed = 0,
     style: Style = "light",
 ) -> Figure:
-    """A language model predicts from the left, BERT from both sides, XLNet in any order."""
+    """A language model predicts from the left, BERT from both sides, XLNet in any order, by two streams."""
     positions = random_order(length, seed)
+    ranks = ranks_of(positions)
     panels = {
         "GPT: left to right": grid_of(causal(), length),
         "BERT: both sides": grid_of(None, length),
-        f"XLNet: order {' '.join(str(one + 1) for one in positions)}": grid_of(order(ranks_of(positions)), length),
+        f"XLNet: order {' '.join(str(one + 1) for one in positions)}": grid_of(order(ranks), length),
+        "XLNet's content stream: itself too": grid_of(order(ranks, ranks + 1), length),
     }
     if source:
         panels[f"seq2seq: source of {source}"] = grid_of(prefix(torch.tensor([source])) | causal(), length)
-    return _grids(panels, "Three language models, three masks" if not source else "Four masks", style)
+    return _grids(
+        panels, "Three language models and their masks" if not source else "Four models and their masks", style
+    )
 
 
 def _grids(panels: Mapping[str, Grid], title: str, style: Style) -> Figure:

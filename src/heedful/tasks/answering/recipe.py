@@ -1,4 +1,4 @@
-"""The recipe of questions whose answers stand in a passage."""
+"""The recipe of extractive question answering."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from heedful.training.configs import TrainConfig
 
 
 class AnsweringTaskConfig(Config):
-    """What is learned: where in a passage the answer to a question begins, and where it ends."""
+    """The task: predict where in a passage the answer to a question starts and ends."""
 
     kind: Literal["answering"] = "answering"
 
 
 class AnsweringRecipe(Finetuning):
-    """A whole experiment with questions about passages."""
+    """An experiment in extractive question answering, such as SQuAD."""
 
     task: AnsweringTaskConfig = AnsweringTaskConfig()
     data: QuestionsConfig | OwnData = Field(discriminator="kind", description="questions, passages and answers")
-    model: AnswererConfig = Field(AnswererConfig(), description="what is trained")
-    train: TrainConfig = Field(description="how it is trained")
+    model: AnswererConfig = Field(AnswererConfig(), description="the model")
+    train: TrainConfig = Field(description="training settings")
     decode: WindowsConfig = Field(
-        WindowsConfig(), description="how long passages are read, in training too, and what an answer may be"
+        WindowsConfig(), description="windows over long passages, in training too, and the maximum length of an answer"
     )

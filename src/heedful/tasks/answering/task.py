@@ -1,4 +1,4 @@
-"""Questions about passages: windows over long passages, exact match and F1 of the answers."""
+"""Extractive question answering: windows over long passages, exact match and F1 of the answers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from heedful.training.span_metrics import answer_scores
 
 
 class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, QuestionAnswerer]):
-    """Extractive question answering: the span of a passage that answers a question."""
+    """Predict the span of a passage that answers a question."""
 
     words: ClassVar = Names(
         examples="questions",
         tokens="tokens",
-        too_long="questions with an answer that no window holds whole, not trained on",
+        too_long="questions with an answer that does not fit into one window, not used for training",
         blank="blank questions or passages, left out",
         learning="preparing the tokenizer",
         encoding="tokenizing questions and passages",
@@ -47,11 +47,11 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
 
     @property
     def decode(self) -> WindowsConfig:
-        """How long passages are read."""
+        """The settings of windows and answers."""
         return self.recipe.decode
 
     def texts(self, read: Questions) -> list[str]:
-        """All passages once, then the questions."""
+        """The distinct passages, then the questions."""
         passages = dict.fromkeys(question.passage for question in read.questions)
         return [*passages, *(question.question for question in read.questions)]
 
@@ -62,25 +62,25 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
             raise UserError(
                 "there is no answer to train on",
                 where="data",
-                found=f"{len(encoded):,} questions, none with an answer that one window holds whole",
+                found=f"{len(encoded):,} questions, none with an answer that fits into one window",
                 todo="raise the encoder's context, or lower decode.stride",
             )
         return encoded
 
     def notes(self, encoded: EncodedQuestions) -> list[str]:
-        """How many passages are read in windows, and how many questions are truncated."""
+        """Notes on the number of passages that are split into windows, and of truncated questions."""
         many = sum(int(end - begin) > 1 for begin, end in zip(encoded.windows, encoded.windows[1:], strict=False))
-        windows = [f"{many:,} of {len(encoded):,} passages are longer than the context, and are read in windows"]
+        windows = [f"{many:,} of {len(encoded):,} passages are longer than the context, and are split into windows"]
         cut = [f"{encoded.cut:,} of {len(encoded):,} questions are too long, and are truncated"]
         return [*(windows if many else []), *(cut if encoded.cut else [])]
 
     def batches(self, encoded: EncodedQuestions, packed: bool, even: bool) -> AnswerBatches:
-        """Windows of similar lengths, a row each; or packed end to end."""
+        """Padded batches of windows of similar lengths, or packed batches."""
         train = self.recipe.train
         return AnswerBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """Cross-entropy of the first and the last token of the answers."""
+        """Cross-entropy of the start and the end token of the answers."""
         return partial(answer_loss, model)
 
     @staticmethod
@@ -96,7 +96,7 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
         return QuestionAnswerer(model, vocabulary, device, decode, config.context, notes)
 
     def loss(self, predictor: QuestionAnswerer, encoded: EncodedQuestions) -> float:
-        """The mean loss of an answer."""
+        """The mean loss per answer."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(self, predictor: QuestionAnswerer, held_out: HeldOut[Questions, EncodedQuestions]) -> Evaluated:
@@ -110,7 +110,7 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
         return held_out.result(answer_scores(found, right), samples)
 
     def example(self, sample: tuple[str, str, str]) -> None:
-        """None: a sample does not hold the passage."""
+        """None: a sample does not contain the passage."""
         return
 
     def examples(self, split: Split) -> Iterator[Example]:
@@ -124,7 +124,7 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
         return "f1"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To ask questions, and to evaluate."""
+        """Commands that answer questions, and that evaluate."""
         name = shlex.quote(str(folder))
         asked = "--passage 'Ada Lovelace was born in London.' 'Where was Ada Lovelace born?'"
         return [f"heedful answer {name} {asked}", f"heedful eval {name} --split valid"]

@@ -1,4 +1,4 @@
-"""A class, or a number, for a text or a pair of texts.
+"""Text classification and regression: losses, scores and predictors.
 
 N texts, C classes.
 """
@@ -27,16 +27,16 @@ from heedful.tasks.predictor import Evaluation, Predictor, Result, batch_of
 from heedful.tasks.reading import layout_of
 from heedful.training.metrics import Score, accuracy, f1, matthews, pearson, spearman
 
-BATCH_TOKENS = 16384  # tokens that are read together
-MOST = 4096  # texts that are encoded together
-FIRST = 1_000_000  # bytes of a file's first line that are looked at
+BATCH_TOKENS = 16384  # tokens of a batch
+CHUNK = 4096  # texts that are tokenized at a time
+MAX_HEADER = 1_000_000  # bytes of a file's first line that are read
 
-Given = str | tuple[str, str]
+TextOrPair = str | tuple[str, str]
 
 
 def outputs(model: Any, batch: LabelledBatch) -> Tensor:
     """The model's outputs for the texts of a batch: logits (N, C), or a number each (N,)."""
-    found: Tensor = model(batch.ids, batch.segments, layout_of(batch.sequences), batch.sequences.begins)
+    found: Tensor = model(batch.ids, batch.segments, layout_of(batch.sequences))
     return found
 
 
@@ -56,14 +56,14 @@ def number_loss(model: Any, batch: LabelledBatch) -> Loss:
 def mean_loss(
     loss_of: Callable[[Any, LabelledBatch], Loss], model: Any, encoded: EncodedTexts, device: torch.device
 ) -> float:
-    """The mean loss a text over a whole set."""
+    """The mean loss per text over a set."""
     total = sum(loss_of(model, batch.to(device)).plain.item() for batch in encoded.in_order(BATCH_TOKENS))
     return total / len(encoded)
 
 
 @torch.inference_mode()
 def outputs_of(model: Any, encoded: EncodedTexts, device: torch.device) -> Tensor:
-    """The outputs for all texts, in their order, whatever order they are computed in."""
+    """The outputs for all texts, in their order."""
     found: dict[int, Tensor] = {}
     for batch in encoded.in_order(BATCH_TOKENS):
         found |= dict(zip(batch.indices.tolist(), outputs(model, batch.to(device)).float().cpu(), strict=True))
@@ -89,7 +89,7 @@ class Regression(Result):
 
 
 @dataclass
-class TextClassifier(Predictor[Given, Classification, tuple[Given, str]]):
+class TextClassifier(Predictor[TextOrPair, Classification, tuple[TextOrPair, str]]):
     """Predicts the class of texts, or of pairs of texts."""
 
     task: ClassVar = "classification"
@@ -101,22 +101,22 @@ class TextClassifier(Predictor[Given, Classification, tuple[Given, str]]):
     context: int
     notes: tuple[str, ...] = ()
 
-    def classify(self, texts: Sequence[Given]) -> list[Classification]:
+    def classify(self, texts: Sequence[TextOrPair]) -> list[Classification]:
         """The class of each text, or of each pair of texts."""
         found = []
-        for encoded in encodings(texts, self.tokenizer, self.context):
+        for encoded in tokenize_chunks(texts, self.tokenizer, self.context):
             probabilities = outputs_of(self.model, encoded, self.device).softmax(-1).tolist()
             found += [
                 self.classification(each, int(cut)) for each, cut in zip(probabilities, encoded.lost, strict=True)
             ]
         return found
 
-    def predict(self, inputs: Sequence[Given]) -> list[Classification]:
-        """The class of each text, as `classify` gives it."""
+    def predict(self, inputs: Sequence[TextOrPair]) -> list[Classification]:
+        """The class of each text; see `classify`."""
         return self.classify(inputs)
 
-    def _evaluate(self, data: Path | Sequence[tuple[Given, str]]) -> Evaluation:
-        items = items_of(data)
+    def _evaluate(self, data: Path | Sequence[tuple[TextOrPair, str]]) -> Evaluation:
+        items = read_items(data)
         targets = np.array(class_numbers(items, self.labels), np.int64)
         encoded = encode_texts([(one.text, one.pair) for one in items], targets, self.tokenizer, self.context)
         logits = outputs_of(self.model, encoded, self.device)  # (N, C)
@@ -132,7 +132,7 @@ class TextClassifier(Predictor[Given, Classification, tuple[Given, str]]):
 
 
 @dataclass
-class TextRegressor(Predictor[Given, Regression, tuple[Given, float]]):
+class TextRegressor(Predictor[TextOrPair, Regression, tuple[TextOrPair, float]]):
     """Predicts a number for texts, or for pairs of texts."""
 
     task: ClassVar = "regression"
@@ -143,16 +143,16 @@ class TextRegressor(Predictor[Given, Regression, tuple[Given, float]]):
     context: int
     notes: tuple[str, ...] = ()
 
-    def predict(self, inputs: Sequence[Given]) -> list[Regression]:
-        """The number of each text, or of each pair of texts."""
+    def predict(self, inputs: Sequence[TextOrPair]) -> list[Regression]:
+        """The predicted number of each text, or of each pair of texts."""
         return [
             Regression(value, int(cut))
-            for encoded in encodings(inputs, self.tokenizer, self.context)
+            for encoded in tokenize_chunks(inputs, self.tokenizer, self.context)
             for value, cut in zip(outputs_of(self.model, encoded, self.device).tolist(), encoded.lost, strict=True)
         ]
 
-    def _evaluate(self, data: Path | Sequence[tuple[Given, float]]) -> Evaluation:
-        items = items_of(data)
+    def _evaluate(self, data: Path | Sequence[tuple[TextOrPair, float]]) -> Evaluation:
+        items = read_items(data)
         right = np.array(label_values(items), np.float64)  # (N,)
         encoded = encode_texts(
             [(one.text, one.pair) for one in items], right.view(np.int64), self.tokenizer, self.context
@@ -171,10 +171,10 @@ def class_scores(found: NDArray[np.int64], right: NDArray[np.int64], labels: Seq
     return accuracy(found, right), f1(found, right, labels), matthews(found, right)
 
 
-def items_of(data: Path | Sequence[tuple[Given, str | float]]) -> list[Item]:
-    """Texts, or pairs of texts, with labels: from examples, or from a file of `text`, `label` and maybe `pair`.
+def read_items(data: Path | Sequence[tuple[TextOrPair, str | float]]) -> list[Item]:
+    """Labelled texts or pairs of texts, from examples or from a file with `text`, `label` and optionally `pair`.
 
-    A file holds JSON lines, or is a .tsv or .csv table with a header.
+    A file has JSON lines, or is a .tsv or .csv table with a header.
     """
     if not isinstance(data, Path):
         items = []
@@ -183,16 +183,16 @@ def items_of(data: Path | Sequence[tuple[Given, str | float]]) -> list[Item]:
             items.append(Item(text, pair, str(label), f"example {number}"))
         return items
     with open_plain_or_gzip(data) as file:
-        first = file.readline(FIRST).decode(errors="replace").strip()
+        first = file.readline(MAX_HEADER).decode(errors="replace").strip()
     pair = "pair" if '"pair":' in first or "pair" in re.split(r"[\t,]", first) else None
     settings: dict[str, Any] = {"train": str(data), "valid": str(data), "text": "text", "label": "label", "pair": pair}
     kinds: dict[str, type[JsonlTable | TsvTable | CsvTable]] = {".tsv": TsvTable, ".csv": CsvTable}
     return kinds.get(Path(data.name.removesuffix(".gz")).suffix, JsonlTable)(**settings).read("valid").items
 
 
-def encodings(texts: Sequence[Given], tokenizer: PairTokenizer, context: int) -> Iterator[EncodedTexts]:
-    """Texts as a model reads them, some thousands at a time."""
+def tokenize_chunks(texts: Sequence[TextOrPair], tokenizer: PairTokenizer, context: int) -> Iterator[EncodedTexts]:
+    """Tokenized texts, a few thousand at a time."""
     batch_of(texts)
-    for start in range(0, len(texts), MOST):
-        some = [(text, None) if isinstance(text, str) else text for text in texts[start : start + MOST]]
+    for start in range(0, len(texts), CHUNK):
+        some = [(text, None) if isinstance(text, str) else text for text in texts[start : start + CHUNK]]
         yield encode_texts(some, np.full(len(some), IGNORE_INDEX), tokenizer, context)

@@ -1,4 +1,4 @@
-"""The recipes of texts with a class each, over an encoder or from their words, and of texts with a number each."""
+"""The recipes of text classification, with an encoder or from words, and of text regression."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ else:
 
 
 class ClassesTask(Config):
-    """What is asked of classes, whatever tells them."""
+    """Settings that both classification tasks share."""
 
     kind: str
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all classes")
@@ -40,28 +40,28 @@ class ClassesTask(Config):
 
 
 class ClassificationTaskConfig(ClassesTask):
-    """What is learned: the class of a text, or of a pair of texts."""
+    """The task: predict the class of a text, or of a pair of texts."""
 
     kind: Literal["classification"] = "classification"
 
 
 class RegressionTaskConfig(Config):
-    """What is learned: a number for a text, or for a pair of texts."""
+    """The task: predict a number for a text, or for a pair of texts."""
 
     kind: Literal["regression"] = "regression"
     metric: Literal["pearson", "spearman"] = Field("spearman", description="the score that selects the best checkpoint")
 
 
 class ClassificationRecipe(Finetuning):
-    """A whole experiment with texts that have a class each."""
+    """A text classification experiment with an encoder."""
 
     task: ClassificationTaskConfig = ClassificationTaskConfig()
     data: ClassesConfig = Field(description="texts and their labels")
-    model: ClassifierConfig = Field(ClassifierConfig(), description="what is trained")
-    train: TrainConfig = Field(description="how it is trained")
+    model: ClassifierConfig = Field(ClassifierConfig(), description="the model")
+    train: TrainConfig = Field(description="training settings")
 
     def inferred_settings(self) -> dict[str, Any]:
-        """The labels, which are those of the training data where the recipe names none."""
+        """The labels of the training data, unless the recipe lists labels itself."""
         if self.model.labels is not None:
             return {}
         read = self.data.read("train")
@@ -69,16 +69,16 @@ class ClassificationRecipe(Finetuning):
 
 
 class RegressionRecipe(Finetuning):
-    """A whole experiment with texts that have a number each."""
+    """A text regression experiment with an encoder."""
 
     task: RegressionTaskConfig = RegressionTaskConfig()
     data: NumbersConfig = Field(description="texts and their numbers")
-    model: RegressorConfig = Field(RegressorConfig(), description="what is trained")
-    train: TrainConfig = Field(description="how it is trained")
+    model: RegressorConfig = Field(RegressorConfig(), description="the model")
+    train: TrainConfig = Field(description="training settings")
 
 
 class CharactersConfig(Config):
-    """Each character is a token; those that are not known are one."""
+    """Characters as tokens; unknown ones share one token."""
 
     kind: Literal["characters"] = "characters"
     lowercase: bool = Field(True, description="lowercase texts")
@@ -86,46 +86,46 @@ class CharactersConfig(Config):
 
 
 class TextClassificationTaskConfig(ClassesTask):
-    """What is learned: the class of a text, or of a pair of texts, from its words."""
+    """The task: predict the class of a text, or of a pair of texts, from its words."""
 
     kind: Literal["text_classification", "classification"] = "text_classification"
 
 
 class TextClassificationRecipe(Recipe):
-    """A text classification experiment, with word vectors to start from."""
+    """A text classification experiment without an encoder, optionally with pre-trained word vectors."""
 
     task: TextClassificationTaskConfig = TextClassificationTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: ClassesConfig = Field(description="texts and their labels")
     tokenizer: Annotated[WordsConfig | CharactersConfig, Field(discriminator="kind")] = Field(
-        WordsConfig(), description="what a text is cut into"
+        WordsConfig(), description="tokens: words or characters"
     )
     embedding_init: EmbeddingInit | None = Field(
         None, description="word vectors to start from; null: randomly initialized"
     )
-    model: WordClassifierConfig = Field(config_class(USUAL_WORDS)(), description="what is trained")
-    train: TrainConfig = Field(description="how it is trained")
+    model: WordClassifierConfig = Field(config_class(USUAL_WORDS)(), description="the model")
+    train: TrainConfig = Field(description="training settings")
 
     @field_validator("train")
     @classmethod
-    def _batches_can_be_read(cls, train: TrainConfig) -> TrainConfig:
+    def _check_batching(cls, train: TrainConfig) -> TrainConfig:
         if train.compile:
-            raise FieldError("texts have too many lengths to be compiled; write compile: false", "compile")
+            raise FieldError("texts have too many different lengths to compile; write compile: false", "compile")
         if train.batching == "packed":
-            raise FieldError("filters would look from one text into the next; write batching: padded", "batching")
+            raise FieldError("filters would mix packed texts; write batching: padded", "batching")
         return train
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> Self:
+    def _check_embedding_init(self) -> Self:
         if self.embedding_init is not None and self.tokenizer.kind == "characters":
-            raise FieldError("characters have no word vectors; leave this out, or cut into words", "embedding_init")
+            raise FieldError("characters have no word vectors; leave this out, or use words", "embedding_init")
         return self
 
     @model_validator(mode="after")
-    def _learns_what_it_draws(self) -> Self:
+    def _check_freeze(self) -> Self:
         if self.model.freeze and self.embedding_init is None and self.start is None:
             raise FieldError(
-                "randomly initialized vectors must be learned; name a file in embedding_init, or write freeze: false",
+                "randomly initialized vectors must be trained; set embedding_init, or write freeze: false",
                 "model",
                 "freeze",
             )
@@ -133,10 +133,10 @@ class TextClassificationRecipe(Recipe):
 
     @property
     def size(self) -> int:
-        """How many numbers there are, as far as it can be known before the data are read."""
+        """The number of parameters, as far as it is known before the data are read."""
         size: int = self.model.parameters(self.model.vocab or 0)
         return size
 
     def problems(self) -> list[UserError]:
-        """What is wrong with the file of word vectors."""
+        """Errors in the file of word vectors."""
         return self.embedding_init.problems() if self.embedding_init is not None else []

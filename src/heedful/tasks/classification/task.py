@@ -1,4 +1,4 @@
-"""Text classification by any model that reads texts, and text regression."""
+"""Text classification, with an encoder or from words, and text regression."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from heedful.tasks.classification.predictor import (
 from heedful.tasks.classification.recipe import TextClassificationRecipe
 from heedful.tasks.finetuning.task import FinetuningTask
 
-BETWEEN = " || "  # the texts of a pair, in a sample
+SEPARATOR = " || "  # between the texts of a pair in a sample
 WORDS = Names(
     examples="texts",
     tokens="tokens",
     too_long="texts that are too long",
     blank="blank texts, left out",
     learning="preparing the tokenizer",
-    encoding="turning texts into tokens",
-    testing="reading the {} set",
+    encoding="tokenizing the texts",
+    testing="evaluating the {} set",
     sample=("text", "label", "predicted"),
     counted="texts",
 )
 
 
 class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
-    """What both tasks share: texts or pairs of texts, each with a target."""
+    """The base of both tasks: texts or pairs of texts, each with a target."""
 
     words: ClassVar = WORDS
 
@@ -60,15 +60,15 @@ class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
 
     @abstractmethod
     def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:
-        """The target of each text: a class, or the bits of a number."""
+        """The target of each text: the index of a class, or the bits of a number."""
 
     @abstractmethod
     def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
-        """The loss of a batch, as it is reported."""
+        """The reported loss of a batch, without label smoothing."""
 
     def texts(self, read: Items) -> Sequence[str]:
         """All texts, those of a pair one after the other."""
-        return texts_of(read)
+        return all_texts(read)
 
     def encode(self, read: Items, vocabulary: PairTokenizer) -> EncodedTexts:
         """Token ids of texts, which are truncated to the context."""
@@ -76,21 +76,21 @@ class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
         return encode_texts(pairs, self.targets(read, vocabulary), vocabulary, self.recipe.model.context)
 
     def notes(self, encoded: EncodedTexts) -> list[str]:
-        """How many texts are truncated."""
-        return cut_notes(encoded)
+        """A note on the number of truncated texts."""
+        return truncation_notes(encoded)
 
     def batches(self, encoded: EncodedTexts, packed: bool, even: bool) -> LabelledBatches:
-        """Texts of similar lengths, a row each; or packed end to end."""
+        """Padded batches of texts of similar lengths, or packed batches."""
         train = self.recipe.train
         return LabelledBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
 
     def loss(self, predictor: P, encoded: EncodedTexts) -> float:
-        """The mean loss of a text."""
+        """The mean loss per text."""
         return mean_loss(self.text_loss, predictor.model, encoded, predictor.device)
 
     def example(self, sample: tuple[str, str, str]) -> Example:
         """The text or the pair of a sample."""
-        first, _, second = sample[0].partition(BETWEEN)
+        first, _, second = sample[0].partition(SEPARATOR)
         return Example(first, second, sample[1]) if are_pairs(self.recipe.data) else Example(sample[0], None, sample[1])
 
     def examples(self, split: Split) -> Iterator[Example]:
@@ -99,38 +99,38 @@ class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
 
     @property
     def metric(self) -> str:
-        """The score that the task names."""
+        """The score in `task.metric`."""
         return str(self.recipe.task.metric)
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To classify texts, and to evaluate."""
-        return next_verbs(folder, self.recipe.data)
+        """Commands that classify texts, and that evaluate."""
+        return next_commands(folder, self.recipe.data)
 
 
-def one_class_remarks(result: Evaluated) -> list[str]:
-    """A remark on a Matthews correlation of 0, where a model does not distinguish the classes."""
+def constant_prediction_remarks(result: Evaluated) -> list[str]:
+    """A remark on a Matthews correlation of 0, as of constant predictions."""
     if not any(score.name == "matthews" and score.value == 0 for score in result.scores):
         return []
     return [
-        "Matthews' correlation is 0: the predictions say nothing about the classes, as when a model predicts the most "
+        "Matthews' correlation is 0: the predictions do not depend on the classes; the model may predict the most "
         "frequent class for every text; train longer, change the learning rate, or balance the training data"
     ]
 
 
-def cut_notes(encoded: EncodedTexts) -> list[str]:
-    """How many texts are truncated, if any are."""
+def truncation_notes(encoded: EncodedTexts) -> list[str]:
+    """A note on the number of truncated texts, if there are any."""
     cut = np.count_nonzero(encoded.lost)
     note = f"{cut:,} of {len(encoded):,} texts are longer than {encoded.context} tokens, and are truncated"
     return [note] if cut else []
 
 
-def texts_of(read: Items) -> list[str]:
+def all_texts(read: Items) -> list[str]:
     """All texts, those of a pair one after the other."""
     return [text for item in read.items for text in (item.text, item.pair) if text is not None]
 
 
-def next_verbs(folder: Path, data: Any) -> list[str]:
-    """Commands that classify texts, or pairs where the data are pairs, and evaluate."""
+def next_commands(folder: Path, data: Any) -> list[str]:
+    """Commands that classify texts or pairs of texts, as in the data, and that evaluate."""
     name = shlex.quote(str(folder))
     given = "--pair 'one text' 'the other text'" if are_pairs(data) else "'a text of your own'"
     return [f"heedful classify {name} {given}", f"heedful eval {name} --split valid"]
@@ -141,21 +141,21 @@ def are_pairs(data: Any) -> bool:
     return isinstance(data, Columns | JsonlTable) and data.pair is not None
 
 
-def joined(text: str, pair: str | None) -> str:
-    """One text or two as a sample shows them."""
-    return text if pair is None else f"{text}{BETWEEN}{pair}"
+def sample_text(text: str, pair: str | None) -> str:
+    """A text or a pair of texts as a sample shows it."""
+    return text if pair is None else f"{text}{SEPARATOR}{pair}"
 
 
 class ClassificationTask(TextTask[TextClassifier]):
-    """The class of a text or a pair."""
+    """Predict the class of a text or of a pair of texts."""
 
     def labels(self, vocabulary: PairTokenizer) -> Sequence[str]:
-        """The classes, which the run's recipe holds."""
+        """The names of the classes, which the recipe of the run contains."""
         found: Sequence[str] = self.recipe.model.labels
         return found
 
     def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:
-        """The number of each text's class."""
+        """The index of the class of each text."""
         return np.array(class_numbers(read.items, self.labels(vocabulary)), dtype=np.int64)
 
     def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
@@ -185,17 +185,17 @@ class ClassificationTask(TextTask[TextClassifier]):
         samples = []
         for row in held_out.rows(len(items), self.recipe.train.samples):
             item, best = items[row], predictor.classification(probabilities[row].tolist())
-            samples.append((joined(item.text, item.pair), item.label, f"{best.label} ({best.probability:.0%})"))
+            samples.append((sample_text(item.text, item.pair), item.label, f"{best.label} ({best.probability:.0%})"))
         found = probabilities.argmax(-1).numpy()  # (N,)
         return held_out.result(class_scores(found, encoded.targets, predictor.labels), samples)
 
     def remarks(self, result: Evaluated) -> list[str]:
-        """Whether the model does not distinguish the classes."""
-        return one_class_remarks(result)
+        """A remark if the predictions do not depend on the text."""
+        return constant_prediction_remarks(result)
 
 
 class TextClassificationTask(ClassificationTask):
-    """Classification by a model of words or characters, without an encoder; it may start from word vectors."""
+    """Classification by a model of words or characters, without an encoder; word vectors may be pre-trained."""
 
     artifacts: ClassVar = {"tokenizer.json": Codec(TextVocab, TextVocab.load)}
     recipe: TextClassificationRecipe
@@ -205,8 +205,8 @@ class TextClassificationTask(ClassificationTask):
         return
 
     def learn(self, read: Items) -> TextVocab:
-        """The words of the texts, those that a vector is known for, and the classes."""
-        config, texts = self.recipe.tokenizer, texts_of(read)
+        """The vocabulary of the texts, with words that have a pre-trained vector, and the classes."""
+        config, texts = self.recipe.tokenizer, all_texts(read)
         labels = self.recipe.model.labels or collect_labels(read.items, "the training data")
         vectors = None
         if config.kind == "words":
@@ -215,50 +215,50 @@ class TextClassificationTask(ClassificationTask):
         return TextVocab.learn(texts, labels, config.kind, config.lowercase, config.at_least, vectors)
 
     def _vectors(self, wanted: set[str], known: int) -> WordVectors | None:
-        """The vectors that the recipe names, if it names any."""
-        begins = self.recipe.embedding_init
-        return None if begins is None else begins.read(wanted, known, self.recipe.model.width)
+        """The pre-trained vectors of the recipe, if it has any."""
+        source = self.recipe.embedding_init
+        return None if source is None else source.read(wanted, known, self.recipe.model.width)
 
     def labels(self, vocabulary: PairTokenizer) -> Sequence[str]:
-        """The classes, which the vocabulary keeps."""
+        """The names of the classes, which the vocabulary contains."""
         assert isinstance(vocabulary, TextVocab), "as it was learned"
         return vocabulary.labels
 
     @staticmethod
     def fitted(config: Any, vocabulary: TextVocab, where: str) -> Any:
-        """The settings of a model with the words and classes that it is for."""
+        """The settings of a model with the size of the vocabulary and the classes."""
         if config.labels not in (None, vocabulary.labels):
             raise UserError(
-                "the model has other classes than its list of words", where=f"{where}.labels",
+                "the model has other classes than its vocabulary", where=f"{where}.labels",
                 found=shown(config.labels), expected=shown(vocabulary.labels),
             )  # fmt: skip
         return ClassificationTask.fitted(config.model_copy(update={"labels": vocabulary.labels}), vocabulary, where)
 
     def begin(self, model: Any, vocabulary: PairTokenizer) -> list[str]:
-        """Put in the word vectors that are known, which are those that the words were gathered with."""
+        """Initialize the embeddings with the pre-trained vectors, which must be those of the vocabulary."""
         assert isinstance(vocabulary, TextVocab), "as it was learned"
-        begins = self.recipe.embedding_init
+        source = self.recipe.embedding_init
         vectors = self._vectors(set(vocabulary.words), 0)
-        if begins is None or vectors is None:
+        if source is None or vectors is None:
             return []
         if (found := vocabulary.fingerprint(vectors)) != vocabulary.vectors:
             raise UserError(
-                "these are not the word vectors that the run started with", where=begins.file,
+                "these are not the word vectors that the run started with", where=source.file,
                 found=f"vectors of SHA-256 {found[:16]}...", expected=f"vectors of SHA-256 {vocabulary.vectors}",
-                todo="restore the former file, or start over with another --run",
+                todo="restore the original file, or start over with another --run",
             )  # fmt: skip
-        places, rows = map(torch.from_numpy, vocabulary.rows(vectors))
+        indices, rows = map(torch.from_numpy, vocabulary.rows(vectors))
         weight = model.tokens.weight
         with torch.no_grad():
-            weight[places.to(weight.device)] = rows.to(weight)
-        return [*vectors.notes, f"{len(places):,} of {vocabulary.vocab:,} words start from {begins.file}"]
+            weight[indices.to(weight.device)] = rows.to(weight)
+        return [*vectors.notes, f"{len(indices):,} of {vocabulary.vocab:,} words start from {source.file}"]
 
 
 class RegressionTask(TextTask[TextRegressor]):
-    """A number for a text or a pair."""
+    """Predict a number for a text or for a pair of texts."""
 
     def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:
-        """The bits of each text's number."""
+        """The bits of the number of each text."""
         return np.array(label_values(read.items), dtype=np.float64).view(np.int64)
 
     def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
@@ -286,5 +286,7 @@ class RegressionTask(TextTask[TextRegressor]):
         items, encoded = held_out.read.items, held_out.encoded
         found = outputs_of(predictor.model, encoded, predictor.device).double().numpy()  # (N,)
         rows = held_out.rows(len(items), self.recipe.train.samples)
-        samples = [(joined(items[row].text, items[row].pair), items[row].label, f"{found[row]:.2f}") for row in rows]
+        samples = [
+            (sample_text(items[row].text, items[row].pair), items[row].label, f"{found[row]:.2f}") for row in rows
+        ]
         return held_out.result(number_scores(found, encoded.targets.view(np.float64)), samples)

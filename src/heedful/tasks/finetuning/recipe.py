@@ -1,4 +1,4 @@
-"""What the recipes of fine-tuned models share: the folder that a run starts from, and what is filled in from it."""
+"""The base of fine-tuning recipes: the folder that a run starts from, and settings that are filled in from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EncoderStart(Start):
     )
 
     def encoder(self) -> EncoderConfig:
-        """What kind of encoder the folder holds; only its settings are read."""
+        """The settings of the encoder in the folder; its weights are not read."""
         from heedful.hub.folder import read_config
 
         dropout = {} if self.dropout is None else {"dropout": self.dropout, "attention_dropout": self.dropout}
@@ -38,7 +38,7 @@ class EncoderStart(Start):
         return found.model_copy(update=dropout)
 
     def problems(self) -> list[UserError]:
-        """What a look at the folder already shows to be wrong."""
+        """Errors in the settings of the folder."""
         if not is_folder(split_checkpoint(self.path)[0]):
             return [
                 UserError(
@@ -57,37 +57,35 @@ class EncoderStart(Start):
 
 
 class Finetuning(Recipe):
-    """A whole experiment with an encoder and one layer on top of it. Each task has its own recipe, and is one of these.
+    """An experiment with an encoder and one layer on top of it; each task has a subclass.
 
-    What is null in the model is filled in when a run begins, so that the run's own recipe says everything.
+    Model settings that are null are filled in when a run starts, so that the recipe of the run is complete.
     """
 
     task: Config
     start: EncoderStart | None = Field(None, description="the encoder to start from; null: randomly initialized")
     data: Any
-    tokenizer: TrainableTokenizer | None = Field(
-        None, description="how texts are cut into tokens; null: as in the folder that `start` names"
-    )
+    tokenizer: TrainableTokenizer | None = Field(None, description="tokenizer; null: that of the folder in `start`")
     model: HeadConfig
     train: TrainConfig
 
     @field_validator("train")
     @classmethod
-    def _is_not_compiled(cls, train: TrainConfig) -> TrainConfig:
+    def _check_compile(cls, train: TrainConfig) -> TrainConfig:
         if train.compile:
-            raise FieldError("steps are captured as graphs on a GPU, which serves the same end; write false", "compile")
+            raise FieldError("fine-tuning is not compiled; on a GPU it uses CUDA graphs; write false", "compile")
         return train
 
     @model_validator(mode="after")
-    def _has_a_tokenizer(self) -> Self:
+    def _check_tokenizer(self) -> Self:
         if self.start is None and self.tokenizer is None:
             raise FieldError("without `start`, a tokenizer is needed; write {kind: wordpiece, vocab: ...}", "tokenizer")
         if self.start is not None and self.tokenizer is not None:
-            raise FieldError("the encoder reads by the tokenizer it was trained with; leave this out", "tokenizer")
+            raise FieldError("the encoder in `start` has its own tokenizer; leave this out", "tokenizer")
         return self
 
     @model_validator(mode="after")
-    def _has_an_encoder(self) -> Self:
+    def _check_encoder(self) -> Self:
         if self.start is None and self.model.encoder is None:
             usual = kinds_of("encoder")[0]
             raise FieldError(
@@ -97,7 +95,7 @@ class Finetuning(Recipe):
 
     @property
     def encoder(self) -> EncoderConfig:
-        """The encoder, be it from the folder."""
+        """The settings of the encoder, from the recipe or from the folder to start from."""
         if self.model.encoder is not None:
             return self.model.encoder
         assert self.start is not None
@@ -105,7 +103,7 @@ class Finetuning(Recipe):
 
     @property
     def size(self) -> int:
-        """How many numbers there are, as far as it can be known before the data are read."""
+        """The number of parameters, as far as it is known before the data are read."""
         encoder = self.encoder
         size: int = self.model.model_copy(update={"encoder": encoder}).parameters(
             encoder.vocab or (self.tokenizer.vocab if self.tokenizer else 0)
@@ -113,16 +111,16 @@ class Finetuning(Recipe):
         return size
 
     def inferred_settings(self) -> dict[str, Any]:
-        """What of the model's settings the training data tell, where the recipe leaves it to them: nothing."""
+        """Model settings that are inferred from the training data if the recipe leaves them out; none by default."""
         return {}
 
-    def filled(self) -> Self:
-        """This recipe with what its files tell."""
+    def fill_in(self) -> Self:
+        """A copy with the settings that are inferred from its files."""
         model = self.model.model_copy(update={"encoder": self.encoder, **self.inferred_settings()})
         return self.model_copy(update={"model": model})
 
-    def filled_as(self, other: Any) -> Self:
-        """This recipe with what another one, which starts from the same folder, was filled in with."""
+    def fill_in_like(self, other: Any) -> Self:
+        """A copy with the inferred settings of another recipe, if that starts from the same folder."""
         if type(other) is not type(self) or other.start != self.start:
             return self
         known = dict(other.model)
@@ -130,5 +128,5 @@ class Finetuning(Recipe):
         return self.model_copy(update={"model": model})
 
     def problems(self) -> list[UserError]:
-        """What is wrong with the folder to start from, as long as the recipe is not filled in from it."""
+        """Errors in the folder to start from, unless the recipe is already filled in from it."""
         return self.start.problems() if self.start is not None and self.model.encoder is None else []

@@ -1,4 +1,4 @@
-"""What the tasks of fine-tuned models share: tokenizer and weights of the folder that a run starts from."""
+"""The base of fine-tuning tasks: tokenizer and weights of the folder that a run starts from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heedful.tasks.base import Codec, E, P, R, Source, Task, V
 
 
 class FinetuningTask(Task[R, V, E, P]):
-    """One added layer over an encoder: what each of those tasks does."""
+    """A task that adds one layer on top of an encoder."""
 
     artifacts: ClassVar = {"tokenizer.json": Codec(open_encoder_tokenizer, load_encoder_tokenizer)}
     decoding: ClassVar[type[Config] | None] = None
@@ -30,7 +30,7 @@ class FinetuningTask(Task[R, V, E, P]):
 
     @abstractmethod
     def texts(self, read: R) -> Sequence[str]:
-        """All texts of a split, which a tokenizer is learned from."""
+        """All texts of a split, to train a tokenizer on."""
 
     def read(self, split: Split) -> R:
         """The examples of a split."""
@@ -38,10 +38,10 @@ class FinetuningTask(Task[R, V, E, P]):
         return found
 
     def learn(self, read: R) -> V:
-        """The tokenizer that is learned from the texts."""
+        """A tokenizer trained on the texts."""
         found: Any = encoder_tokenizer(self.recipe.tokenizer, self.texts(read))
-        learned: V = found
-        return learned
+        tokenizer: V = found
+        return tokenizer
 
     def elsewhere(self, folder: Path) -> Source | None:
         """The encoder of any model, with its tokenizer."""
@@ -50,6 +50,6 @@ class FinetuningTask(Task[R, V, E, P]):
             raise UserError(
                 "there is no tokenizer in this folder", where=self.recipe.start.folder,
                 expected=f"{tokenizer_class(found.config.usual_tokenizer).expected} beside the weights",
-                todo="put the file there that the encoder was trained with",
+                todo="add the tokenizer file that the encoder was trained with",
             )  # fmt: skip
         return Source(found.tokenizer, found.tensors, folder, "encoder")

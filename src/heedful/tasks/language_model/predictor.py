@@ -1,6 +1,6 @@
-"""Language models: each token of a text from those before it, or from those on either side.
+"""Predictors of language models: text generation, and the contextual embeddings of bidirectional models.
 
-B batch, T tokens, D width, V vocabulary, L layers, N tokens of a text, P tokens given.
+B batch, T tokens, D width, V vocabulary, L layers, N tokens of a text, P tokens of a prompt.
 """
 
 from __future__ import annotations
@@ -22,19 +22,28 @@ from heedful.data.text.windows import EncodedText, encode_text
 from heedful.data.tokenizers.base import require_list
 from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, TextCodec, codec_of
-from heedful.data.tokenizers.tokenizer import SPECIAL, TrainedTokenizer
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import Banned, Below, ForcedPrefix, MinLength, NoRepeat, Penalty, Rule, sampling_rules
+from heedful.decode.rules import (
+    ForcedPrefix,
+    MinLength,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    Rule,
+    SuppressTokens,
+    VocabLimit,
+    sampling_rules,
+)
 from heedful.decode.search import Decoder, Paths, Prompt, Search, Step, beam, drain, greedy, sample
 from heedful.decode.settings import TextSettings, WritingConfig
 from heedful.errors import UserError
 from heedful.models.own import Plain
 from heedful.tasks.language_model.perplexity import (
     STRIDE,
+    bidirectional_loss,
     bits_per_byte,
     bits_per_character,
-    both_ways_loss,
-    exp,
+    perplexity,
     sliding_loss,
     text_loss,
     windows_loss,
@@ -43,11 +52,11 @@ from heedful.tasks.language_model.perplexity import (
 from heedful.tasks.predictor import Evaluation, Predictor, Result
 from heedful.tasks.pretraining.predictor import TokenEmbeddings
 
-TOGETHER = 64  # texts that are generated at a time
-ENDLESS = -1  # an end that no token is: texts continue over the ends of lines
-MULTIPLE = 64  # what rules see of prompts is pad_sequences to it, so that few shapes occur
-LATE = 12  # characters at the end of a line that further word pieces may change
-NEAR = 16  # ids that decide how the next one is spelled
+BATCH_SIZE = 64  # texts generated in one batch
+NO_END = -1  # not a token: texts of models without an end token do not end
+PAD_MULTIPLE = 64  # prompts are padded to a multiple of this for the rules, so that few shapes occur
+HELD_BACK = 12  # characters at the end of a line that later word pieces may change
+DECODING_CONTEXT = 16  # ids before a token that its text depends on
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,39 +76,39 @@ class GeneratedText(Result):
 
 
 @runtime_checkable
-class ByRows(Protocol):
-    """A model that has kernels which compute each row of a batch alone, on devices that they suit."""
+class RowByRow(Protocol):
+    """A model with kernels that compute the rows of a batch independently; None where the device is not supported."""
 
     def row_by_row(self) -> Any: ...
 
 
 @dataclass
-class Running:
-    """A text that is being generated: its given tokens, its random seed, and the tokens generated so far."""
+class PartialText:
+    """A text during generation: the tokens of its prompt, its random seed, and the tokens generated so far."""
 
-    given: list[int]
+    prompt: list[int]
     seed: int = 0
-    written: list[int] = field(default_factory=list)
-    log: float = 0.0
-    over: bool = False
-    begun: int = 1  # tokens at the beginning that stand for no text
+    generated: list[int] = field(default_factory=list)
+    log_prob: float = 0.0
+    done: bool = False
+    special_tokens: int = 1  # at the beginning of the prompt
 
     @property
     def ids(self) -> list[int]:
         """All tokens so far."""
-        return [*self.given, *self.written]
+        return [*self.prompt, *self.generated]
 
 
 @dataclass
 class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
-    """A language model that continues texts.
+    """Generates text with a causal language model.
 
-    `settings` are the defaults of `generate`. A text may be longer than the model's context: when that is full, the
-    older half is dropped, and the newer half is read again as if the text began there. What the model sees depends on
-    the text's length alone.
+    `settings` are the defaults of `generate`. A text may be longer than the model's context: when the context is full,
+    its older half is dropped, and the newer half is read again as if the text started there. What the model sees
+    depends only on the length of the text.
 
-    A text is read after the start token, as in training, if `start_token`; an empty text always is. An example to
-    evaluate on is a text, or a prompt with its expected completion.
+    With `start_token`, the start token is put before a text, as in training; an empty text always gets it. An example
+    to evaluate on is a text, or a prompt with its expected completion.
     """
 
     task: ClassVar = "language_model"
@@ -120,7 +129,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
 
     @property
     def decode_settings(self) -> WritingConfig:
-        """How texts are generated by default; temperature 0 is not a default of recipes, and is left out."""
+        """The default generation settings; a temperature of 0, which recipes do not allow, is left out."""
         known = self.settings.model_dump(include=set(WritingConfig.model_fields))
         return WritingConfig(**{name: value for name, value in known.items() if name != "temperature" or value})
 
@@ -131,24 +140,24 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
     @torch.inference_mode()
     def _evaluate(self, data: Path | Sequence[str | tuple[str, str]]) -> Evaluation:
         if isinstance(data, Path):
-            return self._text_scores("\n".join(text_in(data).lines) + "\n")
+            return self._score_text("\n".join(read_text(data).lines) + "\n")
         if all(isinstance(example, str) for example in data):
-            return self._text_scores("\n".join(map(str, data)) + "\n")
+            return self._score_text("\n".join(map(str, data)) + "\n")
         total, count = 0.0, 0
         for example in data:
             prompt, expected = ("", example) if isinstance(example, str) else example
-            given, whole = self.read_ids(prompt), self.read_ids(prompt + expected)
+            given, whole = self.prompt_ids(prompt), self.prompt_ids(prompt + expected)
             ids = whole[len(given) :] if whole[: len(given)] == given else self.codec.encode(expected)
-            given = given[self.forgotten(len(given) + len(ids)) :] or given[-1:]
-            total, count = total - self._log(given, ids), count + len(ids)
-        return Evaluation({"perplexity": exp(total / count)}, total / count, count)
+            given = given[self.context_start(len(given) + len(ids)) :] or given[-1:]
+            total, count = total - self._log_prob(given, ids), count + len(ids)
+        return Evaluation({"perplexity": perplexity(total / count)}, total / count, count)
 
-    def _text_scores(self, text: str) -> Evaluation:
-        return text_scores(self.loss(text), self._encoded(text))
+    def _score_text(self, text: str) -> Evaluation:
+        return text_scores(self.loss(text), self._encode(text))
 
     @property
     def start_token(self) -> bool:
-        """Whether a text is read after the start token."""
+        """Whether the start token is put before a text."""
         return self.settings.start_token
 
     @start_token.setter
@@ -157,7 +166,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
 
     @property
     def context(self) -> int | None:
-        """The most tokens that the model sees at once; None: no limit."""
+        """The maximum number of tokens that the model sees; None: no limit."""
         context: int = self._net.config.context
         return context if self._net.config.fixed_context else None
 
@@ -175,30 +184,30 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         special: bool = False,
         **changes: float | None,
     ) -> list[GeneratedText]:
-        """`samples` completions of each prompt, by `settings`, single ones of which may be given by their names.
+        """`samples` completions of each prompt, with `settings`; single settings may be passed by name.
 
-        Tokens are sampled, or with temperature 0 the most probable is taken; with beams, the `samples` most probable
-        completions that are found come best first. Prompt n of a seed gives the same, whatever else is in the batch;
-        `first` is the number of the first prompt, for prompts that come in parts. A prompt that spells a special token
-        is ordinary text, unless `special`.
+        Tokens are sampled, or chosen greedily with temperature 0; beam search returns the `samples` best completions,
+        best first. Prompt n gives the same result for the same seed, whatever else is in the batch; `first` is the
+        number of the first prompt, for prompts that are passed in several calls. Special tokens in a prompt are
+        ordinary text, unless `special`.
         """
-        how, rows = (settings or self.settings).but(**changes), list(enumerate(require_list(prompts), first))
-        samples = how.samples
-        if how.beams > 1 and samples > how.beams:
-            raise ValueError(f"{how.beams} beams cannot give {samples} texts")
-        each, texts = (1 if how.beams > 1 else samples), list[tuple[str, Running]]()
+        settings, rows = (settings or self.settings).but(**changes), list(enumerate(require_list(prompts), first))
+        samples = settings.samples
+        if settings.beams > 1 and samples > settings.beams:
+            raise ValueError(f"{settings.beams} beams cannot give {samples} texts")
+        each, texts = (1 if settings.beams > 1 else samples), list[tuple[str, PartialText]]()
         for number, prompt in rows:
             texts += [
-                (prompt, self._text(prompt, special, seed_of(how.seed, number, sample))) for sample in range(each)
+                (prompt, self._text(prompt, special, seed_of(settings.seed, number, sample))) for sample in range(each)
             ]
         found: list[GeneratedText] = []
-        size = max(1, TOGETHER // how.beams)
+        size = max(1, BATCH_SIZE // settings.beams)
         for start in range(0, len(texts), size):
             some = texts[start : start + size]
-            if how.beams > 1:
-                found += self._search(some, how, samples)
+            if settings.beams > 1:
+                found += self._search(some, settings, samples)
             else:
-                for _ in self._sample([text for _, text in some], how):
+                for _ in self._sample([text for _, text in some], settings):
                     pass
                 found += [self._result(prompt, text) for prompt, text in some]
         return found
@@ -206,21 +215,21 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
     def stream(
         self, prompt: str, settings: TextSettings | None = None, *, special: bool = False, **changes: float | None
     ) -> Iterator[str]:
-        """The completion of a prompt, piece by piece while it is generated: the characters of a token, and the rest.
+        """The completion of a prompt as it is generated, one piece of text per token, then the rest.
 
-        A piece is empty where the next tokens may still change it.
+        A piece is empty if later tokens may still change it.
         """
-        how = (settings or self.settings).but(**changes)
-        if how.beams > 1:
-            yield self.generate([prompt], how, special=special)[0].completion
+        settings = (settings or self.settings).but(**changes)
+        if settings.beams > 1:
+            yield self.generate([prompt], settings, special=special)[0].completion
             return
-        text = self._text(prompt, special, seed_of(how.seed, 0))
-        spelling = Spelling(self, text.given)
-        for step in self._sample([text], how):
+        text = self._text(prompt, special, seed_of(settings.seed, 0))
+        decoder = StreamDecoder(self, text.prompt)
+        for step in self._sample([text], settings):
             token = int(step.tokens[0, 0])
             if not bool(step.done[0]) and token != self.codec.end_id:
-                yield spelling.add(token)
-        if piece := spelling.rest():
+                yield decoder.add(token)
+        if piece := decoder.rest():
             yield piece
 
     @torch.inference_mode()
@@ -231,44 +240,54 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         top: int = 1,
         length_penalty: float = 1.0,
         limit: int | None = None,
-        begins: Sequence[int] = (),
+        prefix: Sequence[int] = (),
     ) -> Search:
-        """The beam search for what follows a prompt, step by step, of at most `limit` tokens.
-
-        Every path begins with some tokens, where these are given.
-        """
-        ids = self._seen(prompt)
+        """A beam search for completions of a prompt, step by step: at most `limit` tokens, starting with `prefix`."""
+        ids = self._visible_ids(prompt)
         most = self.room(prompt) if limit is None else min(limit, self.room(prompt))
-        rules = [*self.rules(TextSettings(beams=beams)), *([ForcedPrefix(tuple(begins))] if begins else [])]
+        rules = [*self.rules(TextSettings(beams=beams)), *([ForcedPrefix(tuple(prefix))] if prefix else [])]
         return beam(
-            *self._begun([ids], most, beams), torch.tensor([most]), self._end, beams, top, length_penalty,
-            rules=rules, graphs=self._graphs(),
+            *self._prefill([ids], most, self.settings, beams), torch.tensor([most]), self._end, beams, top,
+            length_penalty, rules=rules, graphs=self._graphs(),
         )  # fmt: skip
 
     def room(self, prompt: str) -> int:
-        """The most tokens that are generated after a prompt while its visible tokens stay in the context."""
+        """The maximum number of tokens that can be generated without dropping tokens of the prompt from the context."""
         most = self.settings.length
-        return most if self.context is None else min(most, self.context + 1 - len(self._seen(prompt)))
+        return most if self.context is None else min(most, self.context + 1 - len(self._visible_ids(prompt)))
+
+    def start(self, rows: int, settings: TextSettings | None = None) -> Any:
+        """The model's state before the first token of this many texts, with a memory as long as the settings say."""
+        memory = (settings or self.settings).memory
+        if memory is None:
+            return self._net.start(rows, self.device)
+        if not self._net.config.max_memory:
+            raise UserError("this model has no memory of tokens", where="memory", todo="leave it out")
+        return self._net.start(rows, self.device, memory)
 
     def loss(self, text: str) -> float:
-        """The mean loss a token, in nats, of a whole text, each given all before it or at least half a context.
+        """The mean loss per token of a text, in nats, given all earlier tokens or at least half a context of them.
 
-        Without the start token, nothing is given before the first token, and its loss does not count.
+        Without the start token, the first token has no context, and its loss is not counted.
         """
         if self.context is None:
-            return text_loss(self.model, self._encoded(text), self.device)
-        return sliding_loss(self._net, self._encoded(text), self.device, -(-self.context // 2), STRIDE)
+            return self.encoded_loss(self._encode(text))
+        return sliding_loss(self._net, self._encode(text), self.device, -(-self.context // 2), STRIDE)
+
+    def encoded_loss(self, text: EncodedText) -> float:
+        """The mean loss a token, in nats, of a whole text, each given all before it; of a model without a context."""
+        return text_loss(self.model, text, self.device, self.start(1), self._net.config.segment or STRIDE)
 
     def perplexity(self, text: str) -> float:
-        """e to that loss: the number of equally probable tokens to choose from at each position."""
+        """exp(loss): the number of equally probable tokens to choose from at each position."""
         return math.exp(self.loss(text))
 
     def bits_per_character(self, text: str) -> float:
-        """The loss of a whole text over its characters, in bits."""
-        return bits_per_character(self.loss(text), self._encoded(text))
+        """The loss of a text in bits per character."""
+        return bits_per_character(self.loss(text), self._encode(text))
 
-    def forgotten(self, count: int) -> int:
-        """How many of the first tokens of a text with `count` tokens are beyond the model's context."""
+    def context_start(self, count: int) -> int:
+        """The index of the first token that is in the model's context, for a text of `count` tokens."""
         if self.context is None or count <= self.context:
             return 0
         step = self.context + 1 - max(1, self.context // 2)
@@ -276,23 +295,23 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
 
     def tokens_of(self, prompt: str, special: bool = False) -> int:
         """The number of tokens of a prompt, the start token included."""
-        return len(self.read_ids(prompt, special))
+        return len(self.prompt_ids(prompt, special))
 
-    def read_ids(self, prompt: str, special: bool = False) -> list[int]:
-        """The tokens that the model reads of a prompt: its own, after the start token where it is read so."""
+    def prompt_ids(self, prompt: str, special: bool = False) -> list[int]:
+        """The token ids of a prompt, with the start token if it is used."""
         ids = self._ids(prompt, special)
-        return [self.codec.start_id, *ids] if self.starts(ids) else ids
+        return [self.codec.start_id, *ids] if self.adds_start_token(ids) else ids
 
-    def starts(self, ids: Sequence[int]) -> bool:
-        """Whether a text of these tokens is read after the start token; one without any always is."""
+    def adds_start_token(self, ids: Sequence[int]) -> bool:
+        """Whether the start token is put before these tokens; it always is if there are none."""
         return self.start_token or not ids
 
     def complete(self, given: list[int], tokens: Sequence[int], length: int) -> list[str]:
-        """The text of each of some tokens after `given`, continued greedily by `length` tokens."""
-        texts = [Running([*given, token]) for token in tokens]
-        for _ in self._sample(texts, TextSettings(length=length, temperature=0.0)):
+        """For each token after the ids `given`, its text with a greedy completion of `length` tokens."""
+        texts = [PartialText([*given, token]) for token in tokens]
+        for _ in self._sample(texts, TextSettings(length=length, temperature=0.0, memory=self.settings.memory)):
             pass
-        return [self.text_after(given, [*text.given[len(given) :], *text.written]) for text in texts]
+        return [self.text_after(given, [*text.prompt[len(given) :], *text.generated]) for text in texts]
 
     # -------------------------------------------------------------- from texts to searches
     def _ids(self, prompt: str, special: bool) -> list[int]:
@@ -300,19 +319,19 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
             return self.codec.encode(prompt)
         if not isinstance(self.tokenizer, Gpt2Tokenizer):
             raise UserError(
-                "no text spells a special token of this model", where="special", todo="leave it out",
-                expected="a model with byte pairs, as GPT-2",
+                "this tokenizer cannot encode special tokens in a text", where="special", todo="leave it out",
+                expected="a model with a byte-level BPE tokenizer, such as GPT-2",
             )  # fmt: skip
         return self.tokenizer.encode_special(prompt)
 
-    def _text(self, prompt: str, special: bool, seed: int) -> Running:
-        """A prompt to continue."""
-        given = self.read_ids(prompt, special)
-        return Running(given, seed, begun=len(given) - len(self._ids(prompt, special)))
+    def _text(self, prompt: str, special: bool, seed: int) -> PartialText:
+        """A prompt before generation."""
+        given = self.prompt_ids(prompt, special)
+        return PartialText(given, seed, special_tokens=len(given) - len(self._ids(prompt, special)))
 
-    def _encoded(self, text: str) -> EncodedText:
-        """A text as a row of tokens of which all but the first are predicted."""
-        whole = _encoded(text, self.tokenizer, self.context or STRIDE)
+    def _encode(self, text: str) -> EncodedText:
+        """The token ids of a text, of which all but the first are predicted."""
+        whole = _encode(text, self.tokenizer, self.context or STRIDE)
         if self.start_token:
             return whole
         ids = self.codec.encode(text)
@@ -320,92 +339,99 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
             raise ValueError("a text of one token has no perplexity without the start token")
         return replace(whole, ids=np.array(ids, np.int32), starts=np.zeros(1, np.int64))
 
-    def _seen(self, prompt: str) -> list[int]:
-        """The tokens of a prompt that are within the model's context."""
-        ids = self.read_ids(prompt)
-        return ids[self.forgotten(len(ids)) :]
+    def _visible_ids(self, prompt: str) -> list[int]:
+        """The tokens of a prompt that are in the model's context."""
+        ids = self.prompt_ids(prompt)
+        return ids[self.context_start(len(ids)) :]
 
     def rules(self, settings: TextSettings | None = None) -> list[Rule]:
-        """The rules about tokens that are never generated, and those of settings, in the usual order."""
-        how = settings or TextSettings()
-        banned, ends, rows = self.codec.suppressed, self.codec.end_id, self._net.config.vocab
-        always: list[Rule] = [Banned(banned)] if banned else []
-        always += [Below(self.tokenizer.vocab)] if rows > self.tokenizer.vocab else []
-        always += [] if how.repetition_penalty == 1 else [Penalty(how.repetition_penalty)]
-        always += [] if how.no_repeat_ngram is None else [NoRepeat(how.no_repeat_ngram)]
-        always += [] if ends is None or not how.min_length else [MinLength(how.min_length, ends)]
-        return [*always, *(sampling_rules(how) if how.drawn else [])]
+        """The rules that suppress tokens which are never generated, and those of the settings, in the usual order."""
+        settings = settings or TextSettings()
+        suppressed, end, rows = self.codec.suppressed, self.codec.end_id, self._net.config.vocab
+        rules: list[Rule] = [SuppressTokens(suppressed)] if suppressed else []
+        rules += [VocabLimit(self.tokenizer.vocab)] if rows > self.tokenizer.vocab else []
+        rules += [] if settings.repetition_penalty == 1 else [RepetitionPenalty(settings.repetition_penalty)]
+        rules += [] if settings.no_repeat_ngram is None else [NoRepeatNgram(settings.no_repeat_ngram)]
+        rules += [] if end is None or not settings.min_length else [MinLength(settings.min_length, end)]
+        return [*rules, *(sampling_rules(settings) if settings.is_sampled else [])]
 
     def _graphs(self) -> Graphs | None:
-        """Captured steps, unless the model has hooks: a graph would not call them."""
+        """Captured CUDA graphs, unless the model has hooks, which a graph would not call."""
         return None if watched(self.model) else self.graphs
 
     @property
     def _end(self) -> int:
-        return ENDLESS if self.codec.end_id is None else self.codec.end_id
+        return NO_END if self.codec.end_id is None else self.codec.end_id
 
     @torch.inference_mode()
-    def _sample(self, texts: Sequence[Running], how: TextSettings) -> Iterator[Step]:
-        """Generate the tokens of each text one by one, starting over whenever the context is full."""
-        going, rules = list(texts), self.rules(how)
-        while going:
-            seen = [text.ids[self.forgotten(len(text.ids)) :] for text in going]
-            left = [how.length - len(text.written) for text in going]
+    def _sample(self, texts: Sequence[PartialText], settings: TextSettings) -> Iterator[Step]:
+        """Generate the texts token by token, with a new prefill whenever the context is full."""
+        unfinished, rules = list(texts), self.rules(settings)
+        while unfinished:
+            visible = [text.ids[self.context_start(len(text.ids)) :] for text in unfinished]
+            budget = [settings.length - len(text.generated) for text in unfinished]
             if self.context is not None:
-                left = [min(one, self.context + 1 - len(ids)) for one, ids in zip(left, seen, strict=True)]
-            limit, given = torch.tensor(left), self._given(going, how)  # (B,)
-            start = (*self._begun(seen, max(left)), limit, self._end)
-            if how.drawn:
-                seeds = [text.seed for text in going]
+                budget = [min(tokens, self.context + 1 - len(ids)) for tokens, ids in zip(budget, visible, strict=True)]
+            limit, given = torch.tensor(budget), self._rule_prompt(unfinished, settings)  # (B,)
+            start = (*self._prefill(visible, max(budget), settings), limit, self._end)
+            if settings.is_sampled:
+                seeds = [text.seed for text in unfinished]
                 paths = yield from sample(*start, seeds, rules, self._graphs(), given)
             else:
                 paths = yield from greedy(*start, rules, self._graphs(), given)
-            parts = (going, seen, _ids_of(paths), paths.logs[:, 0].tolist(), left)
-            for text, before, (ids,), log, most in zip(*parts, strict=True):
-                # Where the rules allow no token, the text stays as it is.
-                text.log += log if math.isfinite(log) else self._log(before, ids)
-                text.written += ids
-                text.over = len(text.written) >= how.length or len(ids) < most or ids[-1] == self._end
-            going = [text for text in going if not text.over]
+            parts = (unfinished, visible, _path_ids(paths), paths.logs[:, 0].tolist(), budget)
+            for text, before, (ids,), log, allowed in zip(*parts, strict=True):
+                # Where the rules allow no token, the text is not extended.
+                text.log_prob += log if math.isfinite(log) else self._log_prob(before, ids, settings)
+                text.generated += ids
+                text.done = len(text.generated) >= settings.length or len(ids) < allowed or ids[-1] == self._end
+            unfinished = [text for text in unfinished if not text.done]
 
     @torch.inference_mode()
-    def _search(self, texts: Sequence[tuple[str, Running]], how: TextSettings, top: int) -> list[GeneratedText]:
-        """The `top` most probable completions of each text that beam search finds."""
-        given = [text.given for _, text in texts]
+    def _search(
+        self, texts: Sequence[tuple[str, PartialText]], settings: TextSettings, top: int
+    ) -> list[GeneratedText]:
+        """The `top` best completions of each prompt by beam search."""
+        given = [text.prompt for _, text in texts]
         longest = max(map(len, given))
-        if self.context is not None and longest + how.length - 1 > self.context:
+        if self.context is not None and longest + settings.length - 1 > self.context:
             raise UserError(
-                "beams compare whole texts, and these do not fit into the model's context", where="length",
-                found=f"a prompt of {longest:,} tokens and {how.length:,} to write",
+                "beam search needs prompt and completion within the model's context", where="length",
+                found=f"a prompt of {longest:,} tokens and {settings.length:,} to generate",
                 expected=f"at most {self.context + 1:,} together",
-                todo="ask for a shorter length, cut the prompt, or leave the beams out",
+                todo="reduce the length, shorten the prompt, or leave the beams out",
             )  # fmt: skip
-        limit = torch.full((len(texts),), how.length)  # (B,)
+        limit = torch.full((len(texts),), settings.length)  # (B,)
         paths = drain(
             beam(
-                *self._begun(given, how.length, how.beams), limit, self._end, how.beams, top, how.length_penalty,
-                rules=self.rules(how), graphs=self._graphs(), given=self._given([text for _, text in texts], how),
+                *self._prefill(given, settings.length, settings, settings.beams), limit, self._end, settings.beams, top,
+                settings.length_penalty, rules=self.rules(settings), graphs=self._graphs(),
+                given=self._rule_prompt([text for _, text in texts], settings),
             )
         )  # fmt: skip
         found: list[GeneratedText] = []
-        for (prompt, text), ids, logs in zip(texts, _ids_of(paths), paths.logs.tolist(), strict=True):
+        for (prompt, text), ids, logs in zip(texts, _path_ids(paths), paths.logs.tolist(), strict=True):
             for one, log in zip(ids, logs, strict=True):
-                # A penalty changes what beams compare; the result has the model's own probability.
-                own = log if how.repetition_penalty == 1 else self._log(text.given, one)
-                found += [self._result(prompt, replace(text, written=one, log=own))] if math.isfinite(log) else []
+                # A penalty changes the scores of the search; the result has the model's own probability.
+                own = log if settings.repetition_penalty == 1 else self._log_prob(text.prompt, one, settings)
+                found += (
+                    [self._result(prompt, replace(text, generated=one, log_prob=own))] if math.isfinite(log) else []
+                )
         return found
 
-    def _begun(self, ids: list[list[int]], room: int, beams: int = 1) -> tuple[Decoder, Any, Tensor]:
-        """What every search starts from: a decoder, its state before the last token of each text, and these tokens.
+    def _prefill(
+        self, ids: list[list[int]], room: int, settings: TextSettings, beams: int = 1
+    ) -> tuple[Decoder, Any, Tensor]:
+        """Run the model on all tokens of each text but the last: a decoder, its state then, and the last tokens (B, 1).
 
-        At most `room` tokens are going to follow.
+        At most `room` tokens will be generated.
         """
         graphs = self._graphs()
-        if graphs is not None and isinstance(self.model, ByRows) and (decoder := self._net.row_by_row()) is not None:
+        if graphs is not None and isinstance(self.model, RowByRow) and (decoder := self._net.row_by_row()) is not None:
             return decoder, *decoder.begin(ids, max(map(len, ids)) + room, beams, graphs.run)
         rows, lengths = len(ids), [len(row) - 1 for row in ids]
         prefix = torch.tensor([row[-1:] for row in ids], device=self.device)  # (B, 1)
-        longest, state = max(lengths), self._net.start(rows, self.device)
+        longest, state = max(lengths), self.start(rows, settings)
         if not longest:
             return self._net, state, prefix
         before = torch.tensor(
@@ -420,83 +446,84 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         real = torch.arange(longest, device=self.device) >= skip[:, None]  # (B, T)
         return self._net, self._net.features(before, state, real)[1], prefix
 
-    def _given(self, texts: Sequence[Running], how: TextSettings) -> Prompt:
-        """What the rules know of texts so far: their tokens, but for the one that they begin with."""
-        chosen = torch.tensor([len(text.written) for text in texts])  # (B,)
-        if not how.looks_back:
+    def _rule_prompt(self, texts: Sequence[PartialText], settings: TextSettings) -> Prompt:
+        """The tokens so far without the start token, for the rules."""
+        chosen = torch.tensor([len(text.generated) for text in texts])  # (B,)
+        if not settings.uses_history:
             return Prompt(torch.zeros(len(texts), 0, dtype=torch.long), torch.zeros_like(chosen), chosen)
-        rows = [text.ids[text.begun :] for text in texts]
-        longest = -(-max(map(len, rows)) // MULTIPLE) * MULTIPLE
+        rows = [text.ids[text.special_tokens :] for text in texts]
+        longest = -(-max(map(len, rows)) // PAD_MULTIPLE) * PAD_MULTIPLE
         tokens = torch.tensor([[self.codec.start_id] * (longest - len(row)) + row for row in rows])  # (B, P)
         return Prompt(tokens.long(), torch.tensor([len(row) for row in rows]), chosen)
 
-    def _log(self, given: list[int], ids: list[int]) -> float:
-        """The log-probability of ids after those that are given."""
+    def _log_prob(self, given: list[int], ids: list[int], settings: TextSettings | None = None) -> float:
+        """log p(ids | given)."""
         tokens = torch.tensor([[*given, *ids[:-1]]], device=self.device)  # (1, T)
-        logits, _ = self._net(tokens, self._net.start(1, self.device))
+        logits, _ = self._net(tokens, self.start(1, settings))
         logs = logits[0, len(given) - 1 :].float().log_softmax(-1)  # (L, V)
         return float(logs.gather(1, torch.tensor(ids, device=self.device)[:, None]).sum())
 
     # -------------------------------------------------------------- from ids to texts
-    def _result(self, prompt: str, text: Running) -> GeneratedText:
-        ended = text.written[-1:] == [self._end]
-        return GeneratedText(prompt, self.text_after(text.given, text.written), text.log, text.written, ended)
+    def _result(self, prompt: str, text: PartialText) -> GeneratedText:
+        ended = text.generated[-1:] == [self._end]
+        return GeneratedText(prompt, self.text_after(text.prompt, text.generated), text.log_prob, text.generated, ended)
 
     def text_after(self, before: list[int], ids: list[int]) -> str:
-        """The text of some ids after others: pieces are spelled differently inside a word than at its beginning."""
+        """The text of ids that follow others; some tokens are decoded differently at the start of a word."""
         if isinstance(self.tokenizer, Gpt2Tokenizer):
             return self.codec.decode(ids)
-        before = [number if number != TrainedTokenizer.unk else len(SPECIAL) for number in before]
+        ordinary = next(number for number in range(self.tokenizer.vocab) if number not in self.tokenizer.special)
+        before = [ordinary if number == self.codec.unknown_id else number for number in before]
         head, whole = self.codec.decode(before), self.codec.decode([*before, *ids])
         return whole[len(head) :] if whole.startswith(head) else self.codec.decode(ids)
 
 
 def seed_of(seed: int, number: int, sample: int = 0) -> int:
-    """The random seed of one sample of a prompt. Generators use the last 32 bits alone."""
+    """The random seed of one sample of a prompt. Generators use only the last 32 bits."""
     return (seed * 1_000_003 + number + sample * 2_654_435_761) % 2**63
 
 
-def _ids_of(paths: Paths) -> list[list[list[int]]]:
-    """The ids of each path of each text."""
+def _path_ids(paths: Paths) -> list[list[list[int]]]:
+    """The token ids of each path of each text."""
     return [
         [ids[:length] for ids, length in zip(some, lengths, strict=True)]
         for some, lengths in zip(paths.tokens.tolist(), paths.lengths.tolist(), strict=True)
     ]
 
 
-class Spelling:
-    """The text of ids that come one by one, as soon as later ids cannot change it.
+class StreamDecoder:
+    """Decodes a stream of token ids; text is returned once later ids cannot change it.
 
-    Parts of a character are held back, and with word pieces the end of a line, which the next piece may join.
+    Incomplete characters are held back, and with word pieces the end of a line, to which the next piece may be joined.
     """
 
-    def __init__(self, writer: TextGenerator, before: Sequence[int]) -> None:
-        self.writer, self.before, self.ids, self.given_out = writer, list(before), list[int](), 0
+    def __init__(self, generator: TextGenerator, before: Sequence[int]) -> None:
+        self.generator, self.before, self.ids, self.emitted = generator, list(before), list[int](), 0
         pieces = (
             ()
-            if isinstance(writer.tokenizer, Gpt2Tokenizer)
-            else writer.tokenizer.pieces(range(writer.tokenizer.vocab))
+            if isinstance(generator.tokenizer, Gpt2Tokenizer)
+            else generator.tokenizer.pieces(range(generator.tokenizer.vocab))
         )
-        self.late = LATE if any(piece.startswith("##") for piece in pieces) else 0
+        self.held_back = HELD_BACK if any(piece.startswith("##") for piece in pieces) else 0
 
     def add(self, number: int) -> str:
-        """The text that one more id makes final."""
+        """The text that is final after one more id."""
         self.ids.append(number)
-        text = self.writer.text_after(self.before, self.ids)
-        sure = text if text.endswith("\n") else text[: max(0, len(text) - self.late)].rstrip("\ufffd")
-        piece, self.given_out = sure[self.given_out :], max(self.given_out, len(sure))
-        if sure == text:  # all is given out: what follows depends on the last ids alone
-            self.before, self.ids, self.given_out = [*self.before, *self.ids][-NEAR:], [], 0
+        text = self.generator.text_after(self.before, self.ids)
+        final = text if text.endswith("\n") else text[: max(0, len(text) - self.held_back)].rstrip("\ufffd")
+        piece, self.emitted = final[self.emitted :], max(self.emitted, len(final))
+        if final == text:  # nothing is held back: the next text depends only on the last ids
+            self.before, self.ids, self.emitted = [*self.before, *self.ids][-DECODING_CONTEXT:], [], 0
         return piece
 
     def rest(self) -> str:
         """The text that was held back."""
-        return self.writer.text_after(self.before, self.ids)[self.given_out :]
+        return self.generator.text_after(self.before, self.ids)[self.emitted :]
 
 
 @dataclass
 class BidirectionalLanguageModel(Predictor[str, TokenEmbeddings, str]):
-    """A forward and a backward language model, as ELMo: a vector for each token in its context, in every layer."""
+    """Contextual token embeddings from every layer of a forward and a backward language model (ELMo)."""
 
     task: ClassVar = "language_model"
 
@@ -507,23 +534,23 @@ class BidirectionalLanguageModel(Predictor[str, TokenEmbeddings, str]):
     notes: tuple[str, ...] = ()
 
     def predict(self, inputs: Sequence[str]) -> list[TokenEmbeddings]:
-        """The embedding and every layer (L + 1, T, 2 D) of each text's tokens."""
+        """The embeddings and all layers (L + 1, T, 2 D) of the tokens of each text."""
         encodings = self.tokenizer.encode_batch(require_list(inputs))
         parts = zip(encodings, self.layers(inputs), strict=True)
         return [TokenEmbeddings(self.tokenizer.pieces(one.ids), one.offsets, values.cpu()) for one, values in parts]
 
     @property
     def decode_settings(self) -> WritingConfig:
-        """The settings of the task's recipes, which this model does not use."""
+        """The default generation settings, which recipes contain and this model does not use."""
         return WritingConfig()
 
     def _evaluate(self, data: Path | Sequence[str]) -> Evaluation:
-        text = "\n".join(text_in(data).lines if isinstance(data, Path) else data) + "\n"
-        return text_scores(self.loss(text), _encoded(text, self.tokenizer, self.context))
+        text = "\n".join(read_text(data).lines if isinstance(data, Path) else data) + "\n"
+        return text_scores(self.loss(text), _encode(text, self.tokenizer, self.context))
 
     @torch.inference_mode()
     def layers(self, texts: Sequence[str]) -> list[Tensor]:
-        """The embedding and every layer (L + 1, T, 2 D) of each text's T tokens; `tokenizer.encode` names them."""
+        """The embeddings and all layers (L + 1, T, 2 D) of each text with the T tokens of `tokenizer.encode`."""
         codec = codec_of(self.tokenizer)
         rows = [[codec.start_id, *codec.encode(text), codec.start_id] for text in require_list(texts)]
         if not rows:
@@ -532,33 +559,33 @@ class BidirectionalLanguageModel(Predictor[str, TokenEmbeddings, str]):
         real = torch.arange(int(lengths.max())) < lengths[:, None]  # (B, T + 2)
         ids = torch.full(real.shape, TrainedTokenizer.pad)  # (B, T + 2)
         ids[real] = torch.tensor([number for row in rows for number in row])
-        found = self._net.layers(ids.to(self.device), real.to(self.device))  # (B, L + 1, T + 2, 2 D)
-        return [found[place, :, 1 : len(row) - 1] for place, row in enumerate(rows)]
+        layers = self._net.layers(ids.to(self.device), real.to(self.device))  # (B, L + 1, T + 2, 2 D)
+        return [layers[index, :, 1 : len(row) - 1] for index, row in enumerate(rows)]
 
     def loss(self, text: str) -> float:
-        """The mean loss a token, in nats and of both directions, of a text in windows as in training."""
-        encoded = _encoded(text, self.tokenizer, self.context)
-        return windows_loss(both_ways_loss, self.model, encoded, self.device, STRIDE)
+        """The mean loss per token of both directions, in nats, over windows as in training."""
+        encoded = _encode(text, self.tokenizer, self.context)
+        return windows_loss(bidirectional_loss, self.model, encoded, self.device, STRIDE)
 
     def perplexity(self, text: str) -> float:
-        """e to that loss."""
+        """exp(loss)."""
         return math.exp(self.loss(text))
 
 
-def text_in(path: Path) -> Text:
+def read_text(path: Path) -> Text:
     """The text of a file or folder."""
     return TextFiles(train=str(path), valid=str(path)).read("valid")
 
 
 def text_scores(loss: float, text: EncodedText) -> Evaluation:
-    """Perplexity, and bits a byte and a character, of a text with a mean loss."""
-    names = {"perplexity": exp(loss), "word_perplexity": word_perplexity(loss, text)}
+    """Perplexity and bits per byte and per character, from the mean loss of a text."""
+    names = {"perplexity": perplexity(loss), "word_perplexity": word_perplexity(loss, text)}
     bits = {"bits_per_byte": bits_per_byte(loss, text), "bits_per_character": bits_per_character(loss, text)}
     return Evaluation(names | bits, loss, len(text))
 
 
-def _encoded(text: str, tokenizer: LanguageTokenizer, context: int = STRIDE) -> EncodedText:
-    """A text, its last line given an end where it has none."""
+def _encode(text: str, tokenizer: LanguageTokenizer, context: int = STRIDE) -> EncodedText:
+    """The token ids of a text, whose last line ends with a newline."""
     if not text:
         raise ValueError("an empty text has no perplexity")
     return encode_text(Text(text.removesuffix("\n").split("\n")), tokenizer, context)

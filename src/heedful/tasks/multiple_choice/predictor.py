@@ -21,7 +21,7 @@ from heedful.data.labelled.batches import LabelledBatch
 from heedful.data.labelled.choice_batches import EncodedChoices
 from heedful.data.labelled.choices import ChoicesTable
 from heedful.data.tokenizers.base import PairTokenizer
-from heedful.tasks.classification.predictor import encodings, outputs, outputs_of
+from heedful.tasks.classification.predictor import outputs, outputs_of, tokenize_chunks
 from heedful.tasks.predictor import Evaluation, Predictor, Result
 from heedful.training.metrics import accuracy
 
@@ -29,7 +29,7 @@ Choices = tuple[str, Sequence[str]]  # a text, and its possible continuations
 
 
 def choice_loss(model: Any, batch: LabelledBatch) -> Loss:
-    """Cross-entropy of the right choice of each question among all its choices."""
+    """Cross-entropy of the correct choice of each question among all its choices."""
     scores = outputs(model, batch).view(len(batch.targets), -1)  # (N, C)
     return cross_entropy(scores, batch.targets, ignore=IGNORE_INDEX)
 
@@ -84,9 +84,9 @@ class MultipleChoiceAnswerer(Predictor[Choices, Choice, tuple[Choices, int | str
     def choose(self, text: str, choices: Sequence[str]) -> Choice:
         """The most plausible of two or more choices as the continuation of a text."""
         if isinstance(choices, str) or len(choices) < 2:
-            raise ValueError("give a list of two choices or more")
+            raise ValueError("pass a list of at least two choices")
         scores, cut = list[Tensor](), 0
-        for encoded in encodings([(text, choice) for choice in choices], self.tokenizer, self.context):
+        for encoded in tokenize_chunks([(text, choice) for choice in choices], self.tokenizer, self.context):
             scores.append(outputs_of(self.model, encoded, self.device))
             cut += int(encoded.lost.sum())
         probabilities = torch.cat(scores).softmax(0)  # (C,)

@@ -1,4 +1,4 @@
-"""The recipe of texts with several endings to choose from."""
+"""The recipe of multiple choice."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from heedful.training.configs import TrainConfig
 
 
 class MultipleChoiceTaskConfig(Config):
-    """What is learned: the most plausible of several continuations of a text."""
+    """The task: choose the most plausible of several continuations of a text."""
 
     kind: Literal["multiple_choice"] = "multiple_choice"
 
 
 class MultipleChoiceRecipe(Finetuning):
-    """An experiment with texts that have several endings to choose from."""
+    """A multiple-choice experiment, such as SWAG."""
 
     task: MultipleChoiceTaskConfig = MultipleChoiceTaskConfig()
-    data: ChoicesTable | OwnData = Field(discriminator="kind", description="texts, their choices, and which is right")
-    model: MultipleChoiceConfig = Field(MultipleChoiceConfig(), description="what is trained")
-    train: TrainConfig = Field(description="how it is trained")
+    data: ChoicesTable | OwnData = Field(
+        discriminator="kind", description="texts, their choices, and which choice is correct"
+    )
+    model: MultipleChoiceConfig = Field(MultipleChoiceConfig(), description="the model")
+    train: TrainConfig = Field(description="training settings")
 
     @field_validator("train")
     @classmethod
-    def _batches_can_be_read(cls, train: TrainConfig) -> TrainConfig:
+    def _check_batching(cls, train: TrainConfig) -> TrainConfig:
         if train.batching == "packed":
-            raise FieldError("the choices of a question stand in rows of their own; write batching: padded", "batching")
+            raise FieldError("choices cannot be packed, each needs a row; write batching: padded", "batching")
         return train

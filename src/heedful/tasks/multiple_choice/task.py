@@ -18,14 +18,14 @@ from heedful.data.own import choices
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import MultipleChoiceConfig
 from heedful.tasks.base import Evaluated, HeldOut, Names
-from heedful.tasks.classification.task import cut_notes
+from heedful.tasks.classification.task import truncation_notes
 from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer, choice_loss, scores_of
 from heedful.training.metrics import accuracy
 
 
 class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices, MultipleChoiceAnswerer]):
-    """The right one of several choices."""
+    """Predict which of several choices is correct."""
 
     words: ClassVar = Names(
         examples="questions",
@@ -33,8 +33,8 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         too_long="questions that are too long",
         blank="blank questions, left out",
         learning="preparing the tokenizer",
-        encoding="turning texts into tokens",
-        testing="reading the {} set",
+        encoding="tokenizing the texts",
+        testing="evaluating the {} set",
         sample=("text", "right", "chosen"),
         counted="questions",
         loss="nats a question",
@@ -51,16 +51,16 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         return encode_choices(read.items, vocabulary, self.recipe.model.context)
 
     def notes(self, encoded: EncodedChoices) -> list[str]:
-        """How many texts are truncated."""
-        return cut_notes(encoded.texts)
+        """A note on the number of truncated texts."""
+        return truncation_notes(encoded.texts)
 
     def batches(self, encoded: EncodedChoices, packed: bool, even: bool) -> ChoiceBatches:
-        """Questions of similar lengths, a row for each choice."""
+        """Padded batches of questions of similar lengths, a row for each choice."""
         train = self.recipe.train
         return ChoiceBatches(encoded, train.seed, train.batch_tokens, train.batch_examples)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """Cross-entropy of the right choices."""
+        """Cross-entropy of the correct choices."""
         return partial(choice_loss, model)
 
     @staticmethod
@@ -76,7 +76,7 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         return MultipleChoiceAnswerer(model, vocabulary, device, config.context, notes)
 
     def loss(self, predictor: MultipleChoiceAnswerer, encoded: EncodedChoices) -> float:
-        """The mean loss of a question."""
+        """The mean loss per question."""
         scores = scores_of(predictor.model, encoded, predictor.device)  # (N, C)
         return float(F.cross_entropy(scores, torch.from_numpy(encoded.targets)))
 
@@ -97,6 +97,6 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
         return "accuracy"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To choose among texts, and to evaluate."""
+        """Commands that choose a continuation, and that evaluate."""
         name = shlex.quote(str(folder))
         return [f"heedful choose {name} 'a text' 'one continuation' 'another'", f"heedful eval {name} --split valid"]

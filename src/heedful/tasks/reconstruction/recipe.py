@@ -11,7 +11,7 @@ from heedful.data.embedded import Digits
 from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
 from heedful.data.own import OwnData
 from heedful.models import any_of
-from heedful.tasks.recipe_parts import Recipe, Start, packs
+from heedful.tasks.recipe_parts import Recipe, Start, check_batching
 from heedful.training.configs import TrainConfig
 
 ImagesConfig = Annotated[
@@ -25,7 +25,7 @@ else:
 
 
 class ReconstructionTaskConfig(Config):
-    """What is learned: an image from itself, or from what noise has left of it."""
+    """The task: reconstruct an image from itself, or from a noisy copy."""
 
     kind: Literal["reconstruction"] = "reconstruction"
     noise: float = Field(
@@ -40,28 +40,28 @@ class ReconstructionTaskConfig(Config):
 
     @field_validator("clip")
     @classmethod
-    def _in_order(cls, clip: tuple[float, float] | None) -> tuple[float, float] | None:
+    def _check_clip(cls, clip: tuple[float, float] | None) -> tuple[float, float] | None:
         if clip is not None and clip[0] >= clip[1]:
-            written = [clip[1], clip[0]] if clip[0] > clip[1] else [0.0, 1.0]
-            raise ValueError(f"the first bound must be below the second; write clip: {written}")
+            example = [clip[1], clip[0]] if clip[0] > clip[1] else [0.0, 1.0]
+            raise ValueError(f"the first bound must be below the second; write clip: {example}")
         return clip
 
 
 class ReconstructionRecipe(Recipe):
-    """A whole experiment with an autoencoder: images, and the layers that make them again."""
+    """An experiment with an autoencoder of images."""
 
     task: ReconstructionTaskConfig = ReconstructionTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: ImagesConfig = Field(description="images, with or without labels")
-    model: ImageModelConfig = Field(description="what is trained")
-    train: TrainConfig = Field(description="how it is trained")
+    model: ImageModelConfig = Field(description="the model")
+    train: TrainConfig = Field(description="training settings")
 
     @field_validator("train")
     @classmethod
-    def _batches_are_images(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+    def _check_batching(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
         if train.batch_examples is None:
-            raise FieldError("say how many images a batch has; 128, say", "batch_examples")
-        packs(train.model_copy(update={"batch_examples": None}), info.data.get("model"))
+            raise FieldError("the number of images per batch is needed; write 128, for example", "batch_examples")
+        check_batching(train.model_copy(update={"batch_examples": None}), info.data.get("model"))
         return train
 
     @property
@@ -71,12 +71,12 @@ class ReconstructionRecipe(Recipe):
 
     @property
     def images(self) -> int:
-        """How many images a batch has."""
+        """The number of images per batch."""
         assert self.train.batch_examples is not None
         return self.train.batch_examples
 
     @property
     def size(self) -> int:
-        """How many numbers are trained."""
+        """The number of parameters."""
         size: int = self.model.parameters()
         return size

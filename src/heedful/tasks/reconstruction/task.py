@@ -1,4 +1,4 @@
-"""Autoencoders of images: pixels, and the mean squared error of their reconstruction."""
+"""Autoencoders of images, plain or denoising: the mean squared error of the reconstruction."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from heedful.tasks.reconstruction.predictor import (
 )
 from heedful.tasks.reconstruction.recipe import ReconstructionRecipe, ReconstructionTaskConfig
 
-WORTH_A_THREAD = 8_000_000  # multiplications in a step
+PRODUCTS_PER_THREAD = 8_000_000  # multiplications of a step for which another thread pays
 
 
 class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder]):
-    """Images from themselves, or from noisy copies."""
+    """Reconstruct images from themselves, or from noisy copies."""
 
     words: ClassVar = Names(
         examples="images",
         tokens="values in each",
         too_long="images that are too large",
-        blank="files beside the images that are no pictures, left out",
+        blank="files in the folders that are not images, left out",
         learning="measuring the images",
         encoding="encoding the images",
         testing="reconstructing the {} set",
@@ -75,19 +75,19 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
     def fitted(config: Any, vocabulary: ImageSpec, where: str) -> Any:
         """The settings of the model, if it reads images of this size."""
         image = vocabulary.image
-        wanted: tuple[tuple[int, ...], ...] = (image, (math.prod(image),))
-        if config.input not in wanted:
+        shapes: tuple[tuple[int, ...], ...] = (image, (math.prod(image),))
+        if config.input not in shapes:
             raise UserError(
                 "the model does not fit the images",
                 where=f"{where}.input",
                 found=f"{list(config.input)}, but the images are of {' x '.join(map(str, image))}",
-                expected=f"{list(image)}, or {list(wanted[1])} for each as one vector",
+                expected=f"{list(image)}, or {list(shapes[1])} for each as one vector",
                 todo="change model.input and the width of the decoder's last layer, or scale the images",
             )
         return config
 
     def encode(self, read: Images, vocabulary: ImageSpec) -> EncodedImages:
-        """Pixels as they are."""
+        """The pixels, unchanged."""
         vocabulary.require(read.pixels, "the data")
         return encode_images(read)
 
@@ -97,18 +97,18 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
 
     @property
     def records(self) -> bool:
-        """True: networks of layers are small."""
+        """True: steps of these networks are short."""
         return True
 
     def threads(self, model: Any, cores: int) -> int:
-        """One for every few million multiplications of a step."""
+        """One thread for every few million multiplications of a step."""
         config: Any = self.recipe.model
-        return max(1, min(cores, config.products * self.recipe.images // WORTH_A_THREAD))
+        return max(1, min(cores, config.products * self.recipe.images // PRODUCTS_PER_THREAD))
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The mean squared error of the pixels."""
-        whole = torch.compile(model) if self.recipe.train.compile else model
-        return partial(reconstruction_loss, whole, noise=self.noise)
+        compiled = torch.compile(model) if self.recipe.train.compile else model
+        return partial(reconstruction_loss, compiled, noise=self.noise)
 
     @staticmethod
     def predictor(
@@ -123,35 +123,35 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
         return ImageAutoencoder(model, vocabulary, Noise(decode.noise, decode.clip), device, notes)
 
     def loss(self, predictor: ImageAutoencoder, encoded: EncodedImages) -> float:
-        """The mean squared error of a pixel."""
+        """The mean squared error per pixel."""
         return mean_loss(predictor.model, encoded, self.noise, predictor.device)
 
     def evaluate(self, predictor: ImageAutoencoder, held_out: HeldOut[Images, EncodedImages]) -> Evaluated:
-        """The share of the images' variance that reconstructions keep."""
+        """The explained variance of the images."""
         return held_out.result((explained_variance(held_out.loss, held_out.read.pixels, self.noise),))
 
     @property
     def validates(self) -> bool:
-        """Whether there are images of their own to watch progress on; else those of the test serve."""
+        """Whether there are validation images; otherwise the test images are used."""
         return self.recipe.data.valid is not None
 
     def in_words(self, loss: float) -> str:
-        """The mean squared error of a pixel."""
+        """The mean squared error per pixel."""
         return f"mean squared error {loss:.4f}"
 
     def remarks(self, result: Evaluated) -> list[str]:
-        """What to try where the model is no better than the mean image."""
+        """Advice if the model is no better than the mean image."""
         if result.scores[0].value > 0:
             return []
         if self.recipe.model.last_activation == "relu":
             return [
-                "no better than the mean image: the last layer has a ReLU, which may give nothing but zeros, and then "
-                "nothing is learned; try another train.seed, or activation: sigmoid"
+                "no better than the mean image: the ReLU of the last layer may have died, so that its outputs and "
+                "gradients are zero; try another train.seed, or activation: sigmoid"
             ]
         return ["no better than the mean image: try another learning rate or train.seed, or train for longer"]
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To reconstruct images, and to plot their codes."""
+        """Commands that reconstruct images, and that plot their codes."""
         name = shlex.quote(str(folder))
         verb = "denoise" if self.noise.deviation else "reconstruct"
         return [f"heedful {verb} {name} -o grid.png", f"heedful figure maps model={name}"]

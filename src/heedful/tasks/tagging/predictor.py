@@ -27,9 +27,9 @@ from heedful.tasks.predictor import Evaluation, Predictor, Result, batch_of
 from heedful.tasks.reading import layout_of
 from heedful.training.span_metrics import tag_scores
 
-BATCH_TOKENS = 16384  # tokens that are read together
-MOST = 4096  # texts that are encoded together
-# Words of a text as CoNLL-2003 has them, nearly: 's is one, U.S. and 1996-08-22 are one each, other marks stand alone.
+BATCH_TOKENS = 16384  # tokens of a batch
+CHUNK = 4096  # texts that are tokenized at a time
+# Approximately the words of CoNLL-2003: 's, U.S. and 1996-08-22 are words, and so is any other punctuation mark.
 WORD = re.compile(r"['’]s\b|(?:\w\.){2,}|\w+(?:(?:[-.,&/@:]|['’](?!s\b))\w+)*|[^\w\s]")
 
 Words = str | Sequence[str]  # a text, or its words
@@ -42,26 +42,28 @@ def outputs(model: Any, batch: TagBatch) -> Tensor:
 
 
 def tag_loss(model: Any, batch: TagBatch) -> Loss:
-    """Cross-entropy of the tag of each word; no other token has any."""
+    """Cross-entropy of the tag of each word, at its first token."""
     total = F.cross_entropy(outputs(model, batch).float(), batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
     return Loss(total, total.detach(), (batch.labels != IGNORE_INDEX).sum())
 
 
 @torch.inference_mode()
 def mean_loss(model: Any, encoded: EncodedTags, device: torch.device) -> float:
-    """The mean loss a word over a whole set."""
+    """The mean loss per word over a set."""
     total = sum(tag_loss(model, batch.to(device)).plain.item() for batch, _ in encoded.in_order(BATCH_TOKENS))
     return total / len(encoded.labels)
 
 
 @torch.inference_mode()
-def likeliest(model: Any, encoded: EncodedTags, device: torch.device) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The number of the likeliest tag of each word of a set, and how likely it is."""
-    tags, sure = np.zeros(len(encoded.labels), np.int64), np.zeros(len(encoded.labels), np.float32)
-    for batch, places in encoded.in_order(BATCH_TOKENS):
+def most_probable_tags(
+    model: Any, encoded: EncodedTags, device: torch.device
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The index of the most probable tag of each word of a set, and its probability."""
+    tags, probabilities = np.zeros(len(encoded.labels), np.int64), np.zeros(len(encoded.labels), np.float32)
+    for batch, indices in encoded.in_order(BATCH_TOKENS):
         best = outputs(model, batch.to(device)).float().softmax(-1).max(-1)
-        tags[places], sure[places] = best.indices.cpu().numpy(), best.values.cpu().numpy()
-    return tags, sure
+        tags[indices], probabilities[indices] = best.indices.cpu().numpy(), best.values.cpu().numpy()
+    return tags, probabilities
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,13 +79,13 @@ class Entity(Result):
 
 @dataclass(frozen=True, repr=False)
 class TaggedText(Result):
-    """The words of a text with their tags, and the entities that IOB tags mark; none where the tags are others."""
+    """The words of a text with their tags, and the entities if the tags are IOB tags."""
 
     text: str
     words: tuple[str, ...] = field(repr=False)
     tags: tuple[str, ...]
     entities: tuple[Entity, ...]
-    spans: tuple[tuple[int, int], ...] = field(repr=False)  # first character of each word, and one past its last
+    spans: tuple[tuple[int, int], ...] = field(repr=False)  # start and end character of each word
     probabilities: tuple[float, ...] = field(repr=False)  # of each word's tag
 
 
@@ -102,11 +104,11 @@ class TokenTagger(Predictor[Words, TaggedText, tuple[Words, Sequence[str]]]):
 
     @property
     def has_chunks(self) -> bool:
-        """Whether the tags mark chunks, such as names, in IOB."""
+        """Whether the tags are IOB tags, which mark chunks such as names."""
         return marks_chunks(self.labels)
 
     def predict(self, inputs: Sequence[Words]) -> list[TaggedText]:
-        """The words of each text with their tags, as `tag` gives them."""
+        """The words of each text with their tags; see `tag`."""
         return self.tag(inputs)
 
     def _evaluate(self, data: Path | Sequence[tuple[Words, Sequence[str]]]) -> Evaluation:
@@ -114,7 +116,7 @@ class TokenTagger(Predictor[Words, TaggedText, tuple[Words, Sequence[str]]]):
             kind = JsonTags if data.name.removesuffix(".gz").endswith(".jsonl") else Conll
             sentences = kind(train=str(data), valid=str(data)).read("valid").sentences
         else:
-            texts = [(split(given), tags) for given, tags in data]
+            texts = [(split(sentence), tags) for sentence, tags in data]
             sentences = [
                 Sentence(tuple(text[start:end] for start, end in spans), tuple(tags), f"example {number}")
                 for number, ((text, spans), tags) in enumerate(texts, 1)
@@ -122,50 +124,49 @@ class TokenTagger(Predictor[Words, TaggedText, tuple[Words, Sequence[str]]]):
             for one in sentences:
                 if len(one.words) != len(one.tags):
                     raise UserError(
-                        "there is not one tag for each word", where=one.where, expected=f"{len(one.words)} tags",
-                        found=f"{len(one.tags)} tags", todo="give the sentence as a list of its words",
+                        "the number of tags is not the number of words", where=one.where, found=f"{len(one.tags)} tags",
+                        expected=f"{len(one.words)} tags", todo="pass the sentence as a list of words",
                     )  # fmt: skip
         encoded = encode_tags(sentences, self.tokenizer, self.labels, self.context)
-        right = [one.tags for one in sentences]
+        expected = [one.tags for one in sentences]
         loss = mean_loss(self.model, encoded, self.device)
-        return Evaluation.of(tag_scores(self.tags(encoded), right, self.labels), loss, len(sentences))
+        return Evaluation.of(tag_scores(self.tags(encoded), expected, self.labels), loss, len(sentences))
 
     def tag(self, texts: Sequence[Words]) -> list[TaggedText]:
-        """The words of each text with their tags; a text may also be given as its words."""
+        """The words of each text with their tags; a text may also be a list of words."""
         batch_of(texts)
         return [
-            marked
-            for start in range(0, len(texts), MOST)
-            for marked in self._tag([split(text) for text in texts[start : start + MOST]])
+            tagged
+            for start in range(0, len(texts), CHUNK)
+            for tagged in self._tag([split(text) for text in texts[start : start + CHUNK]])
         ]
 
     def tags(self, encoded: EncodedTags) -> list[tuple[str, ...]]:
         """The predicted tags of the words of each sentence of an encoded set."""
-        found = likeliest(self.model, encoded, self.device)[0]
+        found = most_probable_tags(self.model, encoded, self.device)[0]
         parts = np.split(found, np.cumsum(encoded.counts)[:-1])
         return [tuple(self.labels[number] for number in part) for part in parts]
 
     def _tag(self, texts: Sequence[tuple[str, list[tuple[int, int]]]]) -> list[TaggedText]:
-        words = [tuple(text[start:end] for start, end in places) for text, places in texts]
+        words = [tuple(text[start:end] for start, end in spans) for text, spans in texts]
         encoded = encode_words(words, self.tokenizer, self.context)
-        tags, sure = likeliest(self.model, encoded, self.device)
+        tags, probabilities = most_probable_tags(self.model, encoded, self.device)
         found, end = [], 0
-        for (text, places), some in zip(texts, words, strict=True):
-            part = slice(end, end := end + len(some))
+        for (text, spans), text_words in zip(texts, words, strict=True):
+            part = slice(end, end := end + len(text_words))
             predicted = [self.labels[number] for number in tags[part]]
             entities = tuple(
-                Entity(
-                    kind, text[(first := places[start][0]) : (last := places[stop - 1][1])], first, last, float(least)
-                )
+                Entity(kind, text[(first := spans[start][0]) : (last := spans[stop - 1][1])], first, last, float(least))
                 for start, stop, kind in (chunks(predicted) if self.has_chunks else ())
-                for least in [sure[part][start:stop].min()]
+                for least in [probabilities[part][start:stop].min()]
             )
-            found.append(TaggedText(text, some, tuple(predicted), entities, tuple(places), tuple(sure[part].tolist())))
+            of_tags = tuple(probabilities[part].tolist())
+            found.append(TaggedText(text, text_words, tuple(predicted), entities, tuple(spans), of_tags))
         return found
 
 
 def split(text: Words) -> tuple[str, list[tuple[int, int]]]:
-    """A text with the characters of each of its words; of words alone, the text with a space between them."""
+    """A text and the spans of its words; a list of words is joined by spaces."""
     if isinstance(text, str):
         return text, [match.span() for match in WORD.finditer(text)]
     ends = np.cumsum([len(word) + 1 for word in text]).tolist() if text else []

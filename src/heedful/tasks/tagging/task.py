@@ -1,4 +1,4 @@
-"""Token tagging: F1 of the chunks that IOB tags mark, or accuracy of other tags."""
+"""Token tagging: F1 of the chunks of IOB tags, or accuracy of other tags."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from heedful.training.span_metrics import tag_scores
 
 
 class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTagger]):
-    """The tag of each word of a sentence."""
+    """Predict the tag of each word of a sentence."""
 
     words: ClassVar = Names(
         examples="sentences",
@@ -32,7 +32,7 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         too_long="sentences that are too long",
         blank="sentences without words, left out",
         learning="preparing the tokenizer",
-        encoding="turning words into tokens",
+        encoding="tokenizing the sentences",
         testing="tagging the {} set",
         sample=("sentence", "expected", "predicted"),
         counted="words",
@@ -41,7 +41,7 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
     collect = staticmethod(tagged)
 
     def texts(self, read: Sentences) -> list[str]:
-        """Sentences with a space between words."""
+        """The sentences, with words joined by spaces."""
         return [" ".join(sentence.words) for sentence in read.sentences]
 
     def encode(self, read: Sentences, vocabulary: MaskTokenizer) -> EncodedTags:
@@ -49,12 +49,12 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         return encode_tags(read.sentences, vocabulary, self.recipe.model.labels, self.recipe.model.context)
 
     def notes(self, encoded: EncodedTags) -> list[str]:
-        """How many words are truncated."""
-        note = f"{encoded.cut:,} words have more pieces than fit into {encoded.context} tokens, and are truncated"
+        """A note on the number of truncated words."""
+        note = f"{encoded.cut:,} words have more than {encoded.context} tokens, and are truncated"
         return [note] if encoded.cut else []
 
     def batches(self, encoded: EncodedTags, packed: bool, even: bool) -> TagBatches:
-        """Sentences of similar lengths, a row each; or packed end to end."""
+        """Padded batches of sentences of similar lengths, or packed batches."""
         train = self.recipe.train
         return TagBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
 
@@ -75,14 +75,14 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         return TokenTagger(model, vocabulary, device, config.labels or (), config.context, notes)
 
     def loss(self, predictor: TokenTagger, encoded: EncodedTags) -> float:
-        """The mean loss of a word."""
+        """The mean loss per word."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(self, predictor: TokenTagger, held_out: HeldOut[Sentences, EncodedTags]) -> Evaluated:
-        """Scores of chunks or of tags, in training without those of each tag, and a few sentences with their tags."""
+        """Scores of chunks or tags (during training without those of each tag), and a few sentences with their tags."""
         sentences, found = held_out.read.sentences, predictor.tags(held_out.encoded)
         right, words = [sentence.tags for sentence in sentences], [sentence.words for sentence in sentences]
-        show = listed if predictor.has_chunks else beside
+        show = format_chunks if predictor.has_chunks else format_tags
         rows = held_out.rows(len(right), self.recipe.train.samples)
         samples = [(" ".join(words[row]), show(words[row], right[row]), show(words[row], found[row])) for row in rows]
         return held_out.result(tag_scores(found, right, predictor.labels, each=held_out.beams is None), samples)
@@ -90,25 +90,25 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
     def examples(self, split: Split) -> Iterator[Example]:
         """The sentences of a split."""
         sentences = self.read(split).sentences
-        return (Example(" ".join(one.words), None, listed(one.words, one.tags)) for one in sentences)
+        return (Example(" ".join(one.words), None, format_chunks(one.words, one.tags)) for one in sentences)
 
     @property
     def metric(self) -> str:
-        """F1 of chunks, or accuracy where tags mark none."""
+        """F1 of the chunks of IOB tags, or accuracy of other tags."""
         labels = self.recipe.model.labels
         return "f1" if labels is None or marks_chunks(labels) else "accuracy"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To tag texts, and to evaluate."""
+        """Commands that tag texts, and that evaluate."""
         name = shlex.quote(str(folder))
         return [f"heedful tag {name} 'Ada Lovelace was born in London.'", f"heedful eval {name} --split valid"]
 
 
-def listed(words: Sequence[str], tags: Sequence[str]) -> str:
-    """The chunks that tags mark, as a sample shows them."""
+def format_chunks(words: Sequence[str], tags: Sequence[str]) -> str:
+    """The chunks of a sentence as a sample shows them."""
     return "; ".join(f"{kind} {' '.join(words[start:end])}" for start, end, kind in chunks(tags)) or "nothing"
 
 
-def beside(words: Sequence[str], tags: Sequence[str]) -> str:
-    """Words with their tags, as a sample shows them."""
+def format_tags(words: Sequence[str], tags: Sequence[str]) -> str:
+    """The words of a sentence with their tags, as a sample shows them."""
     return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))

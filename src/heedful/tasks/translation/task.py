@@ -1,4 +1,4 @@
-"""Translation: pairs of texts, one tokenizer for both sides, BLEU, chrF and exact match."""
+"""Translation: one tokenizer for both sides; BLEU, chrF and exact match."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.models import build
 from heedful.models.heads.config import with_vocab
 from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Task
-from heedful.tasks.compiled import compiled
+from heedful.tasks.compiled import compile_model
 from heedful.tasks.translation.predictor import (
     Translator,
     aligns,
-    perplexity_loss,
-    reinforced_translation_loss,
+    mean_loss,
+    reinforce_loss,
     translation_loss,
 )
 from heedful.tasks.translation.recipe import TranslationRecipe
@@ -33,7 +33,7 @@ from heedful.training.metrics import MAX_NGRAM, translation_scores
 
 
 class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]):
-    """A target sentence from a source sentence."""
+    """Predict a target sentence from a source sentence."""
 
     words: ClassVar = Names(
         examples="pairs",
@@ -41,7 +41,7 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         too_long="pairs longer than the model's context, left out",
         blank="pairs with a blank side, left out",
         learning="training the tokenizer",
-        encoding="turning text into tokens",
+        encoding="tokenizing the text",
         testing="translating the {} set",
         sample=("source", "reference", "translation"),
     )
@@ -53,7 +53,7 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
 
     @property
     def decode(self) -> DecodeConfig:
-        """How translations are searched for."""
+        """The settings of the beam search."""
         return self.recipe.decode
 
     def read(self, split: Split) -> Examples:
@@ -63,24 +63,24 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
     collect = staticmethod(pairs)
 
     def learn(self, read: Examples) -> TrainedTokenizer:
-        """The tokenizer of both sides."""
+        """A tokenizer trained on both sides."""
         return TrainedTokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
 
     def encode(self, read: Examples, vocabulary: TrainedTokenizer) -> EncodedPairs:
-        """Pairs as ids, those that are too long left out."""
+        """Pairs of token ids, without those that are too long."""
         return encode_pairs(read.pairs, vocabulary, self.recipe.model.context)
 
     def batches(self, encoded: EncodedPairs, packed: bool, even: bool) -> PairBatches:
-        """Pairs of similar lengths side by side, or packed end to end."""
+        """Padded batches of pairs of similar lengths, or packed batches."""
         return PairBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The cross-entropy of the target; for hard attention, also the REINFORCE loss of its choices."""
+        """The cross-entropy of the target; with hard attention, also the REINFORCE loss of the sampled positions."""
         smoothing, config = self.recipe.task.label_smoothing, self.recipe.model
         if config.hard:
-            return partial(reinforced_translation_loss, model, label_smoothing=smoothing)
-        learner: Any = compiled(model, dynamic=not packed) if self.recipe.train.compile else model
-        return partial(translation_loss, learner, label_smoothing=smoothing)
+            return partial(reinforce_loss, model, label_smoothing=smoothing)
+        trained: Any = compile_model(model, dynamic=not packed) if self.recipe.train.compile else model
+        return partial(translation_loss, trained, label_smoothing=smoothing)
 
     @staticmethod
     def predictor(
@@ -95,12 +95,12 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         return Translator(model, vocabulary, config.context, device, TranslationSettings.of(decode), notes)
 
     def loss(self, predictor: Translator, encoded: EncodedPairs) -> float:
-        """The mean loss of a target token."""
+        """The mean loss per target token."""
         model: Any = predictor.model
-        return perplexity_loss(model, encoded, predictor.device, self.recipe.train.batch_tokens)
+        return mean_loss(model, encoded, predictor.device, self.recipe.train.batch_tokens)
 
     def evaluate(self, predictor: Translator, held_out: HeldOut[Examples, EncodedPairs]) -> Evaluated:
-        """BLEU where it counts, chrF and exact match of the translations, and a few of them spread over the pairs."""
+        """BLEU where references are long enough, chrF, exact match, and a few sample translations."""
         pairs = held_out.read.pairs
         found, unread = predictor.hypotheses([pair.source for pair in pairs], held_out.beams, held_out.progress)
         references = [pair.target for pair in pairs]
@@ -123,23 +123,21 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         return f"loss {loss:.5f}, perplexity {perplexity}"
 
     def remarks(self, result: Evaluated) -> list[str]:
-        """Where BLEU says nothing, and how many sources are too long."""
+        """Remarks about BLEU on short references, and about sources that are too long."""
         remarks, values = list[str](), {score.name: score.value for score in result.scores}
         if "bleu" not in values:
-            remarks.append(f"BLEU is left out: it counts runs of {MAX_NGRAM} words, and most references have fewer")
+            remarks.append(f"BLEU is left out: it counts {MAX_NGRAM}-grams, and most references are shorter")
         elif values["bleu"] == 0:
-            remarks.append(
-                f"BLEU is 0 where no run of {MAX_NGRAM} words matches: the other scores suit short lines better"
-            )
+            remarks.append(f"BLEU is 0 because no {MAX_NGRAM}-gram matches: use the other scores for short lines")
         if result.unread:
-            remarks.append(f"{result.unread:,} sources are longer than the model's context: they count as empty lines")
+            remarks.append(f"{result.unread:,} sources exceed the model's context; their translations are empty")
         return remarks
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To translate, with the alignment, and to evaluate with beams."""
+        """Commands that translate, with alignment if there is attention, and that evaluate with beam search."""
         run = shlex.quote(str(folder))
         sample = test.samples[0][0] if test and test.samples else "some text"
-        with torch.device("meta"):  # its structure, without its weights
+        with torch.device("meta"):  # the modules without their weights
             model = build(with_vocab(self.recipe.model, self.recipe.tokenizer.vocab))
         commands = [f"heedful translate {run} {shlex.quote(sample)}{' --align' * aligns(model)}"]
         return [*commands, f"heedful eval {run} --beams 4"] if test else commands

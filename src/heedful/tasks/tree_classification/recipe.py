@@ -11,7 +11,7 @@ from heedful.config import Config, FieldError
 from heedful.data.own import OwnData
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import Recipe, Start, packs
+from heedful.tasks.recipe_parts import Recipe, Start, check_batching
 from heedful.training.configs import TrainConfig
 
 USUAL = "tree_lstm"
@@ -22,33 +22,33 @@ else:
 
 
 class TreeTaskConfig(Config):
-    """What is learned: the class of every node of a tree, from the words below it."""
+    """The task: predict the class of every node of a tree from the words below it."""
 
     kind: Literal["tree_classification"] = "tree_classification"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all classes")
 
 
 class TreeRecipe(Recipe):
-    """A whole experiment on trees of words, of which every node gets a class; there is nothing to decode."""
+    """An experiment in tree classification, such as the Stanford Sentiment Treebank."""
 
     task: TreeTaskConfig = TreeTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: SentimentTrees | OwnData = Field(
         discriminator="kind", description="files of labelled trees, and word vectors"
     )
-    tokenizer: WordsConfig = Field(WordsConfig(), description="which words are known")
-    model: TreeModelConfig = Field(config_class(USUAL)(), description="what is trained")
-    train: TrainConfig = Field(description="how it is trained")
+    tokenizer: WordsConfig = Field(WordsConfig(), description="vocabulary of words")
+    model: TreeModelConfig = Field(config_class(USUAL)(), description="the model")
+    train: TrainConfig = Field(description="training settings")
 
     @field_validator("train")
     @classmethod
-    def _batches_can_be_read(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+    def _check_batching(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
         if train.compile:
-            raise FieldError("batches of trees have too many shapes to be compiled; write compile: false", "compile")
-        return packs(train, info.data.get("model"))
+            raise FieldError("batches of trees have too many shapes to compile; write compile: false", "compile")
+        return check_batching(train, info.data.get("model"))
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> Self:
+    def _check_classes(self) -> Self:
         if isinstance(self.data, SentimentTrees) and self.model.classes != self.data.classes:
             raise ValueError(
                 f"model.classes is {self.model.classes}, but data.classes is {self.data.classes}; "
@@ -58,11 +58,11 @@ class TreeRecipe(Recipe):
 
     @property
     def vectors_file(self) -> Path | None:
-        """The file of word vectors, if there is one."""
+        """The file of pre-trained word vectors, if there is one."""
         return self.data.vectors_file if isinstance(self.data, SentimentTrees) else None
 
     @property
     def size(self) -> int:
-        """How many numbers are trained, as far as it can be known before the data are read."""
+        """The number of parameters, as far as it is known before the data are read."""
         size: int = self.model.parameters(self.model.vocab or 0)
         return size

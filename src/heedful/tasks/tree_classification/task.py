@@ -1,4 +1,4 @@
-"""Tree classification: trees of words, word vectors to start from, accuracy at the root."""
+"""Tree classification, optionally with pre-trained word vectors: accuracy of roots and of all nodes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from heedful.data.word_vectors import WordVectors, load_vectors
 from heedful.errors import UserError
 from heedful.models.roles import ModelConfig
 from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Task
-from heedful.tasks.tree_classification.predictor import TreeClassifier, class_name, mean_loss, require_narrow, tree_loss
+from heedful.tasks.tree_classification.predictor import TreeClassifier, check_arity, class_name, mean_loss, tree_loss
 from heedful.tasks.tree_classification.recipe import TreeRecipe
 
 
 class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
-    """The class of every node of a tree."""
+    """Predict the class of every node of a tree."""
 
     words: ClassVar = Names(
         examples="trees",
@@ -47,12 +47,12 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
     collect = staticmethod(trees)
 
     def read(self, split: Split) -> Trees:
-        """The trees of a split, none wider than the model can take, with labels that it has classes for."""
+        """The trees of a split, whose arity and labels are checked against the model."""
         read: Trees = self.recipe.data.read(split)
         classes = self.recipe.model.classes
         for number, tree in enumerate(read.trees, start=1):
             where = f"{self.recipe.data.file(split)}, tree {number}"
-            require_narrow(tree, self.recipe.model, where)
+            check_arity(tree, self.recipe.model, where)
             if max(tree.labels) >= classes:
                 raise UserError(
                     "the model has no class for a label", where=where, found=str(max(tree.labels)),
@@ -61,7 +61,7 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         return read
 
     def learn(self, read: Trees) -> WordVocab:
-        """The words of the trees, and those that a vector is known for."""
+        """The vocabulary of the trees, with words that have a pre-trained vector."""
         texts = [[word for word in tree.words if word is not None] for tree in read.trees]
         wanted = {normalize_word(word, self.recipe.tokenizer.lowercase) for text in texts for word in text}
         vectors = self._vectors(wanted, self.recipe.tokenizer.known)
@@ -69,7 +69,7 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         return words.initialized_from(vectors) if vectors else words
 
     def _vectors(self, wanted: set[str], known: int) -> WordVectors | None:
-        """The vectors that the recipe names, if it names any, as wide as the model needs them."""
+        """The pre-trained vectors of the recipe, if it has any, checked for the model's width."""
         path = self.recipe.vectors_file
         if path is None:
             return None
@@ -78,7 +78,7 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         return vectors
 
     def begin(self, model: Any, vocabulary: WordVocab) -> list[str]:
-        """Put in the word vectors that are known, which are those that the words were gathered with."""
+        """Initialize the embeddings with the pre-trained vectors, which must be those of the vocabulary."""
         vectors = self._vectors(set(vocabulary.words), 0)
         if vectors is not None:
             if vocabulary.vectors not in (None, sha256 := vocabulary.fingerprint(vectors)):
@@ -87,7 +87,7 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
                     where=str(self.recipe.vectors_file),
                     found=f"vectors of SHA-256 {sha256[:16]}...",
                     expected=f"vectors of SHA-256 {vocabulary.vectors[:16]}...",
-                    todo="restore the former file, or start over with another --run",
+                    todo="restore the original file, or start over with another --run",
                 )
             table, found = map(torch.from_numpy, vocabulary.table(vectors))
             weight = model.tokens.weight
@@ -96,11 +96,11 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         return []
 
     def encode(self, read: Trees, vocabulary: WordVocab) -> EncodedTrees:
-        """The trees with ids for words."""
+        """The trees, with token ids."""
         return encode_trees(read.trees, vocabulary)
 
     def batches(self, encoded: EncodedTrees, packed: bool, even: bool) -> TreeBatches:
-        """Trees of similar depth, level by level."""
+        """Batches of trees of similar depth, arranged by levels."""
         return TreeBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
@@ -120,7 +120,7 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         return TreeClassifier(model, vocabulary, device, notes)
 
     def loss(self, predictor: TreeClassifier, encoded: EncodedTrees) -> float:
-        """The mean loss of a labelled node."""
+        """The mean loss per labelled node."""
         return mean_loss(predictor.model, encoded, predictor.device)
 
     def evaluate(self, predictor: TreeClassifier, held_out: HeldOut[Trees, EncodedTrees]) -> Evaluated:
@@ -139,7 +139,7 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
         return "accuracy"
 
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
-        """To classify trees, and to evaluate."""
+        """Commands that classify trees, and that evaluate."""
         name = shlex.quote(str(folder))
         return [
             f"heedful classify-tree {name} '(2 (2 not) (2 (2 so) (2 bad)))' --nodes",

@@ -87,7 +87,7 @@ def require_contents(
                 where=where,
                 found=f"contents of SHA-256 {found[name][:16]}...",
                 expected=f"contents of SHA-256 {about[name][:16]}..., as in {checkpoint.path.name}",
-                todo=todo or "restore the former file, or start over with another --run",
+                todo=todo or "restore the original file, or start over with another --run",
             )
 
 

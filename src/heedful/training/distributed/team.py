@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -335,6 +336,9 @@ def _fsdp_loss(objective: Objective) -> LossOf:
     layers = [layer for stack in objective.modules() if isinstance(stack, nn.ModuleList) for layer in stack]
     # Layers that are called once per step of a sequence, whose length differs between processes, are gathered once.
     layers = [layer for layer in layers if not getattr(layer, "stepped", False)]
+    # Weights that several layers share are gathered once too.
+    uses = Counter(weight for layer in layers for weight in layer.parameters())
+    layers = [layer for layer in layers if all(uses[weight] == 1 for weight in layer.parameters())]
     for part in (part for layer in layers for part in layer.children()):
         if any(weight.dim() > 1 for weight in part.parameters()):
             fully_shard(part, mesh=mesh)

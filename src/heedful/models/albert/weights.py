@@ -1,0 +1,143 @@
+"""ALBERT in the files of Hugging Face; needs no torch.
+
+Only the settings below are read. Those that would change what is computed are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heedful.models.albert.config import AlbertConfig
+from heedful.models.exchange import (
+    ENCODER_HARMLESS,
+    ENCODER_SIZES,
+    QKV,
+    PublishedConfig,
+    Rule,
+    Table,
+    Twin,
+    architecture_in,
+    block_rules,
+    embedding_rules,
+    encoder_json,
+    encoder_keys,
+    encoder_settings,
+    head_in,
+    label_settings,
+    labels_in,
+    refuse,
+    validate_config,
+    weight_and_bias,
+)
+
+TITLE = "ALBERT"
+MODEL_TYPES = ("albert",)
+RELEASE = None
+PREFIX = "albert."  # of an encoder without a head of its own
+SIZES = {
+    **ENCODER_SIZES,
+    "embedding_size": ("embedding", 1, 65_536),
+    "num_hidden_groups": ("shared_groups", 1, 1000),
+}
+# What a model of each name has on top of its encoder: pooler, masked words, sentence order, and a head of its own.
+ARCHITECTURES: dict[str, tuple[bool, bool, bool, str | None]] = {
+    "AlbertModel": (True, False, False, None),
+    "AlbertForPreTraining": (True, True, True, None),
+    "AlbertForMaskedLM": (False, True, False, None),
+    "AlbertForSequenceClassification": (True, False, False, "classifier"),
+    "AlbertForMultipleChoice": (True, False, False, "multiple_choice"),
+    "AlbertForTokenClassification": (False, False, False, "tagger"),
+    "AlbertForQuestionAnswering": (False, False, False, "answerer"),
+}
+HARMLESS: dict[str, tuple[Any, ...]] = {**ENCODER_HARMLESS, "inner_group_num": (1, None)}
+LAYER = {  # of a block, without .weight and .bias
+    "attention.out": "attention.dense",
+    "add1.norm": "attention.LayerNorm",
+    "mlp.up": "ffn",
+    "mlp.down": "ffn_output",
+    "add2.norm": "full_layer_layer_norm",
+}
+
+
+def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
+    """The settings of a config.json; an invalid one is an error that names it."""
+    refuse(settings, HARMLESS, where, "choose the folder of an ALBERT as it was published")
+    named = architecture_in(settings, ARCHITECTURES, where)
+    pooler, words, order, head = ARCHITECTURES[named or "AlbertModel"]
+    settings = {"num_hidden_groups": 1, "embedding_size": 128, "hidden_act": "gelu_new", **settings}
+    settings = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **settings}
+    found = encoder_settings(settings, SIZES, where)
+    found |= {"pooler": pooler, "masked_words": words, "sentence_order": order}
+    config = validate_config(AlbertConfig, found, encoder_keys(SIZES), where)
+    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+
+
+def config_json(
+    config: AlbertConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
+) -> dict[str, Any]:
+    """The config.json of such a model."""
+    settings = encoder_json(config, TITLE, MODEL_TYPES[0], architecture(config, head), SIZES)
+    return settings | {"inner_group_num": 1, "pad_token_id": pad} | label_settings(head, labels)
+
+
+def architecture(config: AlbertConfig, head: str | None) -> str:
+    """The name of the smallest published model that has these parts."""
+    kind = "classifier" if head == "regressor" else head
+    if kind is not None:
+        return next(name for name, parts in ARCHITECTURES.items() if parts[3] == kind)
+    if config.sentence_order:
+        return "AlbertForPreTraining"
+    return "AlbertForMaskedLM" if config.masked_words else "AlbertModel"
+
+
+def table(config: AlbertConfig, head: str | None = None) -> Table:
+    """Hugging Face's names, as a model with a head has them: the encoder's below `albert.`."""
+    rules = embedding_rules(PREFIX) + weight_and_bias("widen", "albert.encoder.embedding_hidden_mapping_in")
+    for group in range(config.groups):
+        first = -(-group * config.layers // config.groups)  # the first layer of the group
+        theirs = f"albert.encoder.albert_layer_groups.{group}.albert_layers.0"
+        rules += block_rules(f"blocks.{first}", theirs, tuple(f"attention.{name}" for name in QKV), LAYER)
+    twins: list[Twin] = []
+    if config.pooler:
+        rules += weight_and_bias("pooler.dense", "albert.pooler")
+    if config.masked_words:
+        rules += weight_and_bias("masked_words.dense", "predictions.dense")
+        rules += weight_and_bias("masked_words.norm", "predictions.LayerNorm")
+        rules.append(Rule("masked_words.bias", ("predictions.bias",)))
+        twins.append(Twin("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"))
+        twins.append(Twin("predictions.decoder.bias", "predictions.bias"))
+    if config.sentence_order:
+        rules += weight_and_bias("sentence_order", "sop_classifier.classifier")
+    if head is not None:
+        rules += weight_and_bias("head", "qa_outputs" if head == "answerer" else "classifier")
+    return Table(tuple(rules), tuple(twins), ("albert.embeddings.position_ids",))
+
+
+def canonical(names: Iterable[str]) -> dict[str, str]:
+    """The table's name of each name in a file: encoders are saved without `albert.`."""
+    given = list(names)
+    bare = not any(name.startswith(PREFIX) for name in given)
+    return {
+        name: PREFIX + name if bare and name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+        for name in given
+    }
+
+
+def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
+    """The same, with the parts for which there are tensors; where the file names no head, it is inferred."""
+    config, head, named = published.config, published.head, published.named
+    pooler = "albert.pooler.weight" in names
+    order = any(name.startswith("sop_classifier.") for name in names)
+    parts = {
+        "pooler": pooler or order or (config.pooler and named and head is not None),
+        "masked_words": any(name.startswith("predictions.") for name in names),
+        "sentence_order": order,
+    }
+    if head is None and not named:
+        if "classifier.weight" in names:
+            head = "classifier" if pooler else "tagger"
+        elif "qa_outputs.weight" in names:
+            head = "answerer"
+    return published._replace(config=config.model_copy(update=parts), head=head)

@@ -1,0 +1,1 @@
+"""XLNet (Yang et al., 2019)."""
