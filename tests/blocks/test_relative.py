@@ -45,7 +45,7 @@ def by_distance(r: Tensor, queries: int, keys: int, offset: int) -> dict[int, Te
 @pytest.mark.parametrize(("queries", "keys", "offset"), SHAPES)
 @pytest.mark.parametrize("path", ["readable", "fused"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_attention_and_its_gradients_are_those_of_four_loops(
+def test_attention_and_gradients_match_four_loops(
     queries: int, keys: int, offset: int, path: str, masked: bool
 ) -> None:
     q, k, values, r, u, v = leaves = draw(queries, keys)
@@ -64,7 +64,7 @@ def test_attention_and_its_gradients_are_those_of_four_loops(
 
 
 @pytest.mark.parametrize(("queries", "keys", "offset"), SHAPES)
-def test_the_rule_and_its_dense_form_agree_also_in_a_sum(queries: int, keys: int, offset: int) -> None:
+def test_rule_and_its_dense_form_agree_also_in_a_sum(queries: int, keys: int, offset: int) -> None:
     q, k, _, r, *_ = draw(queries, keys)
     bias, slope = relative_bias(q, r), alibi(3, offset)
     close(dense(bias, q, k), dense(Bias(bias.rule), q, k))
@@ -72,13 +72,13 @@ def test_the_rule_and_its_dense_form_agree_also_in_a_sum(queries: int, keys: int
     close(dense(slope + bias, q, k), dense(Bias((slope + bias).rule), q, k))
 
 
-def test_distances_go_from_the_first_key_to_the_last_and_may_be_clamped() -> None:
+def test_distances_run_from_the_first_key_to_the_last_and_may_be_clamped() -> None:
     assert distances(2, 5, 3).tolist() == [4, 3, 2, 1, 0, -1]
     assert distances(2, 5, 3, clamp=2).tolist() == [2, 2, 2, 1, 0, -1]
     assert distances(3, 3, 0, clamp=1).tolist() == [1, 1, 0, -1, -1]
 
 
-def test_sinusoids_of_distances_are_those_of_positions_and_sines_change_sign_with_the_direction() -> None:
+def test_sinusoids_of_distances_equal_those_of_positions() -> None:
     table = distance_sinusoids(torch.arange(-6, 7), 8)
     close(table[6:], sinusoid_halves(7, 8))
     close(table[:6].flip(0)[:, :4], -table[7:, :4])
@@ -87,7 +87,7 @@ def test_sinusoids_of_distances_are_those_of_positions_and_sines_change_sign_wit
         distance_sinusoids(torch.arange(3), 5)
 
 
-def test_a_compiled_bias_is_the_same() -> None:
+def test_compiled_bias_is_the_same() -> None:
     q, k, values, r, *_ = draw(3, 8)
 
     def run(q: Tensor) -> Tensor:

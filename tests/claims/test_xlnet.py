@@ -103,7 +103,7 @@ def gradients(model: Any, ids: Tensor, ranks: Tensor, places: Tensor) -> tuple[T
 
 
 @pytest.mark.claim("G5")
-def test_the_query_stream_never_sees_its_target_and_the_content_stream_does() -> None:
+def test_query_stream_never_sees_its_target_and_the_content_stream_does() -> None:
     model = xlnet()
     for order in every_order(4):
         ids = torch.randint(0, VOCAB, (1, 4))

@@ -26,7 +26,7 @@ def batches(context: int = 32, seed: int = 3, tokens: int = 128, **rules: float)
 
 
 @pytest.mark.parametrize("earlier", [0, 16])
-def test_a_row_is_earlier_text_and_a_pair_that_ends_with_cls(earlier: int) -> None:
+def test_row_is_earlier_text_and_a_pair_that_ends_with_cls(earlier: int) -> None:
     some = batches(earlier=earlier)
     text = some.encoded.ids
     for position in range(6):
@@ -67,7 +67,7 @@ def test_one_token_of_six_is_predicted_in_spans() -> None:
     assert min(spans) >= 1 and np.mean(spans) > 1.5
 
 
-def test_a_span_lies_in_each_stretch_of_k_times_its_length() -> None:
+def test_span_lies_in_each_stretch_of_k_times_its_length() -> None:
     text, rules = np.ones((1, 24), dtype=np.bool_), PermutationRules(one_in=4, longest=3)
     lengths, starts = np.array([[2, 3, 1] + [1] * 21]), np.array([[6, 9, 3] + [0] * 21])
     assert np.flatnonzero(choose_spans(text, rules, lengths, starts)[0]).tolist() == [6, 7, 17, 18, 19, 23]
@@ -76,7 +76,7 @@ def test_a_span_lies_in_each_stretch_of_k_times_its_length() -> None:
     np.testing.assert_allclose(shares, (1 / np.arange(1, 6)) / (1 / np.arange(1, 6)).sum(), atol=0.02)
 
 
-def test_the_order_puts_the_context_first_and_earlier_text_before_all() -> None:
+def test_order_puts_the_context_first_and_earlier_text_before_all() -> None:
     batch = batches(earlier=16).at(2)
     ranks = batch.ranks
     seen = dense(order(ranks, ranks + 1), ranks[:, None, :, None], ranks[:, None, :, None])[:, 0]  # of the content
@@ -90,7 +90,7 @@ def test_the_order_puts_the_context_first_and_earlier_text_before_all() -> None:
             assert asked.sort().values.tolist() == [int(given[0]) + 1 + n for n in range(len(asked))]
 
 
-def test_an_example_is_a_function_of_seed_epoch_and_place() -> None:
+def test_example_is_a_function_of_seed_epoch_and_place() -> None:
     some, again, other = batches(), batches(), batches(seed=4)
     far = some.count * 3 + 1
     one, two = some.at(far), again.at(far)
@@ -106,6 +106,6 @@ def test_an_example_is_a_function_of_seed_epoch_and_place() -> None:
     assert all(part.whole.equal(one.whole) for part in parts)
 
 
-def test_a_shard_without_lanes_has_nothing_to_predict() -> None:
+def test_shard_without_lanes_has_nothing_to_predict() -> None:
     shard = batches(tokens=32).at(0, 1, 2)
     assert len(shard.ids) == 1 and shard.tokens == 0 and bool((shard.targets == IGNORE_INDEX).all())

@@ -117,7 +117,7 @@ def test_ids_offsets_and_pairs_equal_transformers(kind: str, table: bool, real: 
         assert ours.encode_with_masks(text) == other(text, add_special_tokens=False)["input_ids"], text
 
 
-def test_a_sentencepiece_file_without_user_defined_pieces_is_read_as_transformers_does(
+def test_sentencepiece_file_without_user_defined_pieces_is_read_as_transformers_does(
     real: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "sentencepiece.bpe.model").write_bytes(real)
@@ -147,7 +147,7 @@ def test_ids_equal_sentencepiece(real: bytes) -> None:
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no vocabulary in {PUBLISHED}; set HEEDFUL_WEIGHTS")
-def test_the_published_vocabulary_is_read(tmp_path: Path) -> None:
+def test_published_vocabulary_is_read(tmp_path: Path) -> None:
     ours = AlbertTokenizer.read(PUBLISHED, lowercase=True)
     assert (ours.vocab, ours.pad, ours.unk, ours.cls, ours.sep, ours.mask) == (30_000, 0, 1, 2, 3, 4)
     pieces = ours.encode("Hello (world), 1,000 naïve\u00a0dogs").pieces
@@ -240,7 +240,7 @@ def test_settings_that_change_ids_are_refused(kind: str, change: dict[str, Any],
         type(TRAINED[kind]).from_folder(write_files(tmp_path / "files", TRAINED[kind], **change), 1000)
 
 
-def test_a_file_that_is_used_unchanged_must_have_the_usual_rules(tmp_path: Path) -> None:
+def test_file_that_is_used_unchanged_must_have_the_usual_rules(tmp_path: Path) -> None:
     ours = TRAINED["xlm"]
     folder = write_files(tmp_path / "files", ours, tokenizer_class="PreTrainedTokenizerFast")
     assert XlmRobertaTokenizer.from_folder(folder, ours.vocab).tokenizer is not None

@@ -289,7 +289,7 @@ def test_full_sentences_cross_documents_with_a_separator_between_them() -> None:
         heedful.load_recipe("bert-prose", ["task.full_sentences=true"])
 
 
-def test_a_sentence_longer_than_the_context_is_cut_at_random() -> None:
+def test_sentence_longer_than_the_context_is_cut_at_random() -> None:
     rules = PairRules(unrelated=0.0, pairs=False, full_sentences=True)
     encoded = encode_documents([["the cat sat on the mat " * 9], ["so"]], TOKENIZER, 16, rules)
     spans = [encoded.spans(0, epoch, np.arange(encoded.cells)) for epoch in range(5)]

@@ -64,7 +64,7 @@ def test_log_probabilities_are_those_of_transformers_4(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_back_and_forth_bit_for_bit(kind: str, tmp_path: Path) -> None:
+def test_weights_round_trip_bit_for_bit(kind: str, tmp_path: Path) -> None:
     model = written(tmp_path / "theirs", **KINDS[kind])
     again = pretrained(tmp_path / "theirs", role="causal")
     assert again.config == model.config
@@ -72,7 +72,7 @@ def test_back_and_forth_bit_for_bit(kind: str, tmp_path: Path) -> None:
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_the_published_names_and_shapes(tmp_path: Path) -> None:
+def test_published_names_and_shapes(tmp_path: Path) -> None:
     written(tmp_path / "theirs", **KINDS["clusters"])
     shapes = {name: tuple(x.shape) for name, x in load_file(tmp_path / "theirs" / "model.safetensors").items()}
     layer, expected = "transformer.layers.1", {}
@@ -92,7 +92,7 @@ def test_the_published_names_and_shapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pickle_with_all_tied_tensors_is_read(kind: str, tmp_path: Path) -> None:
+def test_pickle_with_all_tied_tensors_is_read(kind: str, tmp_path: Path) -> None:
     """As `save_pretrained` of version 4 wrote them: tied tensors under each of their names, and the buffer."""
     model = written(tmp_path / "theirs", **KINDS[kind])
     folder = tmp_path / "theirs"
@@ -113,7 +113,7 @@ def test_a_pickle_with_all_tied_tensors_is_read(kind: str, tmp_path: Path) -> No
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_an_output_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_untied_output_layer_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "theirs")
     tensors = load_file(tmp_path / "theirs" / "model.safetensors")
     tensors["crit.out_layers.0.weight"] = tensors["transformer.word_emb.emb_layers.0.weight"] + 1

@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["stream", "zip", "pickle2", "pickle3", "pickle4", "pickle5"])
-def test_a_pickled_vocabulary_is_read(how: str, folder: Path) -> None:
+def test_pickled_vocabulary_is_read(how: str, folder: Path) -> None:
     (folder / ("vocab.pkl" if how.startswith("pickle") else "vocab.bin")).write_bytes(saved(described(), how))
     found: Any = pretrained(folder).tokenizer
     assert found.pieces(range(found.vocab)) == WORDS
@@ -64,7 +64,7 @@ def test_a_pickled_vocabulary_is_read(how: str, folder: Path) -> None:
     assert found.ids(['the naïve Mice , "', "The <eos> <unk>"]) == [[1, 5, 7, 2, 8], [3, 3, 3]]
 
 
-def test_a_folder_with_its_words_generates_text_and_is_written_again(folder: Path, tmp_path: Path) -> None:
+def test_folder_with_its_words_generates_text_and_is_written_again(folder: Path, tmp_path: Path) -> None:
     (folder / "vocab.bin").write_bytes(saved(described(), "stream"))
     done = CliRunner().invoke(app, ["generate", str(folder), "the naïve mice", "--length", "12", "--json"])
     assert done.exit_code == 0, done.output
@@ -123,20 +123,20 @@ def test_other_vocabularies_are_refused_by_their_name(value: Any, message: str, 
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, 200])
-def test_a_damaged_pickle_is_refused_by_its_name(cut: int, folder: Path) -> None:
+def test_damaged_pickle_is_refused_by_its_name(cut: int, folder: Path) -> None:
     (folder / "vocab.bin").write_bytes(saved(described(), "stream")[:cut])
     with pytest.raises(UserError) as error:
         pretrained(folder)
     assert str(folder / "vocab.bin") in str(error.value)
 
 
-def test_a_folder_without_a_vocabulary_says_what_it_lacks(folder: Path) -> None:
+def test_folder_without_a_vocabulary_says_what_it_lacks(folder: Path) -> None:
     with pytest.raises(UserError, match="there is no tokenizer") as error:
         load(folder)
     assert "vocab.bin, vocab.pkl or vocab.txt" in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"model": {"vocab": {"a": 5}}}', '{"model": 3}'])
-def test_a_damaged_tokenizer_file_is_refused(text: str) -> None:
+def test_damaged_tokenizer_file_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="not a vocabulary of words"):
         WordTokenizer(text, "tokenizer.json")

@@ -55,7 +55,7 @@ def test_one_layer_is_bert_with_factorized_embeddings() -> None:
 
 
 @pytest.mark.claim("G7")
-def test_shared_layers_have_one_gradient_the_sum_over_the_layers() -> None:
+def test_gradient_of_shared_layers_is_the_sum_over_layers() -> None:
     one, apart = albert(layers=3), albert(layers=3, shared_groups=3)
     block = {name.removeprefix("blocks.0."): value for name, value in one.state_dict().items() if "blocks.0." in name}
     rest = {name: value for name, value in one.state_dict().items() if "blocks." not in name}
@@ -93,7 +93,7 @@ def test_groups_of_layers_are_as_published_and_stored_once(layers: int, groups: 
             again.load_state_dict({name: value for name, value in state.items() if "mlp.up.weight" not in name})
 
 
-def test_every_layer_has_taps_of_its_own() -> None:
+def test_every_layer_has_its_own_taps() -> None:
     model = albert(layers=4)
     with watch(model, "blocks.*.output") as seen:
         model(IDS)

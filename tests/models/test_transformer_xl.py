@@ -112,14 +112,14 @@ def in_parts(model: Any, tokens: Tensor, cuts: list[int]) -> tuple[Tensor, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_model_is_that_of_the_published_formulas(kind: str) -> None:
+def test_model_matches_the_published_formulas(kind: str) -> None:
     model, tokens = made(**KINDS[kind]), torch.randint(0, VOCAB, (2, 10))
     close(model.features(tokens, model.start(2, CPU))[0], loops(model, tokens))
 
 
 @pytest.mark.claim("G4")
 @pytest.mark.parametrize("kind", ["post", "pre", "clamp"])
-def test_a_memory_is_full_attention_over_the_segments_with_its_gradients(kind: str) -> None:
+def test_memory_equals_full_attention_over_the_segments_with_gradients(kind: str) -> None:
     model, tokens = made(memory=11, **KINDS[kind]), torch.randint(0, VOCAB, (2, 11))
     (_, state), weights = in_parts(model, tokens[:, :5], [3, 2]), list(model.parameters())
     found, _ = model.features(tokens[:, 5:], state)
@@ -148,7 +148,7 @@ def test_segments_of_any_cut_give_the_same_logits(kind: str) -> None:
         close(model(tokens[:, :4], state)[0], model(tokens[:, :4], reserve(state, 0))[0])
 
 
-def test_with_growing_lengths_a_token_sees_the_memory_and_its_segment() -> None:
+def test_token_sees_the_memory_and_its_segment() -> None:
     model, tokens = made(same_length=False, memory=4), torch.randint(0, VOCAB, (1, 9))
     _, state = in_parts(model, tokens[:, :6], [3, 3])
     with watch(model, "blocks.0.attention.weights") as seen:
@@ -158,7 +158,7 @@ def test_with_growing_lengths_a_token_sees_the_memory_and_its_segment() -> None:
     assert not in_parts(model, tokens, [9])[0].allclose(in_parts(model, tokens, [5, 4])[0])
 
 
-def test_each_token_sees_as_many_as_the_memory_has() -> None:
+def test_each_token_sees_as_many_tokens_as_the_memory_has() -> None:
     model, tokens = made(memory=4), torch.randint(0, VOCAB, (1, 9))
     _, state = in_parts(model, tokens[:, :2], [2])
     with watch(model, "blocks.1.attention.weights") as seen:
@@ -201,7 +201,7 @@ def test_documents_do_not_see_each_other(stride: int) -> None:
     assert lanes_loss(model, whole, CPU, 5) == pytest.approx(alone / len(whole), rel=1e-12)  # one lane
 
 
-def test_the_loss_in_lanes_is_that_of_each_lane_read_at_once() -> None:
+def test_loss_in_lanes_equals_each_lane_read_at_once() -> None:
     model, whole = made(cutoffs=(5, 14), divisor=2), text([40, 21], 5)
     lanes, total = Lanes(whole, 0, 15), 0.0
     carry = reserve(model.start(lanes.lanes, CPU), 0)
@@ -220,7 +220,7 @@ def test_the_loss_in_lanes_is_that_of_each_lane_read_at_once() -> None:
 
 # ------------------------------------------------------------------ adaptive softmax
 @pytest.mark.parametrize(("divisor", "embed"), [(1, 16), (1, 12), (2, 16), (2, 12)])
-def test_the_adaptive_loss_is_that_of_its_logits(divisor: int, embed: int) -> None:
+def test_adaptive_loss_equals_the_cross_entropy_of_its_logits(divisor: int, embed: int) -> None:
     torch.manual_seed(0)
     tokens = AdaptiveEmbedding(VOCAB, 16, embed, (5, 14), divisor).double()
     x, targets = torch.randn(50, 16, dtype=torch.float64, requires_grad=True), torch.randint(0, VOCAB, (50,))
@@ -237,7 +237,7 @@ def test_the_adaptive_loss_is_that_of_its_logits(divisor: int, embed: int) -> No
     close(*used)
 
 
-def test_a_token_is_embedded_by_the_table_and_projection_of_its_cluster() -> None:
+def test_token_is_embedded_by_the_table_and_projection_of_its_cluster() -> None:
     torch.manual_seed(0)
     tokens = AdaptiveEmbedding(VOCAB, 16, 16, (5, 14), 4)
     assert [tuple(table.shape) for table in tokens.tables] == [(5, 16), (9, 4), (9, 1)]
@@ -246,7 +246,7 @@ def test_a_token_is_embedded_by_the_table_and_projection_of_its_cluster() -> Non
         close(tokens(torch.tensor([[token]]))[0, 0], expected)
 
 
-def test_cutoffs_beyond_the_vocabulary_are_left_out() -> None:
+def test_cutoffs_beyond_the_vocabulary_are_dropped() -> None:
     assert AdaptiveEmbedding(VOCAB, 16, 16, (5, 40), 4).edges == (0, 5, 23)
 
 
@@ -271,7 +271,7 @@ def test_published_sizes(name: str, exact: int) -> None:
     assert config.parameters(config.vocab or 0) == count == exact
 
 
-def test_a_memory_beyond_the_known_distances_needs_a_clamp() -> None:
+def test_memory_beyond_the_known_distances_needs_a_clamp() -> None:
     with pytest.raises(UserError, match="longer distances than the model has learned") as error:
         made().start(1, CPU, 8)
     assert "at most 7" in str(error.value) and "model.clamp=7" in str(error.value)
@@ -289,6 +289,6 @@ def test_a_memory_beyond_the_known_distances_needs_a_clamp() -> None:
         ({"width": 16, "heads": 3, "head_width": None}, "cannot be shared by 3 heads; write head_width: 5"),
     ],
 )
-def test_settings_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
+def test_mismatched_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TransformerXLConfig(**changes)

@@ -78,7 +78,7 @@ def reference(
 
 @pytest.mark.parametrize("kept", [0, 3])
 @torch.no_grad()
-def test_both_streams_are_those_of_the_formulas(kept: int) -> None:
+def test_both_streams_match_the_formulas(kept: int) -> None:
     model, length = xlnet(), 5
     ids, segments = torch.randint(0, 11, (2, length)), torch.tensor([[0, 0, 1, 1, 2], [0, 1, 1, 3, 0]])
     ranks, places = torch.stack([torch.randperm(length) for _ in range(2)]), torch.tensor([[0, 3], [4, 1]])
@@ -95,7 +95,7 @@ def test_both_streams_are_those_of_the_formulas(kept: int) -> None:
         close(query[row], last)
 
 
-def test_a_remembered_text_is_one_that_was_read_before() -> None:
+def test_memory_equals_text_read_before() -> None:
     model, kept = xlnet(), 4
     earlier, ids, segments = (
         torch.randint(0, 11, (2, kept)),
@@ -117,7 +117,7 @@ def test_a_remembered_text_is_one_that_was_read_before() -> None:
     assert not bool(into[only].any())  # no gradient reaches what is remembered
 
 
-def test_a_memory_without_text_changes_nothing_and_a_longer_one_keeps_the_last_tokens() -> None:
+def test_empty_memory_changes_nothing_and_a_long_one_keeps_the_last_tokens() -> None:
     model = xlnet()
     ids, ranks, places = torch.randint(0, 11, (2, 5)), torch.arange(5).expand(2, -1), torch.tensor([[4], [2]])
     segments = torch.zeros_like(ids)
@@ -149,7 +149,7 @@ def test_padding_on_either_side_changes_neither_stream(gaps: bool) -> None:
 
 
 @torch.no_grad()
-def test_masked_vectors_are_the_query_stream_after_all_that_is_not_masked() -> None:
+def test_masked_vectors_are_the_query_stream() -> None:
     model = xlnet()
     ids, segments, masks = torch.randint(0, 11, (2, 6)), torch.zeros(2, 6, dtype=torch.long), torch.tensor([1, 4, 8])
     found = model.masked_vectors(ids, segments, None, masks)

@@ -71,7 +71,7 @@ def folder_of(model: Any, folder: Path) -> Path:
 
 
 # ------------------------------------------------------------------ losses
-def test_soft_cross_entropy_is_its_definition() -> None:
+def test_soft_cross_entropy_matches_its_definition() -> None:
     logits, targets = torch.randn(5, 7, dtype=torch.float64), torch.randn(5, 7, dtype=torch.float64)
     for temperature in (0.5, 1.0, 2.0):
         expected = []
@@ -86,7 +86,7 @@ def test_soft_cross_entropy_is_its_definition() -> None:
         close(found.mean(), mean)
 
 
-def test_cosine_loss_is_its_definition() -> None:
+def test_cosine_loss_matches_its_definition() -> None:
     x, y = torch.randn(5, 7, dtype=torch.float64), torch.randn(5, 7, dtype=torch.float64)
     expected = []
     for a, b in zip(x.tolist(), y.tolist(), strict=True):
@@ -97,7 +97,7 @@ def test_cosine_loss_is_its_definition() -> None:
 
 
 @pytest.mark.parametrize("tokens", ["all", "masked"])
-def test_the_loss_is_the_weighted_sum_of_three_means(tokens: Any) -> None:
+def test_loss_is_the_weighted_sum_of_three_means(tokens: Any) -> None:
     teacher, student = bert(), distilbert()
     config = Teacher(folder="x", temperature=3.0, soft=5.0, masked=2.0, cosine=1.5, tokens=tokens)
     batch = PretrainingBatches(ENCODED, 0, 96).at(0)
@@ -120,7 +120,7 @@ def test_the_loss_is_the_weighted_sum_of_three_means(tokens: Any) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("tokens", ["all", "masked"])
-def test_the_losses_of_the_parts_of_a_batch_add_up_to_its_own(packed: bool, tokens: Any) -> None:
+def test_losses_of_parts_add_up_to_the_batch(packed: bool, tokens: Any) -> None:
     teacher, student = bert(), distilbert()
     batches = PretrainingBatches(ENCODED, 0, 96, packed=packed)
     loss_of = partial(distillation_loss, pretraining_loss, Teacher(folder="x", tokens=tokens), teacher, student)
@@ -142,7 +142,7 @@ def distance(teacher: Any, student: Any, ids: Tensor) -> tuple[float, float]:
 
 
 @pytest.mark.claim("G7")
-def test_a_student_from_every_second_layer_starts_closer_than_a_random_one() -> None:
+def test_student_from_every_second_layer_starts_closer_than_a_random_one() -> None:
     """The teacher is a trained BERT over chemical reactions, of 12 layers, as DistilBERT's was; ours has 6."""
     folder = Path(sysconfig.get_paths()["purelib"], "rxnfp/models/transformers/bert_pretrained")
     if not folder.is_dir():
@@ -168,7 +168,7 @@ def test_a_student_from_every_second_layer_starts_closer_than_a_random_one() -> 
     assert torch.equal(student.masked_words.dense.weight, teacher.masked_words.dense.weight)
 
 
-def test_a_student_of_all_layers_is_its_teacher_and_a_shorter_one_takes_its_first_positions() -> None:
+def test_student_of_all_layers_equals_its_teacher() -> None:
     teacher = bert(2)
     with torch.no_grad():
         teacher.segments.zero_()  # DistilBERT has none
@@ -202,7 +202,7 @@ def losses(events: Any) -> list[float]:
 
 
 @pytest.mark.claim("G7")
-def test_a_run_learns_from_its_teacher_and_resumes_bit_for_bit(text: str, tmp_path: Path) -> None:
+def test_run_learns_from_its_teacher_and_resumes_bit_for_bit(text: str, tmp_path: Path) -> None:
     teacher = folder_of(bert(), tmp_path / "teacher")
     whole = losses(train(recipe(text, teacher), tmp_path / "whole"))
     assert len(whole) == 6 and whole[-1] < whole[0]
@@ -244,7 +244,7 @@ def test_minilm_is_distilled_without_its_missing_head(text: str, tmp_path: Path)
         (["task.teacher.folder=nowhere"], "nowhere"),
     ],
 )
-def test_a_teacher_that_does_not_fit_is_refused(text: str, more: list[str], words: str, tmp_path: Path) -> None:
+def test_teacher_that_does_not_fit_is_refused(text: str, more: list[str], words: str, tmp_path: Path) -> None:
     teacher = folder_of(bert(), tmp_path / "teacher")
     with pytest.raises(UserError, match=words):
         list(train(recipe(text, teacher, *more), tmp_path / "run"))

@@ -53,7 +53,7 @@ def texts() -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_a_folder_fills_embeds_and_is_explored(kind: str, texts: list[str], tmp_path: Path) -> None:
+def test_folder_fills_embeds_and_is_explored(kind: str, texts: list[str], tmp_path: Path) -> None:
     folder = published_folder(kind, texts, tmp_path / "model")
     encoder: Any = heedful.load(folder, "cpu")
     assert len(encoder.fill(f"{texts[0]} {encoder.tokenizer.mask_name}").predictions[0]) == 5
@@ -64,7 +64,7 @@ def test_a_folder_fills_embeds_and_is_explored(kind: str, texts: list[str], tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_a_folder_is_exported(kind: str, texts: list[str], tmp_path: Path) -> None:
+def test_folder_is_exported(kind: str, texts: list[str], tmp_path: Path) -> None:
     folder = published_folder(kind, texts, tmp_path / "model")
     encoder: Any = heedful.load(folder, "cpu")
     names = write_onnx(tmp_path / "model.onnx", pretrained(folder))

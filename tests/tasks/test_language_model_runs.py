@@ -211,7 +211,7 @@ def test_run_with_a_carry_resumes_exactly_after_a_kill(tmp_path: Path, kind: str
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
 
 
-def test_carry_is_saved_only_when_configured_and_cannot_be_added_later(tmp_path: Path) -> None:
+def test_state_is_saved_only_when_configured_and_cannot_be_added_later(tmp_path: Path) -> None:
     alone, onward = (carried_recipe(tmp_path, f"task.carry={carry}") for carry in ("false", "true"))
     assert "carry" not in render(alone)
     assert "carry: true" in render(onward)
@@ -245,13 +245,13 @@ def test_evaluation_lanes_start_with_a_zero_state(tmp_path: Path) -> None:
     assert task.quick_loss(predictor, encoded) != near_whole
 
 
-def test_steps_with_a_memory_may_be_compiled_and_those_of_a_recurrent_net_may_not(tmp_path: Path) -> None:
+def test_steps_with_a_memory_compile_and_those_of_recurrent_nets_do_not(tmp_path: Path) -> None:
     assert carried_recipe(tmp_path, XL, "train.compile=true").train.compile is True
     with pytest.raises(UserError, match="recurrent state along are not compiled"):
         carried_recipe(tmp_path, "train.compile=true")
 
 
-def test_a_generator_goes_on_beyond_its_memory_alone_and_in_a_batch(tmp_path: Path) -> None:
+def test_generator_continues_beyond_its_memory_in_any_batch(tmp_path: Path) -> None:
     for _ in train(carried_recipe(tmp_path, XL), tmp_path / "run"):
         pass
     writer: Any = load(tmp_path / "run")
@@ -266,7 +266,7 @@ def test_a_generator_goes_on_beyond_its_memory_alone_and_in_a_batch(tmp_path: Pa
     assert all(len(one.ids) == 20 for one in together)
 
 
-def test_a_longer_memory_in_evaluation_and_generation(tmp_path: Path) -> None:
+def test_longer_memory_in_evaluation_and_generation(tmp_path: Path) -> None:
     recipe = carried_recipe(tmp_path, XL.replace("memory: 8", "memory: 8, clamp: 8"))
     for _ in train(recipe, tmp_path / "run"):
         pass
@@ -302,7 +302,7 @@ def test_a_longer_memory_in_evaluation_and_generation(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["log_probability"] == long.log_probability
 
 
-def test_a_memory_that_the_model_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_memory_that_the_model_does_not_know_is_refused(tmp_path: Path) -> None:
     for _ in train(carried_recipe(tmp_path, XL), tmp_path / "run"):
         pass
     for command in (["eval", str(tmp_path / "run"), "--split", "valid"], ["generate", str(tmp_path / "run"), "7"]):

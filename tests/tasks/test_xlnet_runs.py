@@ -39,7 +39,7 @@ def test_every_task_takes_it(task: str, how: str, tmp_path: Path, monkeypatch: p
     assert found.model.config.kind == kind and found.model.config.encoder.kind == "xlnet"
 
 
-def test_a_text_gives_the_same_alone_and_among_others() -> None:
+def test_text_gives_the_same_alone_and_among_others() -> None:
     encoder: Any = heedful.load(STARTED, device="cpu")
     texts = ["the red cat sees a ball .", "the dog .", "a bird likes the old leaf ."]
     together, alone = encoder.embed(texts), torch.cat([encoder.embed([text]) for text in texts])
