@@ -44,7 +44,8 @@ SIDEBAR = {
         lectures/pictures lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders
         results/speed-gpu results/speed-cpu results/notes""",
-    "Project": "reliability mutants docs-check recipes-check design/architecture design/mechanisms design/readers",
+    "Project": """reliability mutants docs-check recipes-check design/architecture design/mechanisms design/readers
+        design/tries""",
 }
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:CONTRIBUTING|CHANGELOG)\.md|[\w/]+)(?:#[\w-]*)?\)")
 
