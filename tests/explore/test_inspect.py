@@ -11,11 +11,15 @@ import pytest
 import torch
 
 import heedful
+from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer
 from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.inspect import TextInput
 from heedful.explore.packets import pack, unpack
 from heedful.explore.subjects import Explorer, Subject
+from heedful.models import build
+from heedful.models.transformer_xl.config import TransformerXLConfig
+from heedful.tasks.language_model.predictor import TextGenerator
 from tolerance import close
 
 Run = Callable[[str], Path]
@@ -246,3 +250,18 @@ def test_model_that_cannot_be_loaded_is_retried_after_a_pause(
     monkeypatch.setattr("heedful.explore.subjects.RETRY", 0.0)
     monkeypatch.setattr("heedful.explore.subjects.load", lambda folder: heedful.load(run("gpt")))
     assert subject.broken is None
+
+
+def test_a_text_longer_than_segment_and_memory_is_shown_whole() -> None:
+    tokenizer = TrainedTokenizer.train(Characters(vocab=30), ["a rose is a rose is a rose"])
+    torch.manual_seed(0)
+    config = TransformerXLConfig(vocab=tokenizer.vocab, width=8, heads=2, layers=2, hidden=8, context=4, memory=7)
+    generator = TextGenerator(build(config), tokenizer, torch.device("cpu"))
+    text = "a rose is a rose is a rose"
+    given = inspect.reading(generator, TextInput(text=text))
+    trace = inspect.trace(generator.model, given)
+    assert len(trace.values) == 2
+    for weights in trace.values.values():  # each token attends to the last seven, wherever segments begin
+        count = len(text) + 1  # with the start token
+        assert weights.shape[-2:] == (count, count)
+        assert (weights[0] > 0).sum(-1).tolist() == [min(place + 1, 7) for place in range(count)]

@@ -289,7 +289,7 @@ def test_longer_memory_in_evaluation_and_generation(tmp_path: Path) -> None:
     assert "memory" not in scores()["scores"]["perplexity"]["signature"]
 
     whole = "12 mice ate 3 cheeses.\n13 mice ate 4"
-    ids = writer.read_ids(whole)
+    ids = writer.prompt_ids(whole)
     with torch.no_grad():
         logits, _ = writer.model(torch.tensor([ids]), writer.model.start(1, writer.device, 50))
     (long,) = writer.generate([whole], memory=50, length=1, temperature=0.0)
