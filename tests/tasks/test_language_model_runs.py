@@ -247,7 +247,7 @@ def test_evaluation_lanes_start_with_a_zero_state(tmp_path: Path) -> None:
 
 def test_steps_with_a_memory_compile_and_those_of_recurrent_nets_do_not(tmp_path: Path) -> None:
     assert carried_recipe(tmp_path, XL, "train.compile=true").train.compile is True
-    with pytest.raises(UserError, match="recurrent state along are not compiled"):
+    with pytest.raises(UserError, match="carry a recurrent state cannot be compiled"):
         carried_recipe(tmp_path, "train.compile=true")
 
 
@@ -289,7 +289,7 @@ def test_longer_memory_in_evaluation_and_generation(tmp_path: Path) -> None:
     assert "memory" not in scores()["scores"]["perplexity"]["signature"]
 
     whole = "12 mice ate 3 cheeses.\n13 mice ate 4"
-    ids = writer.read_ids(whole)
+    ids = writer.prompt_ids(whole)
     with torch.no_grad():
         logits, _ = writer.model(torch.tensor([ids]), writer.model.start(1, writer.device, 50))
     (long,) = writer.generate([whole], memory=50, length=1, temperature=0.0)
