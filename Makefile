@@ -15,6 +15,7 @@ PAGE := src/heedful/explore/static/index.html
 
 demo: $(INSTALLED) page
 	$(BIN)/heedful demo
+	@command -v heedful >/dev/null || echo "first     source $(BIN)/activate    so that your shell finds the command heedful"
 
 # Compiled files are kept, since tests start hundreds of programs. Browser tests need a Chromium (apt-get install chromium), and say so where there is none.
 test: $(INSTALLED) page

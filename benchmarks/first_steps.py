@@ -25,7 +25,7 @@ from heedful.runs.recipe import shipped
 SHORT = "train.budget.steps=20"
 GPU = "train.compile=false train.batch_tokens=4096"
 SMALL = "train.compile=false train.batch_tokens=1024"
-LARGE = "train.budget={steps: 2, tokens: null} train.compile=false train.batch_tokens=1024 train.accumulate=2"
+LARGE = "train.budget={steps:~2} train.compile=false train.batch_tokens=1024 train.accumulate=2"
 TUNED = "start.folder=runs/bert-prose"
 # What a recipe needs besides its name and the budget; DATA is the folder of data sets, ENCODER that of MiniLM.
 SETTINGS = {
@@ -34,7 +34,7 @@ SETTINGS = {
     "cola": f"data.root=DATA/glue/CoLA {TUNED}",
     "conll-features": "data.root=DATA/conll2003 start.folder=ENCODER",
     "conll2003": f"data.root=DATA/conll2003 {TUNED}",
-    "elmo": "data.root=DATA/wikitext-2 data.train=wiki.train.tokens.gz data.valid=wiki.valid.tokens.gz",
+    "elmo": "data.root=DATA/wikitext-2 data.train=wiki.valid.tokens.gz data.valid=null train.batch_tokens=1024",
     "gpt-shakespeare": f"data.root=DATA/tinyshakespeare data.train=input.txt.gz {GPU}",
     "gpt2": f"data.folder=gpt2-tokens {LARGE}",
     "gpt2-wikitext": f"data.root=DATA/wikitext-2 {GPU}",
@@ -53,28 +53,32 @@ SETTINGS = {
     "stsb": f"data.root=DATA/glue/STS-B {TUNED}",
     "swag": f"data.root=swag {TUNED}",
     "transformer-base": f"data.root=pairs {SMALL}",
+    "xl-wikitext": f"data.root=DATA/wikitext-2 {SMALL}",
 }
-# What must be there before: a recipe's run, or a folder.
+# What has to be run before, and what it leaves; a space within a setting is written ~.
 FIRST = {
+    "distilbert-prose": (f"train bert-prose {SHORT}", "runs/bert-prose/model"),
     "bert-base": ("tokenize bert-prose --out bert-tokens", "bert-tokens"),
-    "gpt2": ("tokenize gpt-prose --out gpt2-tokens", "gpt2-tokens"),
+    "gpt2": ("tokenize gpt-prose --out gpt2-tokens data={kind:~text,~train:~short.txt}", "gpt2-tokens"),
     TUNED: (f"train bert-prose {SHORT}", "runs/bert-prose/model"),
 }
 
 
 def prepare(data: Path, scratch: Path) -> None:
-    """Plain files of sentence pairs, and questions with four endings."""
+    """Plain files of sentence pairs, a short text, and questions with four endings."""
     names = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
     (scratch / "pairs").mkdir(parents=True, exist_ok=True)
     for ours, theirs in names.items():
         for language in ("en", "de"):
             lines = gzip.decompress((data / "multi30k" / f"{theirs}.{language}.gz").read_bytes()).splitlines(True)
             (scratch / "pairs" / f"{ours}.{language}").write_bytes(b"".join(lines[: 29000 if ours == "train" else 50]))
+    text = gzip.decompress((data / "tinyshakespeare" / "input.txt.gz").read_bytes())
+    (scratch / "short.txt").write_bytes(text[:100_000])
     (scratch / "swag").mkdir(exist_ok=True)
     rows = [f"He opens door {n}.,He,goes in.,is green.,sings.,flies.,{n % 4}\n" for n in range(400)]
     for name in ("train.csv", "val.csv"):
-        text = "sent1,sent2,ending0,ending1,ending2,ending3,label\n" + "".join(rows)
-        (scratch / "swag" / name).write_text(text, encoding="utf-8")
+        header = "sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+        (scratch / "swag" / name).write_text(header + "".join(rows), encoding="utf-8")
 
 
 def call(words: str, data: Path, scratch: Path) -> None:
@@ -96,11 +100,12 @@ def check(recipe: str, data: Path, scratch: Path) -> str:
     if "train.budget" not in settings:
         settings = f"{settings} {SHORT}".strip()
     began = time.perf_counter()
-    call(f"train {recipe} " + settings.replace("{steps: 2, tokens: null}", "{steps:~2,~tokens:~null}"), data, scratch)
+    call(f"train {recipe} {settings}", data, scratch)
     seconds = time.perf_counter() - began
     lines = (scratch / "runs" / recipe / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     steps = [event for event in map(json.loads, lines) if event["kind"] == "step"]
     first, last = steps[0], steps[-1]
+    settings = settings.replace("~", " ")
     return f"| `{recipe}` | `{settings}` | {last['step']} | {first['loss']:.3f} | {last['loss']:.3f} | {seconds:.0f} |"
 
 

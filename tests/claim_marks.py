@@ -1,6 +1,7 @@
 """The claims that a test file proves; in continuous integration none of these tests may be skipped.
 
-`pytest_runtest_makereport` and `pytest_make_collect_report` are pytest's hooks; `conftest.py` imports them.
+`--claim A11` runs only the tests of a claim, or of several: `--claim A11,A12`. The functions whose names begin with
+`pytest_` are pytest's hooks; `conftest.py` imports them.
 """
 
 from __future__ import annotations
@@ -64,3 +65,16 @@ def pytest_make_collect_report(
     if isinstance(collector, pytest.Module):
         _must_run(report, claims_in(collector.path))
     return report
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--claim", metavar="ID,...", help="run only the tests of these claims of the lectures")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (given := config.getoption("claim")) is None:
+        return
+    asked = {one.strip().upper() for one in given.split(",")}
+    chosen = [item for item in items if asked & {str(mark.args[0]) for mark in item.iter_markers("claim")}]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen

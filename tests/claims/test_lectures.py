@@ -178,3 +178,22 @@ def test_every_takeaway_has_a_command_and_a_test() -> None:
     done = CliRunner().invoke(app, ["lectures", "takeaways"])
     output = " ".join(done.output.split())
     assert all(one.text in output and " ".join(one.record()["run"].split()) in output for one in takeaways())
+
+
+@pytest.mark.parametrize(
+    ("given", "answer", "right"),
+    [
+        ("0,59", "0.59", True),
+        (".59", "0.59", True),
+        ("0.590", "0.59", True),
+        ("1024", "1,024", True),
+        ("1 024", "1,024", True),
+        ("1,024", "1,024", True),
+        ("1,024", "1.02", False),
+        ("1,048,576", "1,048,576", True),
+        ("-0,5", "-0.50", True),
+        (",", "0.59", False),
+    ],
+)
+def test_numbers_may_have_a_decimal_comma(given: str, answer: str, right: bool) -> None:
+    assert Question("?", [answer], "", "", tolerance=0.011).accepts(given) is right

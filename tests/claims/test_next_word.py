@@ -66,7 +66,7 @@ def encoder() -> TextEncoder:
     masked = [(text.replace(place, "[MASK]", 1), place) for text in TEXTS for place in PLACES if f" {place} " in text]
     cases = [(text, pieces.ids([place])[0]) for text, place in masked]
     encoder = TextEncoder(model, pieces, CPU)
-    cases = [(encoder._with_masks(text), place[0]) for text, place in cases if len(place) == 1]
+    cases = [(encoder._masked_ids(text), place[0]) for text, place in cases if len(place) == 1]
     assert len(cases) >= 6
 
     def loss(step: int) -> torch.Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
@@ -71,7 +73,7 @@ def test_json_has_the_probability_of_every_label(run: Path, heedful: Run) -> Non
     assert set(short["probabilities"]) == {"de", "en"}
     assert short["probability"] == short["probabilities"]["en"] > 0.5
     assert short["cut"] == 0 < long["cut"]
-    assert err == "note: 1 texts were truncated to 16 tokens\n"
+    assert err == "note: texts truncated to 16 tokens: 1\n"
 
 
 def test_pairs_are_two_arguments_or_a_line_with_a_tab(run: Path, heedful: Run) -> None:
@@ -92,7 +94,9 @@ def test_usage_errors_say_what_to_do(run: Path, heedful: Run, tmp_path: Path) ->
     code, _, err = heedful("translate", run, "one")
     assert code == 2 and "this model classifies texts" in err and "`heedful classify`" in err
     code, _, err = heedful("classify", tmp_path / "none", "one")
-    assert code == 2 and "there is no such folder" in err
+    assert code == 2 and "there is no such folder" in err and "train it" not in err
+    code, _, err = heedful("classify", "runs/number-languages-conv", "one")
+    assert code == 2 and "train it: heedful train number-languages-conv" in err
 
 
 def test_eval_scores_a_classifier(run: Path, heedful: Run) -> None:
@@ -100,6 +104,13 @@ def test_eval_scores_a_classifier(run: Path, heedful: Run) -> None:
     assert code == 0 and out.startswith("test: loss ") and "matthews" in out
     stored = json.loads((run / "results.json").read_text())["scores"]
     assert json.loads(heedful("eval", run, "--json")[1])["scores"] == stored
+
+
+def test_eval_scores_other_data(run: Path, heedful: Run) -> None:
+    scored = json.loads(heedful("eval", run, "data.test=3", "--json")[1])
+    assert scored["scores"]["accuracy"]["signature"] == "texts:3"
+    code, _, err = heedful("eval", run, "train.seed=3")
+    assert code == 2 and "only the data can be changed" in err
 
 
 def test_predict_reads_every_file_format(run: Path, heedful: Run, tmp_path: Path) -> None:
@@ -111,12 +122,26 @@ def test_predict_reads_every_file_format(run: Path, heedful: Run, tmp_path: Path
     for name, text in files.items():
         (tmp_path / name).write_text(text)
         code, out, err = heedful("predict", run, tmp_path / name, "-o", tmp_path / f"{name}.out", "--batch", 2)
-        assert (code, out) == (0, "") and "wrote 3 predictions" in err
+        assert (code, out) == (0, "") and "wrote 2 predictions" in err and "without a prediction: 1" in err
         rows = [json.loads(line) for line in (tmp_path / f"{name}.out").read_text().splitlines()]
         found = [row["prediction"] for row in rows]
         assert found[1] is None and [one["label"] for one in (found[0], found[2])] == labels, name
         assert [row["text"].strip() for row in rows] == ["four", "", "neun"]
     assert rows[0].keys() == {"text", "prediction"}
+
+
+def test_predict_reads_the_column_of_the_training_data_and_writes_to_stdout(
+    run: Path, heedful: Run, tmp_path: Path
+) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    recipe = yaml.safe_load((other / "recipe.yaml").read_text())
+    recipe["data"] = {"kind": "csv", "train": "a", "valid": "a", "text": "the text", "label": "y"}
+    (other / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    (tmp_path / "in.csv").write_text("the text,text\nfour,neun\n")
+    code, out, err = heedful("predict", other, tmp_path / "in.csv")
+    assert code == 0 and "wrote 1 predictions to stdout" in err
+    assert json.loads(out)["prediction"]["label"] == "en"  # of four, not of neun
+    assert json.loads(heedful("predict", run, tmp_path / "in.csv")[1])["prediction"]["label"] == "de"
 
 
 def test_predict_reads_pairs_and_reports_missing_fields(run: Path, heedful: Run, tmp_path: Path) -> None:
@@ -128,6 +153,6 @@ def test_predict_reads_pairs_and_reports_missing_fields(run: Path, heedful: Run,
     right = json.loads(heedful("classify", run, "--pair", "four", "five", "--json")[1])
     assert found["probabilities"] == right["probabilities"]
     code, _, err = heedful(*words, "--force")
-    assert code == 2 and "in.csv:2: the key 'text' is missing" in err
+    assert code == 2 and "in.csv:2: there is no field 'text'" in err and "--field NAME" in err
     code, _, err = heedful(*words, "--force", "--field", "a", "--beams", 2)
     assert code == 2 and "only translators use beam search" in err

@@ -152,8 +152,8 @@ def test_odd_unicode_and_too_long_lines_are_skipped_and_counted(tmp_path: Path, 
     (tmp_path / "test.en").write_text("\n".join(["one"] * 14 + ["w " * 60]) + "\n")
     code, out, _ = heedful("train", "transformer-base", *texts, *HARMLESS, "--run", tmp_path / "run")
     assert code == 0
-    assert "note: 1 pairs are longer than the model's context" in out
-    assert "note: 1 pairs are blank on a side" in out
+    assert "note: pairs longer than the model's context, left out: 1" in out
+    assert "note: pairs with a blank side, left out: 1" in out
     assert "1 sources exceed the model's context; their translations are empty" in out
 
 
@@ -457,7 +457,7 @@ def test_predict_adds_a_prediction_to_each_row(run: Path, heedful: Run, tmp_path
     [
         ('{"source" "x"}', "in.jsonl:2:11: this is not JSON"),
         ("[1]", "in.jsonl:2: this line is not a JSON object"),
-        ('{"other": "x"}', "in.jsonl:2: the key 'source' is missing"),
+        ('{"other": "x"}', "in.jsonl:2: there is no field 'source'"),
         ('{"source": 3}', "in.jsonl:2: the value of 'source' is not a string"),
         (json.dumps({"source": "one " * 40}), "in.jsonl:2: this text is too long for the model"),
     ],

@@ -44,7 +44,9 @@ def test_figure_prints_numbers_and_writes_a_picture(figure: Run) -> None:
     assert first[:2] == ["1", "0.5"]
     assert last[0] == "30" and float(last[1]) == pytest.approx(0.5**30, rel=1e-3)
     assert "rows of 30; --json writes all" in out
-    assert out.endswith("picture  gradient-distance.png\n")
+    *_, picture, settings = out.splitlines()
+    assert picture == "picture  gradient-distance.png"
+    assert settings == "settings singular=[0.5, 2.0]  distance=30  hidden=3  seed=0"
     with Image.open("gradient-distance.png") as picture:
         assert picture.format == "PNG"
 
@@ -82,6 +84,8 @@ def test_nan_is_null_in_json(figure: Run, monkeypatch: pytest.MonkeyPatch) -> No
         (("recall", "steps"), "this is not an override"),
         (("length", "width=7"), "multiple of 2"),
         (("recall", "--out", "nowhere/a.png"), "there is no such folder"),
+        (("recall", "--out", "nowhere/a.png"), "create it: mkdir -p nowhere"),
+        (("beam-tree", "wide=3"), "one of beams, limit, model, penalty, text, texts, top"),
         (("recall", "--out", "."), "this is a folder"),
         (("recall", "--out", "a.gif"), "a name that ends in .png, .svg or .pdf"),
         (("recall", "--out", "a"), "a name that ends in .png, .svg or .pdf"),
@@ -166,3 +170,22 @@ def test_gallery_is_written_by_one_command(figure: Run, tmp_path: Path, monkeypa
     code, out, _ = figure("--gallery", tmp_path / "all")
     assert (code, out) == (0, f"gallery  {tmp_path / 'all' / 'index.html'}\n")
     assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["README.md", "index.html", "masks.png"]
+
+
+def test_the_diagram_of_a_recipe_with_other_sizes(figure: Run, tmp_path: Path) -> None:
+    code, out, _ = figure("architecture", "numbers", "model.width=64", "depth=2", "model.heads=2", "-o", "a.svg")
+    assert code == 0
+    assert 'overrides=["model.width=64", "model.heads=2"]  depth=2' in out
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "(None, 10, 64)" in text and "numbers: " in text
+
+
+def test_long_settings_are_cut_and_wrapped() -> None:
+    class Long(Config):
+        first: str = "a word " * 20
+        second: tuple[int, ...] = tuple(range(40))
+        third: str | None = None
+
+    lines = list(verb.settings_lines(Long()))
+    assert [line[:9] for line in lines] == ["settings ", " " * 9]
+    assert all(len(line) <= verb.WIDE for line in lines) and lines[-1].endswith("third=null")

@@ -74,6 +74,7 @@ GPU = (
     "attend_cached",
     "packed_attention",
     "packed_self_attention",
+    "relative_attention",
     "run_fused",
     "fused_argmax",
 )  # kernels that a test without a device cannot reach

@@ -229,7 +229,8 @@ def split_pairs(batch: PretrainingBatch) -> list[tuple[object, ...]]:
     """Each pair of a padded or packed batch with its masked tokens."""
     flat, segments, width = batch.ids.flatten(), batch.segments.flatten(), batch.ids.shape[1]
     begins = batch.sequences.begins.tolist()
-    targets = dict(zip(batch.places.tolist(), batch.targets.tolist(), strict=True)) | {}
+    real = batch.targets >= 0
+    targets = dict(zip(batch.places[real].tolist(), batch.targets[real].tolist(), strict=True))
     real = {place: target for place, target in targets.items() if target != IGNORE_INDEX}
     found = []
     for begin, length, follows, index in zip(

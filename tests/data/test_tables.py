@@ -109,6 +109,7 @@ def test_number_words_in_several_languages_need_no_file() -> None:
         ("text\tlabel\na\t1\nb\t1\t2\n", {}, ":3", "different number of columns"),
         ("sentence\tlabel\na\t1\n", {}, ":1:1", "no column 'text'"),
         ("text\tlabel\na\t1\n", {"label": 2}, ":1:1", "no column 2"),
+        ("text;label\na;1\n", {}, ":1:1", "set data.kind=csv and data.separator='\";\"'"),
         ("text\tlabel\n \t1\n", {}, "", "there are no texts"),
         ("\n\n", {}, "", "there are no texts"),
     ],
@@ -119,6 +120,19 @@ def test_table_errors_are_located(
     with pytest.raises(UserError, match=message) as error:
         tsv(tmp_path, content, **changes).read("train")
     assert error.value.where == f"{tmp_path}/f{where}"
+
+
+def test_a_missing_column_is_seen_before_anything_is_read(tmp_path: Path) -> None:
+    assert tsv(tmp_path, "text\tlabel\na\t1\n").problems(["train"]) == []
+    (problem,) = tsv(tmp_path, "sentence\tlabel\na\t1\n").problems(["train"])
+    assert "there is no column 'text'" in str(problem) and "'sentence', 'label'" in str(problem)
+
+
+def test_missing_labels_are_counted(tmp_path: Path) -> None:
+    items = tsv(tmp_path, "text\tlabel\na\t1\nb\t\nc\t0\nd\t \n").read("train").items
+    with pytest.raises(UserError, match="2 of 4 texts have no label") as error:
+        collect_labels(items, "f")
+    assert error.value.where == f"{tmp_path}/f:3:3"
 
 
 def test_unclosed_quote_is_reported_where_it_opens(tmp_path: Path) -> None:

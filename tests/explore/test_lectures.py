@@ -24,7 +24,7 @@ def test_decks_topics_and_links_to_views(browse: Callable[..., Any], run: Callab
     page.get_by_test_id("deck-yoon").click()
     assert page.locator("[data-testid^=topic-]").count() == len(decks()[-1].topics)
     page.get_by_test_id("search").fill("multi-head")
-    page.get_by_test_id("topic-multi-head").wait_for()
+    page.locator("[data-testid=topic-multi-head][open]").wait_for()
     shown = page.get_by_test_id("topic-multi-head").inner_text()
     for part in (topics()["multi-head"].summary, "heedful explore runs/numbers --view grid", "test_transformer.py"):
         assert part in shown
@@ -32,6 +32,7 @@ def test_decks_topics_and_links_to_views(browse: Callable[..., Any], run: Callab
     page.get_by_test_id("grid").wait_for()
     assert "page=" not in page.url and "search=" not in page.url and "view=grid" in page.url
     page.go_back()
+    page.locator("[data-testid=topic-multi-head][open]").wait_for()
     page.get_by_test_id("search").fill("references")
     page.get_by_test_id("references").wait_for()
     assert page.get_by_test_id("references").locator("li").count() == len(references())
@@ -40,6 +41,9 @@ def test_decks_topics_and_links_to_views(browse: Callable[..., Any], run: Callab
     assert page.get_by_test_id("takeaways").locator("li").count() == sum(one.deck == "yoon" for one in takeaways())
     page.get_by_test_id("search").fill("zzz")
     page.get_by_text("no topic matches").wait_for()
+    page.get_by_text("all decks").click()
+    page.get_by_test_id("search").fill("GPT vs BERT vs XLNet")
+    page.get_by_test_id("topic-three-masks").get_by_text("Sungroh Yoon").wait_for()
 
 
 @pytest.mark.claim("N1")
@@ -74,6 +78,9 @@ def test_server_gives_both_as_json(browse: Callable[..., Any], run: Callable[[st
     fetched = "path => fetch(path).then(async (response) => [response.status, await response.text()])"
     status, text = browsing.page.evaluate(fetched, "/api/lectures")
     assert status == 200 and json.loads(text) == json.loads(json.dumps(overview()))
+    status, text = browsing.page.evaluate(fetched, "/api/lectures/search?words=C7%20")
+    assert status == 200 and json.loads(text) == ["add-and-norm"]
+    assert browsing.page.evaluate(fetched, "/api/lectures/search")[0] == 422
     status, text = browsing.page.evaluate(fetched, "/api/quiz/3")
     assert status == 200 and [one["prompt"] for one in json.loads(text)] == [one.prompt for one in quiz(3, 10)]
     assert browsing.page.evaluate(fetched, "/api/quiz/x")[0] == 422

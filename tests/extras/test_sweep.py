@@ -258,7 +258,7 @@ def test_killed_sweep_resumes_to_the_same_losses(recipe: str, capsys: pytest.Cap
         assert row["L"] == cell.__class__(**{**vars(cell), "folder": Path("alone") / cell.name}).outcome().loss
     assert "needs 3" in found["lines"]["N"]["missing"]
     assert Path("sweep/scaling.png").stat().st_size > 1000
-    assert Path("sweep/scaling.svg").read_text().startswith("<svg")
+    assert "<svg" in Path("sweep/scaling.svg").read_text()
 
     before = {path: path.stat().st_mtime_ns for path in Path("sweep").glob("*/metrics.jsonl")}
     verb(recipe, "1x8,1x16", "51200")  # nothing is left to train

@@ -87,6 +87,9 @@ class Shifted(Padded):
     def at(self) -> Tensor:
         return torch.arange(self.real.shape[1]).expand(self.real.shape)
 
+    def first(self, x: Tensor) -> Tensor:
+        return x[:, 0]
+
 
 def outputs(found: Pretrained, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """The outputs of our model for a batch, by their names in `transformers`."""
@@ -110,7 +113,7 @@ def outputs(found: Pretrained, given: dict[str, Tensor]) -> dict[str, Tensor]:
             begins, sizes = torch.arange(rows) * length, torch.full((rows,), length)
             start, end = model(ids, segments, layout, begins, sizes, length).unbind(-1)
             return {"start_logits": start, "end_logits": end}
-        return {"logits": model(ids, segments, layout, torch.arange(rows) * length).reshape(rows, -1)}
+        return {"logits": model(ids, segments, layout).reshape(rows, -1)}
 
 
 def assert_equal_outputs(model: Any, found: Pretrained, side: str) -> None:

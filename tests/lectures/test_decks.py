@@ -16,7 +16,7 @@ from heedful.cli.app import app
 from heedful.errors import UserError
 from heedful.explore.views import VIEWS
 from heedful.lectures.claims import OPEN, SECTIONS, sheet
-from heedful.lectures.decks import Command, Deck, commands, decks, find, runs, topics
+from heedful.lectures.decks import Command, Deck, commands, decks, find, matching, runs, topics
 from heedful.lectures.pages import pages
 from heedful.plots.gallery import EVERY as FIGURES
 from heedful.runs.recipe import load_recipe
@@ -106,8 +106,11 @@ def test_entry_lists_claims_errata_and_open_points() -> None:
     assert [claim.id for claim in heads.errata] == ["X6"]
     assert heads.record()["claims"][0]["tests"] == ["tests/claims/test_transformer.py"]
     assert heads.decks == ["han", "smola", "pilehvar", "yoon"]
-    assert [run.train for run in heads.first] == ["heedful train numbers"]
-    assert topics()["translation-walk"].first == []  # it trains what it reads
+    commands = [step.command for step in heads.steps]
+    assert commands == [heads.run[0], "heedful train numbers", heads.run[1]]  # the figure needs no training
+    assert [step.minutes is None for step in heads.steps] == [True, False, True]
+    walk = topics()["translation-walk"]
+    assert [step.command for step in walk.steps] == list(walk.run)  # it trains what it reads
     assert topics()["xlnet"].view == "positions"
     assert all(set(topic.open) == {OPEN[row] for row in topic.ids if row in OPEN} for topic in topics().values())
 
@@ -121,6 +124,10 @@ def test_entry_lists_claims_errata_and_open_points() -> None:
         ("linformer", ["linformer"]),
         ("models/elmo", ["elmo"]),
         ("heedful figure pooling", ["pooling"]),
+        ("MLM", ["masked-words"]),
+        ("GPT vs. BERT vs. XLNet?", ["three-masks"]),
+        ("what is wrong with BERT", ["bert-limits"]),
+        ("postional encodings", ["sinusoids", "position-waves", "no-positions"]),  # a word that no topic has
     ],
 )
 def test_search_finds_titles_ids_commands_and_files(query: str, expected: list[str]) -> None:
@@ -129,11 +136,18 @@ def test_search_finds_titles_ids_commands_and_files(query: str, expected: list[s
     assert [topic.name for topic in found] == expected
 
 
+def test_closest_title_comes_first() -> None:
+    assert [topic.name for topic in matching("self attention")][:2] == ["self-attention", "worked-self-attention"]
+    assert matching("Self-Attention")[0].name == "self-attention"
+    assert matching("masked language models")[0].name == "masked-words"
+    assert matching("the of") == matching("") == []
+
+
 def test_deck_lookup_and_suggestion() -> None:
     assert isinstance(find("Yoon"), Deck)
     found = find("bert")
     assert isinstance(found, list) and len(found) > 10
-    titled = ["bert" in f"{topic.name} {topic.title}".lower() for topic in found]
+    titled = ["bert" in f"{topic.name} {topic.title} {topic.also}".lower() for topic in found]
     assert titled == sorted(titled, reverse=True)
     with pytest.raises(UserError, match="did you mean bigbird"):
         find("bigbrid")
@@ -147,22 +161,26 @@ def test_pages_are_up_to_date(name: str) -> None:
     assert text == pages()[name], "write them: python -m heedful.lectures.pages docs"
 
 
-def test_lectures_command_prints_decks_topics_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lectures_command_prints_decks_topics_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_command(*words: str) -> str:
         done = CliRunner().invoke(app, ["lectures", *words])
         assert done.exit_code == 0, done.output
         return done.output
 
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("heedful.cli.lectures.WIDE", 300)  # no path is broken
     assert all(deck.title in run_command() for deck in decks())
     assert "Multi-head attention" in run_command("han") and "open:" in run_command("xing")
     card = run_command("linformer")
     assert re.search(r"open +Linformer", card)
+    assert "see also  " in run_command("self-attention") and "worked-self-attention" in run_command("self-attention")
+    assert "see also" not in run_command("C7")
     shown = run_command("multi-head")
     for part in (
         "heedful train numbers",
         "--view grid",
-        "heedful/blocks/attention.py",
-        "test_transformer.py",
+        str(SOURCE / "blocks/attention.py"),
+        "python -m pytest tests/claims/test_transformer.py --claim C2,C3,C4",
         "erratum X6",
     ):
         assert part in shown

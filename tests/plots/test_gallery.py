@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,10 @@ from heedful.plots.style import PALETTES, SUFFIXES, encode, read_sheet, settings
 from heedful.training.optim import Noam
 from tolerance import close
 
+TINY_RUN = [
+    "data.below=100", "data.train=40", "data.valid=2", "data.test=2", "model.width=16", "model.hidden=16",
+    "train.budget.steps=2", "train.device=cpu",
+]  # fmt: skip
 # The smallest settings of each figure.
 TINY: dict[str, dict[str, object]] = {
     "attention": {"text": "a cat"},
@@ -207,15 +213,38 @@ def test_gates_are_those_that_compute_the_cell() -> None:
 
 
 def test_beam_tree_matches_exhaustive_search() -> None:
-    words, logs = decoding.table_of(["a b", "a b", "a c", "b"])
-    nodes, paths = decoding.search_tree(logs, 6, 6, 4, 0.0)
-    scores = {(0, 1, 3): 3 / 4 * 2 / 3, (0, 2, 3): 3 / 4 / 3, (1, 3): 1 / 4}
-    assert words == ["a", "b", "c", "<end>"]
-    for tokens, log in zip(paths.tokens[0].tolist(), paths.logs[0].tolist(), strict=True):
-        found = tuple(token for token in tokens if token)
-        if log > -10:
-            assert any(np.exp(log) == pytest.approx(score) for path, score in scores.items() if path[-2:] == found[-2:])
-    assert nodes[0].token == 0
+    words, logs = decoding.table_of(decoding.TEXTS)
+    end = words.index("<end>")
+
+    def sentences(before: int, log: float, path: tuple[int, ...]) -> Iterator[tuple[float, tuple[int, ...]]]:
+        if path and path[-1] == end:
+            yield log / len(path), path
+        elif len(path) < 8:
+            for word, more in enumerate(logs[before].tolist()):
+                if more > -math.inf:
+                    yield from sentences(word, log + more, (*path, word))
+
+    best = sorted(sentences(len(words), 0.0, ()), reverse=True)[:2]
+    nodes, paths = decoding.search_tree(logs, 2, 2, 8, 1.0)
+    found = [path[:length] for path, length in zip(paths.tokens[0].tolist(), paths.lengths[0].tolist(), strict=True)]
+    assert [" ".join(words[token] for token in path) for path in found] == [
+        "the poor don't have any money <end>", "the poor are destitute <end>",
+    ]  # fmt: skip
+    assert [tuple(path) for path in found] == [path for _, path in best]
+    assert paths.scores[0].tolist() == pytest.approx([score for score, _ in best])
+    assert all(math.isfinite(node.log) for node in nodes)
+
+
+def test_beam_tree_of_a_model(tmp_path: Path) -> None:
+    run = heedful.load_recipe("numbers", TINY_RUN)
+    translator = heedful.fit(run, tmp_path / "run-of-numbers")
+    figure = heedful.figure("beam-tree", model="run-of-numbers", text="twenty-one", beams=2, top=1, limit=4)
+    best = translator.search(["twenty-one"], beams=2, top=1)[0][0]  # type: ignore[attr-defined]
+    shown = [text.partition("\n")[0] for text in texts(figure)]
+    assert "twenty-one" in figure.get_suptitle() and "start" in shown
+    assert translator.tokenizer.pieces(best.ids)[:1][0] in shown  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="model needs text"):
+        heedful.figure("beam-tree", model="run-of-numbers")
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -224,6 +253,10 @@ def test_diagram_has_every_parameter_of_any_model(kind: str) -> None:
 
     rows = heedful.summary(config_class(kind).tiny())
     assert sum(box.times * box.row.parameters for box in boxes(rows)) == rows.parameters
+    if kind == "bert":
+        texts_of_bert = texts(heedful.figure("architecture", model=kind))
+        assert texts_of_bert[0] == "segments"  # it has no output: at the bottom, without an arrow
+        assert {"reads pooler", "reads blocks"} <= set(texts_of_bert)
     if kind in ("transformer", "gpt"):
         figure = heedful.figure("architecture", model=kind)
         assert any("× 2" in text for text in texts(figure)) and f"{rows.parameters:,}" in figure.get_suptitle()

@@ -82,6 +82,14 @@ def test_evaluation_reports_accuracies_and_samples(documents: str, tmp_path: Pat
     assert task_of(recipe).next(tmp_path / "run", last)[0].startswith("heedful fill-mask ")
 
 
+def test_samples_show_tokens_alone_where_the_model_has_more_rows(documents: str, tmp_path: Path) -> None:
+    more = ["tokenizer.vocab=80", "model.vocab=5000", "train.budget.steps=1", "train.optimizer.lr=1e-9"]
+    events = list(train(load_recipe("bert-prose", [*SMALL, documents, *more]), tmp_path / "run"))
+    last = next(event for event in reversed(events) if isinstance(event, Evaluated))
+    pieces = set(load(tmp_path / "run").tokenizer.pieces(range(80)))
+    assert last.samples and all(set(predicted.split()) <= pieces for _, _, predicted in last.samples)
+
+
 def test_small_bert_learns_masked_words(documents: str, tmp_path: Path) -> None:
     recipe = load_recipe(
         "bert-prose",

@@ -73,7 +73,7 @@ def require_convertible(source: Path) -> None:
         raise UserError(
             f"only {model_names().replace(' or ', ' and ')} can be converted", where=str(locate_model(source)),
             found=f"a model of kind {shown(kind)}",
-            todo="load it with heedful.load, or look at it with `heedful explore`",
+            todo="load it with heedful.load; for ONNX, fine-tune a BERT instead: heedful init classify",
         )  # fmt: skip
 
 

@@ -141,9 +141,9 @@ def event_lines(event: Event, words: Names) -> Iterator[str]:
             f"on {event.device}{threads}{f', {event.processes} processes' * (event.processes > 1)}"
         )
         if event.dropped:
-            yield f"note: {event.dropped:,} {words.too_long}"
+            yield f"note: {words.too_long}: {event.dropped:,}"
         if event.skipped:
-            yield f"note: {event.skipped:,} {words.blank}"
+            yield f"note: {words.blank}: {event.skipped:,}"
         yield from (f"note: {note}" for note in event.notes)
         if event.step:
             yield f"resuming at step {event.step:,}"

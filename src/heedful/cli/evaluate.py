@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from heedful.cli.display import counting, scoreboard
@@ -21,15 +22,25 @@ from heedful.training.checkpoint.choice import split_checkpoint
 
 
 def eval_command(
-    run: Path, split: Split, beams: int | None, as_json: bool, stride: int | None = None, memory: int | None = None
+    run: Path,
+    split: Split,
+    beams: int | None,
+    as_json: bool,
+    stride: int | None = None,
+    memory: int | None = None,
+    overrides: Sequence[str] = (),
 ) -> None:
     """Print the scores with their signatures, and some samples."""
+    if other := next((word for word in overrides if not word.startswith("data.")), None):
+        raise UserError("only the data can be changed", where=other, expected="such as data.test=new.csv")
     predictor = load_run(run)
     if memory is not None and not isinstance(predictor, TextGenerator):
         raise UserError("only a language model has a memory of tokens", where="--memory", todo="leave it out")
     if isinstance(predictor, TextGenerator):
         predictor.settings = predictor.settings.but(memory=memory)
-    recipe = read_recipe(run) if stride is None else with_stride(read_recipe(run), stride)
+    recipe = read_recipe(run, overrides)
+    if stride is not None:
+        recipe = with_stride(recipe, stride)
     task = task_of(recipe)
     if beams is not None and not task.searches:
         raise UserError("this model is evaluated without a beam search", where="--beams", todo="leave it out")
@@ -37,7 +48,8 @@ def eval_command(
         raise UserError(
             "this run has no test set",
             where=f"{split_checkpoint(run)[0] / 'recipe.yaml'}: data.test",
-            todo=f"evaluate it on the validation set: heedful eval {shlex.quote(str(run))} --split valid",
+            todo=f"name one: heedful eval {shlex.quote(str(run))} data.test=FILE\n"
+            f"or use the validation set: heedful eval {shlex.quote(str(run))} --split valid",
         )
     check_recipe(recipe, [split])
     with counting(task.words.testing.format(split)) as advance:

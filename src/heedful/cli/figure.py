@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,9 +26,10 @@ from heedful.files.writing import disk_errors, require_writable, write_text_atom
 from heedful.lectures import Progress, Table
 from heedful.plots.gallery import draw, settings_class
 from heedful.plots.gallery.index import write_gallery
-from heedful.plots.style import Style, require_figure, save, style_sheet, write_sheet
+from heedful.plots.style import Style, one_line, require_figure, save, style_sheet, write_sheet
 
 ROWS = 12  # of a table on the screen
+WIDE = 100  # columns of the list of settings
 
 Found = TypeVar("Found")
 
@@ -61,6 +63,26 @@ def figure_command(
             say(line)
         say("")
     say(f"picture  {path}")
+    for line in settings_lines(drawn.settings):
+        say(line)
+
+
+def settings_lines(settings: Config) -> Iterator[str]:
+    """The settings of a figure as they are typed, some to a line; long values are cut."""
+    words = [f"{key}={one_line(_typed(value), 44)}" for key, value in settings.model_dump(mode="json").items()]
+    width, lines = WIDE, list[str]()
+    for word in words:
+        if width + len(word) >= WIDE:
+            lines.append(" " * 9)
+            width = 9
+        lines[-1] += word + "  "
+        width += len(word) + 2
+    for number, line in enumerate(lines):
+        yield (line if number else "settings" + line[8:]).rstrip()
+
+
+def _typed(value: Any) -> str:
+    return shlex.quote(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def gallery_command(folder: Path, theme: Style, sheet: Path | None) -> None:
@@ -82,7 +104,13 @@ def style_command(path: Path, theme: Style, force: bool) -> None:
 
 
 def model_first(words: Sequence[str], settings: type[Config]) -> list[str]:
-    """The overrides; where a figure is of a model or a run, the first word may be its folder alone."""
+    """The overrides; where a figure is of a model or a run, the first word may be its folder alone.
+
+    Where it is of a recipe, settings of groups, such as model.width=512, are the recipe's.
+    """
+    if "overrides" in settings.model_fields:
+        nested = [word for word in words if "." in word.partition("=")[0] and "=" in word]
+        words = [*(word for word in words if word not in nested), f"overrides={json.dumps(nested)}"]
     first, rest = words[:1], words[1:]
     key = next((name for name in ("model", "run") if name in settings.model_fields), None)
     if key is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,11 +11,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+import heedful
 from heedful.cli.output import json_line, say
-from heedful.lectures.decks import Deck, Topic, decks, find, references, takeaways, topics
+from heedful.lectures.decks import Deck, Step, Topic, decks, find, matching, references, takeaways, topics
 
 WIDE = 120  # columns of a file or a pipe
 CARDS = 3  # topics that are shown in full
+OTHERS = 6  # topics that are named below the one that was asked for
 
 
 def lectures_command(words: Sequence[str], as_json: bool) -> None:
@@ -35,7 +38,7 @@ def lectures_command(words: Sequence[str], as_json: bool) -> None:
         listing(console, chosen)
     elif len(chosen) > CARDS:
         console.print(Text(f"{len(chosen)} topics match", "bold"))
-        listing(console, chosen)
+        listing(console, chosen, with_decks=True)
     else:
         for topic in chosen:
             card(console, topic)
@@ -43,6 +46,9 @@ def lectures_command(words: Sequence[str], as_json: bool) -> None:
                 print_references(console)
             if topic.name == "takeaways":
                 print_takeaways(console)
+        others = [topic.name for topic in matching(" ".join(words)) if topic not in chosen][:OTHERS]
+        if others:
+            console.print(Text(f"see also  {', '.join(others)}", "dim"))
 
 
 def full_record(topic: Topic) -> dict[str, Any]:
@@ -72,14 +78,14 @@ def overview(console: Console) -> None:
         console.print(Text(f"  {command:<30}", "cyan") + Text(about, "dim"))
 
 
-def listing(console: Console, chosen: Sequence[Topic]) -> None:
+def listing(console: Console, chosen: Sequence[Topic], with_decks: bool = False) -> None:
     """A line or two for each topic."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for topic in chosen:
         about = Text(topic.title)
         if topic.open:
             about.append(f"  open: {', '.join(topic.open)}", "yellow")
-        table.add_row(Text(topic.name, "cyan"), about)
+        table.add_row(Text(topic.name, "cyan"), about, Text(", ".join(topic.decks) if with_decks else "", "dim"))
     console.print(table)
     console.print(Text(f"\n`heedful lectures {chosen[0].name}` shows what to type for one", "dim"))
 
@@ -91,17 +97,18 @@ def card(console: Console, topic: Topic) -> None:
     rows: list[tuple[str, Text]] = []
     if topic.needs:
         rows.append(("needs", Text(topic.needs)))
-    rows += [("first", Text(run.train, "cyan") + Text(f"  ({_time(run.minutes)})", "dim")) for run in topic.first]
-    rows += [("type", Text(command, "bold cyan")) for command in topic.run]
+    rows += [("type", _step(step)) for step in topic.steps]
     if topic.shows:
         rows.append(("shows", Text(topic.shows)))
-    rows += [("code", Text(f"heedful/{file}")) for file in topic.code]
+    rows += [("code", Text(_path(file))) for file in topic.code]
     for claim in topic.claims:
         reading = f" {claim.reading}" if claim.reading and not claim.reading.startswith("X") else ""
-        rows.append((claim.id, Text(claim.statement + reading) + Text(f"  {claim.test}", "dim")))
-    for claim in topic.errata:
-        about = Text(f"{claim.statement} {claim.reading}") + Text(f"  {claim.test}", "dim")
-        rows.append((f"erratum {claim.id}", about))
+        rows.append((claim.id, Text(claim.statement + reading)))
+    rows += [(f"erratum {claim.id}", Text(f"{claim.statement} {claim.reading}")) for claim in topic.errata]
+    files = dict.fromkeys(claim.test for claim in (*topic.claims, *topic.errata))
+    for file in files:
+        ids = [claim.id for claim in (*topic.claims, *topic.errata) if claim.test == file]
+        rows.append(("test", Text(f"python -m pytest {file} --claim {','.join(ids)}", "cyan")))
     rows += [("open", Text(name, "yellow")) for name in topic.open]
     table = Table(box=None, pad_edge=False, show_header=False)
     before = ""
@@ -116,7 +123,7 @@ def print_references(console: Console) -> None:
     for one in references():
         year = f", {one.year}" if one.year else ""
         console.print(Text(one.title, "bold"), Text(f"{one.authors}{year}"))
-        files = ", ".join(f"heedful/{file}" for file in one.code) or "cited, not implemented"
+        files = ", ".join(map(_path, one.code)) or "cited, not implemented"
         console.print(Padding(Text(one.link or one.where, "cyan") + Text(f"  {files}", "dim"), (0, 0, 1, 2)))
 
 
@@ -131,5 +138,15 @@ def print_takeaways(console: Console) -> None:
             console.print(Padding(Text(one["run"], "cyan") + Text(f"  {', '.join(one['tests'])}", "dim"), (0, 0, 0, 4)))
 
 
-def _time(minutes: float) -> str:
-    return f"{minutes * 60:.0f} seconds" if minutes < 1 else f"about {minutes:g} min"
+def _step(step: Step) -> Text:
+    """A command, with the time it takes if it trains a run."""
+    if step.minutes is None:
+        return Text(step.command, "bold cyan")
+    time = f"{step.minutes * 60:.0f} seconds" if step.minutes < 1 else f"about {step.minutes:g} min"
+    return Text(step.command, "bold cyan") + Text(f"  (once, {time})", "dim")
+
+
+def _path(file: str) -> str:
+    """The path of a file of the package, relative to the working directory if it is below it."""
+    path = Path(heedful.__file__).parent / file
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

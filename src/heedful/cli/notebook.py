@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 from heedful.cli.output import print_table, say
@@ -27,3 +28,5 @@ def notebook_command(name: str | None, out: Path | None, as_json: bool) -> None:
         raise UserError("this file exists", where=str(path), todo="give another name with --out, or remove it")
     write_text_atomic(path, text)
     say(f"wrote {shlex.quote(str(path))}; open it with Jupyter: jupyter lab {shlex.quote(str(path))}")
+    if find_spec("jupyterlab") is None:
+        say("JupyterLab is not installed here: pip install jupyterlab, or open it in an editor that shows notebooks")

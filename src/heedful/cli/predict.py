@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from heedful.cli.display import counting
 from heedful.cli.loading import load_run, wrong_command_error
+from heedful.cli.output import say
 from heedful.cli.reading import MAX_LINE, Line, batched
 from heedful.cli.translate import too_long_error
 from heedful.data.formats.sources import lines, list_keys, parse_object, string_field
+from heedful.data.formats.tables import Columns, JsonlTable
 from heedful.errors import UserError, shown
 from heedful.files import writing as files
-from heedful.files.reading import exists
+from heedful.files.reading import exists, is_file
+from heedful.runs.load import read_recipe
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, GeneratedText, TextGenerator
@@ -26,6 +30,7 @@ from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
 from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import Translation, Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
+from heedful.training.checkpoint.choice import split_checkpoint
 
 FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model's input
     Translator: ("source",),
@@ -42,12 +47,13 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
 
 
 def predict_command(
-    run: Path, source: Path, out: Path, fields: Sequence[str], beams: int | None, force: bool, batch: int
+    run: Path, source: Path, out: Path | None, fields: Sequence[str], beams: int | None, force: bool, batch: int
 ) -> None:
-    """Write each row with its prediction; the file is written atomically."""
-    if exists(out) and not force:
-        raise UserError("this file exists", where=str(out), todo="name another one, or overwrite it with --force")
-    files.require_writable(out, "--out")
+    """Write each row with its prediction; a file is written atomically."""
+    if out is not None:
+        if exists(out) and not force:
+            raise UserError("this file exists", where=str(out), todo="name another one, or overwrite it with --force")
+        files.require_writable(out, "--out")
     if "prediction" in fields:
         raise UserError("the prediction would overwrite its source", where="--field", todo="rename the field first")
     if not exists(source):
@@ -60,13 +66,8 @@ def predict_command(
         raise UserError("only translators use beam search here", where="--beams", todo="leave it out")
     if isinstance(predictor, Translator):
         predictor.settings = predictor.settings.but(beams=beams)
-    names, count = tuple(fields) or known, 0
-    with (
-        files.disk_errors(out.parent, f"write {out.name}"),
-        files.atomic_path(out) as fresh,
-        fresh.open("w", encoding="utf-8", errors="backslashreplace") as file,
-        counting("rows done") as advance,
-    ):
+    names, count, blank = tuple(fields) or trained_fields(run, known), 0, 0
+    with written(out) as write, counting("rows done") as advance:
         for chunk in batched(read_rows(source), batch):
             inputs = [row_input(row, names, where) for row, where in chunk]
             if isinstance(predictor, Translator):
@@ -76,10 +77,36 @@ def predict_command(
                 prediction = (
                     plain(next(results)) if one is not None else "" if isinstance(predictor, Translator) else None
                 )
-                file.write(json.dumps({**row, "prediction": prediction}, ensure_ascii=False) + "\n")
+                write(json.dumps({**row, "prediction": prediction}, ensure_ascii=False))
+                blank += prediction is None
             count += len(chunk)
             advance(len(chunk))
-    sys.stderr.write(f"wrote {count:,} predictions to {out}\n")
+    without = f"; rows without a text, and without a prediction: {blank:,}" if blank else ""
+    sys.stderr.write(f"wrote {count - blank:,} predictions to {out or 'stdout'}{without}\n")
+
+
+@contextmanager
+def written(out: Path | None) -> Iterator[Callable[[str], None]]:
+    """A function that writes lines to a file, which appears when it is complete, or to stdout."""
+    if out is None:
+        yield say
+        return
+    with (
+        files.disk_errors(out.parent, f"write {out.name}"),
+        files.atomic_path(out) as fresh,
+        fresh.open("w", encoding="utf-8", errors="backslashreplace") as file,
+    ):
+        yield lambda line: print(line, file=file)
+
+
+def trained_fields(run: Path, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of the texts that a classifier or regressor was trained on, by name; else the usual names."""
+    if known != ("text",) or not is_file(split_checkpoint(run)[0] / "recipe.yaml"):
+        return known
+    data = read_recipe(run).data
+    names = (data.text, data.pair) if isinstance(data, Columns | JsonlTable) else ()
+    found = tuple(name for name in names if isinstance(name, str))
+    return found if len(found) == sum(name is not None for name in names) and found else known
 
 
 def require_room(translator: Translator, texts: Sequence[Line]) -> None:
@@ -110,6 +137,12 @@ def row_input(row: dict[str, object], names: tuple[str, ...], where: str) -> Any
     """The model's input in a row: a text, or a tuple of several; None if all are blank."""
     if len(names) == 1 and names[0] not in row and "text" in row:
         names = ("text",)
+    for name in names:
+        if name not in row and name != "choices":
+            raise UserError(
+                f"there is no field {shown(name)}", where=where, found=list_keys(row),
+                todo="name the field with the text: --field NAME",
+            )  # fmt: skip
     values = [row_choices(row, where) if name == "choices" else string_field(row, name, where) for name in names]
     if all(isinstance(value, str) and not value.strip() for value in values):
         return None

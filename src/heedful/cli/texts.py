@@ -60,7 +60,7 @@ def classify_command(run: Path, texts: Sequence[str], pair: bool, as_json: bool)
 
     source.show(predict, line, as_json, parse=parse_pair if pair else text_or_none, record=record)
     if truncated:
-        typer.echo(f"note: {truncated:,} texts were truncated to {predictor.context} tokens", err=True)
+        typer.echo(f"note: texts truncated to {predictor.context} tokens: {truncated:,}", err=True)
 
 
 def join_pairs(texts: Sequence[str]) -> Sequence[str]:

@@ -109,7 +109,7 @@ def require_indices(explorer: Explorer, export: Export, prefix: str = "") -> Non
         what = INDICES[name]
         count = counts(explorer, export).get(what)
         if count is not None and int(number[1]) >= count:
-            expected = f"0 to {count - 1}"
+            expected = f"0 to {count - 1}, counted from 0"
             raise UserError(f"there is no such {what}", where=f"{prefix}{name}", found=value, expected=expected)
 
 

@@ -22,8 +22,8 @@ from heedful.explore import inspect, samples
 from heedful.explore.inspect import TextInput, Trace
 from heedful.explore.samples import Examples
 from heedful.explore.views import VIEWS, ModelRequest, View, find
-from heedful.files.reading import is_file, require_folder
-from heedful.runs.load import load
+from heedful.files.reading import is_file
+from heedful.runs.load import load, require_run_folder
 from heedful.tasks.base import Example
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import Translator
@@ -171,7 +171,7 @@ class Explorer:
             raise UserError("there is no model to open", todo="name a run or a model folder")
         for number, folder in enumerate(folders):
             run, _ = split_checkpoint(folder)
-            require_folder(run, "a run folder or a model folder", "`heedful runs` lists the runs in a folder")
+            require_run_folder(run)
             if folder.resolve() in [other.resolve() for other in folders[:number]]:
                 raise UserError("the same folder is given twice", where=str(folder), todo="remove one of them")
         called = by_name(folders)

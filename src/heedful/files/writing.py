@@ -14,6 +14,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -157,10 +158,13 @@ def require_writable(path: Path, option: str) -> None:
     """Refuse the path of a command-line option if no file can be written there."""
     if is_folder(path):
         wrong, where = "this is a folder", path
-    elif not is_folder(path.parent):
-        wrong, where = f"{path.parent} is a file" if exists(path.parent) else "there is no such folder", path.parent
-    else:
+    elif is_folder(path.parent):
         return
+    elif exists(path.parent):
+        wrong, where = f"{path.parent} is a file", path.parent
+    else:
+        todo = f"create it: mkdir -p {shlex.quote(str(path.parent))}\nor name another file with {option}"
+        raise UserError("there is no such folder", where=str(path.parent), todo=todo)
     raise UserError(wrong, where=str(where), todo=f"name another file with {option}")
 
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 from heedful.errors import UserError, shown
 from heedful.lectures.claims import OPEN, Claim, sheet
 
+FILLERS = ("a", "an", "and", "by", "for", "from", "how", "in", "is", "of", "on", "or", "the", "to", "vs", "what")
+
 
 class Deck(NamedTuple):
     """A lecture, and the names of its topics in the order of its pages."""
@@ -36,6 +38,13 @@ class Training(NamedTuple):
     minutes: float
 
 
+class Step(NamedTuple):
+    """A command to type, and the minutes it takes if it trains a run that other topics read too."""
+
+    command: str
+    minutes: float | None = None
+
+
 class Topic(NamedTuple):
     """A subject of one or more pages."""
 
@@ -47,6 +56,7 @@ class Topic(NamedTuple):
     shows: str = ""  # the result of the commands
     code: Sequence[str] = ()  # files below src/heedful
     needs: str = ""  # files of the user's that the commands read
+    also: str = ""  # other names of it, to search for
 
     @property
     def view(self) -> str | None:
@@ -80,11 +90,17 @@ class Topic(NamedTuple):
         return [deck.name for deck in decks() if self.name in deck.topics]
 
     @property
-    def first(self) -> list[Training]:
-        """The runs that its commands read and do not train themselves."""
-        made = {word for command in self.run for word in _trained(command)}
-        read = dict.fromkeys(name for command in self.run for name in re.findall(r"\bruns/([\w-]+)", command))
-        return [runs()[name] for name in read if name in runs() and name not in made]
+    def steps(self) -> list[Step]:
+        """Its commands in order, and before the first one that reads a run of other topics, how to train that."""
+        done = {name for command in self.run for name in _trained(command)}
+        found = []
+        for command in self.run:
+            for name in re.findall(r"\bruns/([\w-]+)", command):
+                if name in runs() and name not in done:
+                    found.append(Step(*runs()[name]))
+                    done.add(name)
+            found.append(Step(command))
+        return found
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON."""
@@ -92,7 +108,7 @@ class Topic(NamedTuple):
             **self._asdict(),
             "view": self.view,
             "decks": self.decks,
-            "first": [training._asdict() for training in self.first],
+            "steps": [step._asdict() for step in self.steps],
             "claims": [_claim(claim) for claim in self.claims],
             "errata": [_claim(claim) for claim in self.errata],
             "open": self.open,
@@ -215,27 +231,51 @@ def overview() -> dict[str, Any]:
 
 
 def find(query: str) -> Deck | list[Topic]:
-    """The deck or the topic of a name, else the topics that contain every word, matches in titles first."""
+    """The deck or the topic of a name, else the topics that match."""
     by_name = {deck.name: deck for deck in decks()}
     if query.lower() in by_name:
         return by_name[query.lower()]
     if query.lower() in topics():
         return [topics()[query.lower()]]
-    words = query.lower().split()
-    found = [topic for topic in topics().values() if all(_has(topic, word) for word in words)]
+    found = matching(query)
     if not found:
         near = difflib.get_close_matches(query.lower(), [*by_name, *topics()], n=1)
         todo = f"did you mean {near[0]}?" if near else "`heedful lectures` lists the decks and their topics"
         raise UserError("no topic of the lectures matches", found=shown(query), todo=todo)
-    return sorted(found, key=lambda topic: not all(word in f"{topic.name} {topic.title}".lower() for word in words))
+    return found
+
+
+def matching(query: str) -> list[Topic]:
+    """The topics that contain every word of a query, or as many of them as any topic does; closest titles first."""
+    words = [word.strip(",.;:?!()\"'") for word in query.lower().split()]
+    words = list(dict.fromkeys(_stem(word) for word in words if word not in ("", *FILLERS)))
+    counts = {name: sum(_has(topic, word) for word in words) for name, topic in topics().items()}
+    most = max(counts.values())
+    found = [topic for name, topic in topics().items() if counts[name] == most] if most else []
+    return sorted(found, key=lambda topic: -_closeness(topic, words))
+
+
+def _stem(word: str) -> str:
+    """A word without a plural's s."""
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def _spaced(text: str) -> str:
+    return text.lower().replace("-", " ")
 
 
 def _has(topic: Topic, word: str) -> bool:
     """Whether a word occurs in what is searched: titles, summaries, commands, files, ids and names of what is open."""
     if re.fullmatch(r"[a-z]\d+", word):
         return word.upper() in topic.ids
-    texts = (topic.name, topic.title, topic.summary, *topic.run, topic.shows, *topic.code, *topic.open)
-    return any(word in text.lower() for text in texts)
+    texts = (topic.name, topic.title, topic.also, topic.summary, *topic.run, topic.shows, *topic.code, *topic.open)
+    return any(_spaced(word) in _spaced(text) for text in texts)
+
+
+def _closeness(topic: Topic, words: Sequence[str]) -> float:
+    """How many of the letters of a topic's names the words are."""
+    names = [_spaced(name) for name in (topic.name, topic.title, *topic.also.split(", "))]
+    return max(sum(len(word) for word in words if _spaced(word) in name) / (len(name) or 1) for name in names)
 
 
 def _trained(command: str) -> list[str]:

@@ -35,6 +35,9 @@ def _overview() -> Iterator[str]:
     yield from ("```sh", "heedful lectures                 # the decks", "heedful lectures han             # one deck")
     yield from ("heedful lectures multi-head      # one topic", "heedful lectures beam search     # search")
     yield from ("heedful quiz                     # questions, half of them with computed answers", "```", "")
+    yield "A command marked `# once` trains a model that other topics use too; `runs/demo` of `make demo` is the same"
+    yield "model as `runs/numbers`. In a clone, `python -m pytest FILE --claim A11` runs the test of one claim."
+    yield ""
     yield from ("| deck | lecturer | topics | with open parts |", "|---|---|---:|---:|")
     for deck in decks():
         unfinished = sum(bool(topics()[name].open) for name in deck.topics)
@@ -62,8 +65,9 @@ def _topic(topic: Topic) -> Iterator[str]:
     yield from (f"## {topic.title}", "", topic.summary)
     if topic.run:
         yield from ("", "```sh")
-        yield from (f"{run.train:<40} # first" for run in topic.first)
-        yield from (*topic.run, "```")
+        for step in topic.steps:
+            yield step.command if step.minutes is None else f"{step.command:<40} # once"
+        yield "```"
     yield ""
     if topic.needs:
         yield f"- needs: {topic.needs}"

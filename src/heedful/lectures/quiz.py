@@ -57,8 +57,11 @@ def _plain(answer: str) -> str:
 
 
 def _number(text: str) -> float:
-    """A number that may have commas or spaces between thousands."""
-    value = float(re.sub(r"[, _]", "", text))
+    """A number that may have commas or spaces between thousands, or a decimal comma: 1,024, but 0,59."""
+    text = re.sub(r"[ _]", "", text)
+    if text.count(",") == 1 and not re.fullmatch(r"-?[1-9]\d{0,2},\d{3}(\.\d*)?", text):
+        text = text.replace(",", ".")
+    value = float(text.replace(",", ""))
     if not math.isfinite(value):
         raise ValueError(text)
     return value

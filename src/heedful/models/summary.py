@@ -13,6 +13,7 @@ class Row(NamedTuple):
     shape: tuple[int, ...]
     parameters: int
     frozen: int = 0  # how many of the parameters are not trained
+    reads: str = ""  # the layer whose output is its input, where that is not computed in between
 
     @property
     def output(self) -> str:

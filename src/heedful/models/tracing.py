@@ -39,7 +39,7 @@ def summary(model: nn.Module | ModelConfig, depth: int = 1) -> Summary:
     if config.role == "autoencoder" and depth == 1:
         layers: Summary = net.summary()
         return layers
-    shapes = output_shapes(model, lambda: RUNS[config.role](net, config))
+    shapes, inputs = trace_calls(model, lambda: RUNS[config.role](net, config))
     groups, modules = dict[str, list[nn.Parameter]](), dict(model.named_modules())
     for name, weights in _owners(model):
         groups.setdefault(folded(model, name, depth), []).extend(weights)
@@ -50,7 +50,9 @@ def summary(model: nn.Module | ModelConfig, depth: int = 1) -> Summary:
         shape = shapes.get(group) or (shapes[calls[group][-1]] if calls[group] else ())
         kind = type(modules[group]).__name__ if group in modules else "Parameter"
         trained, frozen = ([w.numel() for w in groups[group] if w.requires_grad is on] for on in (True, False))
-        rows.append(Row(group, kind, shape, sum(trained) + sum(frozen), sum(frozen)))
+        read = [folded(model, name, depth) for name in inputs.get(group, ())]
+        reads = next((one for one in reversed(read) if one in groups and one != group), "")
+        rows.append(Row(group, kind, shape, sum(trained) + sum(frozen), sum(frozen), reads))
     return Summary(rows)
 
 
@@ -80,18 +82,30 @@ def folded(model: nn.Module, name: str, depth: int) -> str:
     return ".".join(path)
 
 
-def output_shapes(model: nn.Module, run: Callable[[], object]) -> dict[str, tuple[int, ...]]:
-    """The shape of each module's first output without the batch, features first, in the order of the calls."""
-    found = dict[str, tuple[int, ...]]()
+def trace_calls(model: nn.Module, run: Callable[[], object]) -> tuple[dict[str, tuple[int, ...]], dict[str, list[str]]]:
+    """The shape of each module's first output without the batch, features first, in the order of the calls.
+
+    And, for modules whose first input is the output of others, or a part of it, the names of these.
+    """
+    shapes, inputs = dict[str, tuple[int, ...]](), dict[str, list[str]]()
+    outputs = list[tuple[str, Tensor]]()  # kept, so that no other tensor takes their memory
     names = {module: name for name, module in model.named_modules()}
 
-    def note(module: nn.Module, given: Any, output: Any) -> None:
+    def before(module: nn.Module, given: Any) -> None:
+        first = next(_tensors(given), None)
+        if first is not None:
+            made = [name for name, output in outputs if _memory(output) == _memory(first)]
+            inputs.setdefault(names[module], made)
+
+    def after(module: nn.Module, given: Any, output: Any) -> None:
         first = next(_tensors(output), None)
         if first is not None:
             *others, last = first.shape[1:] or (1,)
-            found.setdefault(names[module], (last, *others) if first.dim() != 4 else tuple(first.shape[1:]))
+            shapes.setdefault(names[module], (last, *others) if first.dim() != 4 else tuple(first.shape[1:]))
+            outputs.append((names[module], first))
 
-    hooks = [module.register_forward_hook(note) for module in names if module is not model]
+    hooks = [module.register_forward_hook(after) for module in names if module is not model]
+    hooks += [module.register_forward_pre_hook(before) for module in names if module is not model]
     training = model.training
     try:
         with torch.no_grad():
@@ -101,7 +115,11 @@ def output_shapes(model: nn.Module, run: Callable[[], object]) -> dict[str, tupl
         model.train(training)
         for hook in hooks:
             hook.remove()
-    return found
+    return shapes, inputs
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

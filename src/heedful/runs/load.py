@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
@@ -26,7 +26,7 @@ from heedful.models.heads.config import HeadConfig
 from heedful.models.own import OwnModel
 from heedful.runs.artifacts import artifact_texts, hashes, load_artifacts, open_artifacts, places
 from heedful.runs.own import builder, require_named
-from heedful.runs.recipe import recipe_in
+from heedful.runs.recipe import recipe_in, shipped
 from heedful.tasks import TASKS, task_class, task_of
 from heedful.tasks.base import TINY, AnyTask
 from heedful.tasks.predictor import device_of
@@ -128,7 +128,7 @@ class Opened(NamedTuple):
 def opened(path: Path) -> Opened | Path:
     """Open a run, a checkpoint or a model folder; returns the path of a Hugging Face folder unchanged."""
     folder, which = split_checkpoint(path)
-    require_folder(folder, "a run folder or a model folder", "`heedful runs` lists the runs below a folder")
+    require_run_folder(folder)
     portable = folder / "model" if is_folder(folder / "model") else folder
     if which is None and is_external(folder):
         return folder
@@ -234,8 +234,16 @@ def _known(settings: dict[str, Any], name: str, known: Collection[str], where: P
     return found
 
 
-def read_recipe(folder: Path) -> Recipe:
-    """The recipe of a run folder, or of a checkpoint's run."""
+def require_run_folder(folder: Path) -> None:
+    """Raise an error, unless the path is a folder; it names the command that trains a run of that name."""
+    todo = "`heedful runs` lists the runs below a folder"
+    if folder.name in shipped() and folder.parent == Path("runs"):
+        todo = f"train it: heedful train {folder.name}\n{todo}"
+    require_folder(folder, "a run folder or a model folder", todo)
+
+
+def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a run folder, or of a checkpoint's run, with other settings."""
     folder, _ = split_checkpoint(folder)
     file = folder / "recipe.yaml"
     if not is_file(file):
@@ -243,7 +251,7 @@ def read_recipe(folder: Path) -> Recipe:
             "this folder is not a run", where=str(folder), expected="a folder with recipe.yaml in it",
             todo="`heedful runs` lists the runs below a folder",
         )  # fmt: skip
-    return recipe_in(file)
+    return recipe_in(file, overrides)
 
 
 def _json(text: str, where: Path) -> dict[str, Any]:

@@ -63,8 +63,8 @@ class Names:
 
     examples: str  # the elements of the data
     tokens: str  # the elements of the vocabulary
-    too_long: str  # follows the number of examples that are too long
-    blank: str  # follows the number of examples that are blank
+    too_long: str  # precedes the number of examples that are too long
+    blank: str  # precedes the number of examples that are blank
     learning: str  # the stage that builds the vocabulary
     encoding: str  # the stage that encodes the data
     testing: str  # the stage that evaluates on a split, where {} is its name

@@ -56,7 +56,11 @@ def explore(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the view, as in its address: text=..., layer=2."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the view, as in its address, which counts from 0: text=..., layer=2.",
+        ),
     ] = None,
     checkpoint: CheckpointOption = None,
 ) -> None:
@@ -74,7 +78,8 @@ def figure(
         typer.Argument(metavar="NAME", help="The figure; without it, all are listed.", autocompletion=figures),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as seed=3.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as seed=3; drawing it prints them all."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -96,7 +101,7 @@ def figure(
     as_json: Json = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing style sheet.")] = False,
 ) -> None:
-    """Draw a figure for slides, and print its numbers. Without a name, list all figures."""
+    """Draw a figure for slides, and print its settings and, of experiments, numbers. Without a name, list figures."""
     look: Literal["light", "dark", "print"] = "dark" if dark else theme
     if write_style is not None:
         from heedful.cli.figure import style_command

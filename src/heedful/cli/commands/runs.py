@@ -37,6 +37,10 @@ def tokenize(
 
 def evaluate(
     run: RunFolder,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Other data, such as data.test=new.csv; by default the recipe's."),
+    ] = None,
     split: Annotated[Literal["test", "valid"], typer.Option(help="The split of the recipe's data.")] = "test",
     stride: Annotated[
         int | None, typer.Option(min=1, help="Tokens that a GPT predicts in each of its overlapping windows.")
@@ -48,7 +52,8 @@ def evaluate(
     """Evaluate a trained model on its data: scores with signatures, and samples."""
     from heedful.cli.evaluate import eval_command
 
-    eval_command(checkpoint_path(run, checkpoint), split, settings["beams"], as_json, stride, settings["memory"])
+    folder = checkpoint_path(run, checkpoint)
+    eval_command(folder, split, settings["beams"], as_json, stride, settings["memory"], overrides or [])
 
 
 def runs(

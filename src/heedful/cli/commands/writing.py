@@ -45,10 +45,12 @@ def translate(
 def predict(
     run: EncoderFolder,
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl, .csv, .tsv or text file, plain or gzip.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT.JSONL", help="The file to write.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="OUT.JSONL", help="The file to write; by default stdout.")
+    ] = None,
     field: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="The field with the text; repeat it for pairs of texts."),
+        typer.Option(metavar="NAME", help="The field with the text, by default as in training; repeat it for pairs."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     batch: Batch = 64,

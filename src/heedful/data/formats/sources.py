@@ -100,7 +100,7 @@ class FilePerSplit(Config):
     kind: str
     root: Name = Field(".", description="folder of the files, relative to the working directory")
     train: Name = Field(description="file for training")
-    valid: Name = Field(description="file for validation")
+    valid: Name = Field(description="file for validation, with other rows than the one for training")
     test: Name | None = Field(None, description="file for the final score")
 
     def file(self, split: Split) -> Path | None:
@@ -154,7 +154,7 @@ class PairTable(PairSource):
     """Base of sources with a single file per split."""
 
     train: Name = Field(description="file for training")
-    valid: Name = Field(description="file for validation")
+    valid: Name = Field(description="file for validation, with other rows than the one for training")
     test: Name | None = Field(None, description="file for the final score")
 
     def files(self, split: Split) -> list[Path]:

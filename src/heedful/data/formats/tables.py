@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from heedful.data.formats.sources import (
+    SPLITS,
     TABS,
     Column,
     FilePerSplit,
@@ -106,6 +107,20 @@ class Columns(Labelled):
     def split(self, path: Path) -> Iterator[tuple[int, list[Cell]]]:
         """Every non-empty line, as its number and its cells."""
 
+    def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
+        """Files that cannot be read, or else whose first lines lack a column."""
+        if missing := super().problems(splits):
+            return missing
+        return [problem for path in dict.fromkeys(map(self.file, splits)) if path and (problem := self._header(path))]
+
+    def _header(self, path: Path) -> UserError | None:
+        """What is wrong with the first line of a file, if anything."""
+        try:
+            next(self.rows(path), None)
+        except UserError as error:
+            return error
+        return None
+
     def rows(self, path: Path) -> Iterator[tuple[Cell, Cell | None, Cell]]:
         """The text, pair and label columns of each line."""
         columns = [column for column in (self.text, self.pair, self.label) if column is not None]
@@ -141,6 +156,9 @@ def _column_index(column: int | str, first: list[Cell], header: bool, advice: st
     if isinstance(column, int) and column < len(names):
         return column
     listed = ", ".join(map(shown, names[:MAX_NAMES])) if header else f"{len(names)} columns"
+    other = next((mark for mark in ";|\t" if len(names) == 1 and mark in names[0]), None)
+    if other is not None:
+        advice = "set data.kind=tsv" if other == "\t" else f"set data.kind=csv and data.separator='\"{other}\"'"
     raise UserError(
         f"there is no column {shown(column)}", where=first[0].where, found=listed,
         expected="a name in the header, or an index from 0",
@@ -227,8 +245,12 @@ def scalar_field(row: dict[str, object], key: str, where: str) -> str:
 def collect_labels(items: Sequence[Item], where: str) -> tuple[str, ...]:
     """The distinct labels of some items: integers by value, others alphabetically."""
     labels = {item.label for item in items}
-    if blank := next((item for item in items if not item.label), None):
-        raise UserError("a label is missing", where=blank.where, found="nothing", expected="a label for each text")
+    if blank := [item for item in items if not item.label]:
+        found = "nothing" + (f"; {len(blank):,} of {len(items):,} texts have no label" if len(blank) > 1 else "")
+        raise UserError(
+            "a label is missing", where=blank[0].where, found=found, expected="a label for each text",
+            todo="remove the row, or write a label into it",
+        )  # fmt: skip
     if len(labels) < 2:
         raise UserError(
             "there is only one class", where=where, found=f"only the label {shown(labels.pop())}",

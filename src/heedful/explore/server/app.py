@@ -15,11 +15,12 @@ from heedful.explore.export import Export, page_of
 from heedful.explore.server.guard import Refused, read_json
 from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, parse_request
-from heedful.lectures.decks import overview
+from heedful.lectures.decks import matching, overview
 from heedful.lectures.quiz import quiz
 
 LONGEST = 50.0  # seconds to export a view
 QUESTIONS = 10  # of a quiz
+LONGEST_SEARCH = 200  # characters of a search in the lectures
 READ = ["GET", "HEAD"]
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -47,6 +48,11 @@ def application(explorer: Explorer) -> FastAPI:
     @app.get("/api/lectures")
     async def lectures() -> Response:
         return await answered(explorer, lambda: json.dumps(overview()).encode(), "application/json")
+
+    @app.get("/api/lectures/search")
+    async def search(words: str) -> Response:
+        names = [topic.name for topic in matching(words[:LONGEST_SEARCH])]
+        return await answered(explorer, lambda: json.dumps(names).encode(), "application/json")
 
     @app.get("/api/quiz/{seed}")
     async def questions(seed: int) -> Response:

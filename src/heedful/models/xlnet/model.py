@@ -201,7 +201,7 @@ class RelativeAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if q.is_cuda and stream.pairs is not None and self.has_kernel:
             some = (content, distance, segment)
-            return relative_attention(some, k, v, r, self.segments, stream.pairs, dropout)  # (B, H, T, K)
+            return relative_attention(some, k, v, r, self.segments, stream.pairs, dropout)
         bias = self.bias(distance, segment, r, stream)
         return attend(
             content, k, v, stream.mask, bias, normalize=self.normalize, scores=self.scores, weights=self.weights,

@@ -48,11 +48,11 @@ FIGURES = {
     "loss-curves": Entry("training:loss_curves", "training and validation loss by step; run=RUN for yours"),
     "scaling-lines": Entry("training:scaling_lines", "power laws of size, data and compute, fitted to a sweep"),
     "lstm-gates": Entry("recurrent:lstm_gates", "the gates of an LSTM that remembers a word, step by step"),
-    "beam-tree": Entry("decoding:beam_tree", "beam search as a tree: what is kept, pruned and finished"),
+    "beam-tree": Entry("decoding:beam_tree", "beam search as a tree; model=RUN and text=TEXT for yours"),
     "digit-maps": Entry("images:digit_maps", "digits on a plane: PCA, t-SNE and an autoencoder"),
     "reconstructions": Entry("images:reconstructions", "digits, noisy ones, and what a denoising autoencoder restores"),
     "loss-surface": Entry("surface:residual_surfaces", "the loss around a minimum, with and without residual paths"),
-    "architecture": Entry("diagram:architecture", "any model as a diagram with output shapes and parameters"),
+    "architecture": Entry("diagram:architecture", "any model as a diagram; model=RECIPE or RUN for yours"),
 }  # fmt: skip
 NEEDS = {"contexts": "model=FOLDER", "occurrences": "model=FOLDER", "maps": "model=RUN"}  # of studies
 EVERY = FIGURES | {

@@ -6,6 +6,7 @@ T queries, S keys, H heads, K width of a query and of a key, E width of a value.
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -67,7 +68,7 @@ def attention_of(
     kind = seen.attentions[0 if look is None else names.index(look)]
     sides = {side: [token.piece for token in tokens] for side, tokens in given.sides.items()}
     ours = "a small BERT, trained on pronouns" if pronouns.known(text) else "a randomly initialized BERT"
-    source = ours if model is None else f"{model}, {kind.title}"
+    source = ours if model is None else f"{Path(model).name or model}, {kind.title}"
     return Layer(seen.weights(kind, layer - 1).float(), sides[kind.queries], sides[kind.keys], source)
 
 

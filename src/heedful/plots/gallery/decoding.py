@@ -11,8 +11,10 @@ from torch import Tensor
 
 from heedful.decode.search import Paths, beam
 from heedful.errors import UserError
+from heedful.explore.inspect import is_language_model, is_translator
 from heedful.explore.views.beam import ENDED, KEPT, Node, build_tree, path_to, ranked
 from heedful.plots.style import Figure, Palette, Style, drawing, label
+from heedful.runs.load import load
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +35,8 @@ def table_of(texts: Sequence[str]) -> tuple[list[str], Tensor]:
         for word in (*text.split(), END):
             counts[before, words.index(word)] += 1
             before = words.index(word)
-    return words, (counts / counts.sum(1, keepdim=True).clamp(min=1)).log()
+    counts[-2, -1] = 1  # after the end: a row without a word would have no softmax
+    return words, (counts / counts.sum(1, keepdim=True)).log()
 
 
 def search_tree(logs: Tensor, beams: int, top: int, limit: int, penalty: float) -> tuple[list[Node], Paths]:
@@ -47,20 +50,45 @@ def search_tree(logs: Tensor, beams: int, top: int, limit: int, penalty: float) 
     return build_tree(search, penalty)
 
 
+def model_tree(
+    model: str, text: str, beams: int, top: int, limit: int, penalty: float
+) -> tuple[list[Node], Paths, list[str]]:
+    """The candidates of a beam search of a translator or a language model, and the token of each."""
+    predictor: Any = load(model)
+    if not is_translator(predictor) and not is_language_model(predictor):
+        raise UserError(
+            "this model does not generate text", where="model", found=model, expected="a translator or a language model"
+        )
+    search = predictor.steps(text, beams, top, penalty, min(limit, predictor.room(text)), ())
+    nodes, paths = build_tree(search, penalty)
+    return nodes, paths, predictor.tokenizer.pieces([node.token for node in nodes])
+
+
 def beam_tree(
     *,
+    model: Annotated[
+        str | None, Field(description="a run that translates or generates text; null: pairs of words in `texts`")
+    ] = None,
+    text: Annotated[str | None, Field(description="what the model translates or continues")] = None,
     texts: Annotated[tuple[str, ...], Field(min_length=1, description="what word pairs are counted in")] = TEXTS,
     beams: Annotated[int, Field(ge=1, le=6, description="k: hypotheses that are kept in each step")] = 2,
     top: Annotated[int, Field(ge=1, le=6, description="t: hypotheses that are returned")] = 2,
-    limit: Annotated[int, Field(ge=1, le=12, description="steps")] = 7,
+    limit: Annotated[int, Field(ge=1, le=20, description="steps")] = 7,
     penalty: Annotated[float, Field(ge=0, le=2, description="scores are log p / length^penalty")] = 1.0,
     style: Style = "light",
 ) -> Figure:
-    """A search with the probabilities of word pairs in some texts; each candidate has its summed log-probability."""
+    """The tree of a search with a model, or with the probabilities of word pairs; log-probabilities are summed."""
     if top > beams:
         raise UserError("a search returns at most k hypotheses", where="top", found=str(top), expected=f"<= {beams}")
-    words, logs = table_of(texts)
-    nodes, paths = search_tree(logs, beams, top, limit, penalty)
+    if (model is None) != (text is None):
+        given, missing = ("model", "text") if text is None else ("text", "model")
+        raise UserError(f"{given} needs {missing}", where=missing, todo='as in model=runs/demo text="twenty-one"')
+    if model is not None and text is not None:
+        nodes, paths, words = model_tree(model, text, beams, top, limit, penalty)
+    else:
+        every, logs = table_of(texts)
+        nodes, paths = search_tree(logs, beams, top, limit, penalty)
+        words = [every[node.token] for node in nodes]
     returned = ranked(nodes, paths)[:top]
     pairs = [(node.token, node.parent) for node in nodes]
     best = {step for one in returned for step in path_to(pairs, one["node"])}
@@ -72,23 +100,27 @@ def beam_tree(
     }
     at[-1] = (0.0, 0.0)
     title = f"Beam search with {beams} beams; the best {top} are returned"
+    title += "" if text is None else f": {label(text, 60)}"
     with drawing(style, 1.75 * (len(rows) + 1), 1.6 + 0.95 * max(map(len, rows)), title) as (figure, palette):
         axes = figure.subplots()
         axes.set_axis_off()
         axes.set(xlim=(-0.4, len(rows) + 0.5), ylim=(-max(map(len, rows)) / 2 - 0.4, max(map(len, rows)) / 2 + 0.4))
-        axes.text(0, 0, "start", ha="center", va="center", bbox=_box(palette, palette.quiet))
+        axes.text(0, 0, "start", ha="center", va="center", bbox=_box(palette, palette.quiet, full=True))
         for number, node in enumerate(nodes):
             _edge(axes, at[node.parent], at[number], number in best, node, palette)
             colour = (
                 palette.series[0] if node.fate == KEPT else palette.series[2] if node.fate == ENDED else palette.quiet
             )
             axes.text(
-                *at[number], f"{label(words[node.token], 12)}\n{node.log:.2f}", ha="center", va="center",
+                *at[number], f"{label(words[number], 12)}\n{node.log:.2f}", ha="center", va="center",
                 fontsize="small", weight="bold" if number in best else "normal",
                 bbox=_box(palette, colour, node.fate in (KEPT, ENDED)),
             )  # fmt: skip
         lines = [
-            "returned: " + _text(words, nodes, pairs, one["node"]) + f"  (score {one['score']:.2f})" for one in returned
+            "returned: "
+            + " ".join(words[step] for step in path_to(pairs, one["node"]))
+            + f"  (score {one['score']:.2f})"
+            for one in returned
         ]
         figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="medium")
         kinds = (
@@ -104,10 +136,6 @@ def beam_tree(
     return figure
 
 
-def _text(words: Sequence[str], nodes: Sequence[Node], pairs: Sequence[tuple[int, int]], number: int) -> str:
-    return " ".join(words[nodes[one].token] for one in path_to(pairs, number))
-
-
 def _box(palette: Palette, colour: str, full: bool = False) -> dict[str, Any]:
     line = {"linewidth": 2.2, "linestyle": "-"} if full else {"linewidth": 1.0, "linestyle": ":"}
     return {"boxstyle": "round,pad=0.3", "facecolor": palette.paper, "edgecolor": colour, **line}
@@ -116,7 +144,7 @@ def _box(palette: Palette, colour: str, full: bool = False) -> dict[str, Any]:
 def _edge(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], best: bool, node: Node, palette: Palette
 ) -> None:
-    axes.plot(
-        [start[0] + 0.3, end[0] - 0.3], [start[1], end[1]], color=palette.ink if best else palette.quiet,
+    axes.plot(  # ends below the boxes
+        [start[0] + 0.1, end[0] - 0.1], [start[1], end[1]], color=palette.ink if best else palette.quiet,
         linewidth=2.2 if best else 1.2, linestyle="-" if node.fate in (KEPT, ENDED) else ":", zorder=0,
     )  # fmt: skip

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Field
 
 from heedful.errors import UserError
-from heedful.models import MODELS, config_class
 from heedful.models.summary import Row
 from heedful.models.tracing import summary
 from heedful.plots.style import Figure, Palette, Style, drawing, label
-from heedful.runs.load import load
+from heedful.runs.named import find_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ def boxes(rows: Sequence[Row]) -> list[Box]:
     found = list[Box]()
     for row in rows:
         if found and pattern(found[-1].row) == pattern(row):
-            found[-1] = Box(row, found[-1].times + 1)
+            found[-1] = Box(row._replace(reads=found[-1].row.reads), found[-1].times + 1)
         else:
             found.append(Box(row, 1))
     return found
@@ -52,22 +52,25 @@ def boxes(rows: Sequence[Row]) -> list[Box]:
 def architecture(
     *,
     model: Annotated[
-        str, Field(description="a run or model folder, or a kind of model, in a tiny size")
+        str, Field(description="a recipe, a run or model folder, or a kind of model, in a tiny size")
     ] = "transformer",
+    overrides: Annotated[tuple[str, ...], Field(description="settings of the recipe, such as model.width=512")] = (),
     depth: Annotated[int, Field(ge=0, le=20, description="how far modules are unfolded; 0: all of them")] = 1,
     style: Style = "light",
 ) -> Figure:
     """From the input at the bottom to the output on top: a box for each layer, with its output and its parameters."""
-    rows = summary(_model(model), depth)
-    every = boxes(rows)
+    rows = summary(find_model(model, overrides), depth)
+    every = sorted(
+        boxes(rows), key=lambda box: bool(box.row.shape)
+    )  # what has no output, such as a vector, at the bottom
     columns = [every]
     if {"encoder", "decoder"} <= {box.row.name.split(".")[0] for box in every}:
-        inner = [box for box in every if box.row.name.startswith("decoder")]
+        inner = [box for box in every if box.row.name.startswith("decoder") or box.row.reads.startswith("decoder")]
         columns = [[box for box in every if box not in inner], inner]
     if max(map(len, columns)) > 40:
         raise UserError("this diagram would be too tall", where="depth", found=str(depth), todo="choose a lower depth")
     tall = max(map(len, columns)) * (TALL + GAP)
-    title = f"{model}: {rows.parameters:,} parameters"
+    title = f"{Path(model).stem}: {rows.parameters:,} parameters"
     with drawing(style, (WIDE + 0.9) * len(columns), tall + 1.0, title) as (figure, palette):
         axes = figure.subplots()
         axes.set_axis_off()
@@ -102,12 +105,12 @@ def _column(axes: Axes, x: float, column: Sequence[Box], palette: Palette) -> No
         axes.text(x + 0.12, y + 0.21, label(about, 44), va="center", fontsize="small")
         count = f"{box.times * box.row.parameters:,}"
         axes.text(x + WIDE - 0.5, y + 0.48, count, va="center", ha="right", color=palette.ink)
-        if number:
+        before = column[number - 1] if number else None
+        if before is not None and box.row.reads not in ("", before.row.name):
+            source = Box(box.row._replace(name=box.row.reads), 2).name
+            axes.text(
+                x + 0.12, y - 0.16, f"reads {label(source, 30)}", va="center", fontsize="small", color=palette.quiet
+            )
+        elif before is not None and before.row.shape:
             middle, below = x + WIDE / 2 - 0.2, y - GAP + 0.06 * (min(column[number - 1].times, 3) - 1)
             axes.annotate("", (middle, y), (middle, below), arrowprops={"arrowstyle": "->", "color": palette.quiet})
-
-
-def _model(name: str) -> Any:
-    if name in MODELS:
-        return config_class(name).tiny()
-    return load(name, "cpu").model

@@ -31,8 +31,8 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
     words: ClassVar = Names(
         examples="questions",
         tokens="tokens",
-        too_long="questions have an answer that does not fit into one window, and are not used for training",
-        blank="questions or passages are blank and were left out",
+        too_long="questions with an answer that does not fit into one window, not used for training",
+        blank="blank questions or passages, left out",
         learning="preparing the tokenizer",
         encoding="tokenizing questions and passages",
         testing="answering the {} set",

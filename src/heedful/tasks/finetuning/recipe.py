@@ -46,6 +46,7 @@ class EncoderStart(Start):
                     where="start.folder",
                     found=self.folder,
                     expected="a folder with a trained encoder: a run, or config.json, weights and vocabulary",
+                    todo="name one; a model of kind conv_classifier classifies texts without",
                 )
             ]
         try:

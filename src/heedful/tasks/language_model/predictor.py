@@ -256,7 +256,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         most = self.settings.length
         return most if self.context is None else min(most, self.context + 1 - len(self._visible_ids(prompt)))
 
-    def start(self, rows: int, settings: TextSettings | None = None) -> Any:
+    def start(self, rows: int, settings: TextSettings | None = None) -> object:
         """The model's state before the first token of this many texts, with a memory as long as the settings say."""
         memory = (settings or self.settings).memory
         if memory is None:

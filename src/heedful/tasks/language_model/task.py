@@ -69,8 +69,8 @@ class LanguageModelTask(
     words: ClassVar = Names(
         examples="tokens of text",
         tokens="different tokens",
-        too_long="tokens are too long",
-        blank="lines are blank",
+        too_long="tokens that are too long",
+        blank="blank lines",
         learning="training the tokenizer",
         encoding="tokenizing the text",
         testing="evaluating the {} set",

@@ -30,8 +30,8 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
     words: ClassVar = Names(
         examples="questions",
         tokens="tokens",
-        too_long="questions are too long",
-        blank="questions are blank and were left out",
+        too_long="questions that are too long",
+        blank="blank questions, left out",
         learning="preparing the tokenizer",
         encoding="tokenizing the texts",
         testing="evaluating the {} set",

@@ -72,13 +72,14 @@ class PermutationTask(DocumentsTask):
         """Beginnings of texts with masks for the predicted tokens, these tokens in their order, and the predictions."""
         batch, logits = next(predictions(encoder.model, batches, encoder.device, self.recipe.task.memory))
         found, tokenizer = list[tuple[str, str, str]](), encoder.tokenizer
+        best = logits[..., : tokenizer.vocab].argmax(-1)  # (B, G)
         for row in held_out.rows(len(batch.ids), self.recipe.train.samples):
             shown = batch.ids[row, :MOST_SHOWN].tolist()
             meant = (batch.targets[row] != IGNORE_INDEX) & (batch.places[row] < MOST_SHOWN)  # (G,)
             order = batch.ranks[row, batch.places[row]][meant].argsort()
             for place in batch.places[row][meant].tolist():
                 shown[place] = tokenizer.mask
-            right, predicted = (x[row][meant][order].tolist() for x in (batch.targets, logits.argmax(-1)))
+            right, predicted = (x[row][meant][order].tolist() for x in (batch.targets, best))
             hidden, words = (" ".join(tokenizer.pieces(some)) for some in (right, predicted))
             found.append((tokenizer.decode_with_special(shown), hidden, words))
         return tuple(found)

@@ -37,8 +37,8 @@ class DocumentsTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocum
     words: ClassVar = Names(
         examples="tokens of text",
         tokens="word pieces",
-        too_long="tokens are too long",
-        blank="lines are blank",
+        too_long="tokens that are too long",
+        blank="blank lines",
         learning="training the tokenizer",
         encoding="tokenizing the text",
         testing="evaluating the {} set",

@@ -113,10 +113,13 @@ def evaluate_pretraining(
 
 
 @torch.inference_mode()
-def predict_masked(model: Any, batch: PretrainingBatch) -> tuple[list[int], list[int] | None]:
-    """The predictions of the masked tokens, in order, and of the pairs, if the model has a head for them."""
+def predict_masked(model: Any, batch: PretrainingBatch, vocab: int | None = None) -> tuple[list[int], list[int] | None]:
+    """The predictions of the masked tokens, in order, and of the pairs, if the model has a head for them.
+
+    `vocab` is the number of tokens, where the model has logits of more.
+    """
     x = masked_vectors(model.masked_vectors, batch)  # (B * T, D)
-    words = model.words(x[batch.places]).argmax(-1).tolist()
+    words = model.words(x[batch.places])[:, :vocab].argmax(-1).tolist()
     if model.config.pairs is None:
         return words, None
     return words, model.follows(x[batch.sequences.begins]).argmax(-1).tolist()

@@ -99,7 +99,7 @@ class PretrainingTask(DocumentsTask):
             return ()
         built = encoded.build(0, 0, cells)
         batch = padded_batch(built, cells, np.arange(count), encoded.marks)
-        predicted, _ = predict_masked(encoder.model, batch.to(encoder.device))
+        predicted, _ = predict_masked(encoder.model, batch.to(encoder.device), encoder.tokenizer.vocab)
         rows, columns = np.nonzero(built.hidden)
         found: list[tuple[str, str, str]] = []
         for row in range(count):

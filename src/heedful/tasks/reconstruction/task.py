@@ -37,8 +37,8 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
     words: ClassVar = Names(
         examples="images",
         tokens="values in each",
-        too_long="images are too large",
-        blank="files in the folders are not images, and were left out",
+        too_long="images that are too large",
+        blank="files in the folders that are not images, left out",
         learning="measuring the images",
         encoding="encoding the images",
         testing="reconstructing the {} set",

@@ -29,8 +29,8 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
     words: ClassVar = Names(
         examples="sentences",
         tokens="tokens",
-        too_long="sentences are too long",
-        blank="sentences have no words and were left out",
+        too_long="sentences that are too long",
+        blank="sentences without words, left out",
         learning="preparing the tokenizer",
         encoding="tokenizing the sentences",
         testing="tagging the {} set",

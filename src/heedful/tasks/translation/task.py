@@ -38,8 +38,8 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
     words: ClassVar = Names(
         examples="pairs",
         tokens="tokens",
-        too_long="pairs are longer than the model's context and were left out",
-        blank="pairs are blank on a side and were left out",
+        too_long="pairs longer than the model's context, left out",
+        blank="pairs with a blank side, left out",
         learning="training the tokenizer",
         encoding="tokenizing the text",
         testing="translating the {} set",

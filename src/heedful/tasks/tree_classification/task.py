@@ -31,8 +31,8 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
     words: ClassVar = Names(
         examples="trees",
         tokens="words",
-        too_long="trees are too large",
-        blank="lines are blank and were left out",
+        too_long="trees that are too large",
+        blank="blank lines, left out",
         learning="collecting the words",
         encoding="encoding the trees",
         testing="classifying the {} set",
