@@ -247,7 +247,7 @@ def test_evaluation_lanes_start_with_a_zero_state(tmp_path: Path) -> None:
 
 def test_steps_with_a_memory_compile_and_those_of_recurrent_nets_do_not(tmp_path: Path) -> None:
     assert carried_recipe(tmp_path, XL, "train.compile=true").train.compile is True
-    with pytest.raises(UserError, match="recurrent state along are not compiled"):
+    with pytest.raises(UserError, match="carry a recurrent state cannot be compiled"):
         carried_recipe(tmp_path, "train.compile=true")
 
 
