@@ -35,7 +35,7 @@ def test_activations_match_their_formulas() -> None:
     x = torch.randn(50, dtype=torch.float64)
     bell = 0.5 * x * (1 + torch.erf(x / 2**0.5))
     wave = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
-    right = {"relu": x.clamp(min=0), "gelu": bell, "gelu_tanh": wave, "swish": x * x.sigmoid()}
+    right = {"relu": x.clamp(min=0), "gelu": bell, "gelu_tanh": wave, "swish": x * x.sigmoid(), "tanh": x.tanh()}
     assert right.keys() == ACTIVATIONS.keys()
     for name, values in right.items():
         torch.testing.assert_close(ACTIVATIONS[name](x), values)

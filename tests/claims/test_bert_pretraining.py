@@ -32,7 +32,7 @@ from heedful.models.bert.config import BertConfig
 from heedful.runs.recipe import load_recipe, recipe_in, recipe_of, shipped
 from heedful.tasks.pretraining.loss import pretraining_loss
 from heedful.tasks.pretraining.task import PretrainingTask
-from heedful.tasks.reading import vectors
+from heedful.tasks.reading import layout_of
 
 FIRST = "calculus is a branch of math"
 SECOND = "it was developed by newton and leibniz"
@@ -222,7 +222,8 @@ def test_next_sentence_task_improves_sentence_pair_features() -> None:
         # The output of the last block at the first token: half of the pairs for training, half for testing.
         (batch,) = held.in_order(10**6)
         with torch.no_grad():
-            first = vectors(model.eval(), batch.sequences)[batch.sequences.begins].numpy()
+            x = model.eval()(batch.ids, batch.segments, layout_of(batch.sequences))
+            first = x.flatten(0, 1)[batch.sequences.begins].numpy()
         half, right = len(first) // 2, batch.follows.numpy()
         probe = LogisticRegression(max_iter=1000).fit(first[:half], right[:half])
         found[next_sentence] = probe.score(first[half:], right[half:])

@@ -212,7 +212,7 @@ def test_invalid_masks_are_reported() -> None:
         reader().fill("[MASK] " + "cat " * 30)
     with pytest.raises(UserError, match="no head that predicts masked tokens"):
         reader(masked_words=False).fill("[MASK]")
-    with pytest.raises(UserError, match="no head for next-sentence prediction"):
+    with pytest.raises(UserError, match="no head for next-sentence or sentence-order prediction"):
         reader(next_sentence=False).follows("a", "b")
 
 
