@@ -17,7 +17,6 @@ import argparse
 import importlib
 import json
 import statistics
-import subprocess
 import sys
 from functools import partial
 from itertools import cycle
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).parent)]
+from contenders import time_contenders  # noqa: E402
 
 VOCABS = {  # of each kind, and what `transformers` gets
     "bert": (30522, 30528),
@@ -54,7 +54,7 @@ def batches(kind: str, length: int) -> list[Any]:
     """Four batches of random tokens, all of one length."""
     import torch
 
-    from heedful.data.text.pretraining import PretrainingBatch
+    from heedful.data.text.pretraining_batches import PretrainingBatch
 
     luck, rows = torch.Generator().manual_seed(1), CASES[length]
     hidden, made = int(0.15 * length), []
@@ -211,22 +211,13 @@ def contenders(kind: str, size: str, length: int) -> dict[str, Any]:
 
 
 def group(cases: list[Case]) -> dict[str, Any]:
-    """Get all contenders of some cases ready at once, then time them one after the other."""
+    """Time all contenders of some cases."""
+
+    def line(name: str, r: dict[str, Any]) -> str:
+        return f"{name:<36} {r['ms']:>8.2f} {r['rate']:>8,.0f} {r['gib']:>6.1f} {r['loss']:>11.4f}"
+
     names = [name for case in cases for name in contenders(*case)]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    children = {name: subprocess.Popen([sys.executable, __file__, "--contender", name], **pipes) for name in names}
-    found: dict[str, Any] = {}
-    for name, child in children.items():
-        if not any(line == "READY\n" for line in child.stdout):
-            print(f"{name} failed; its errors are above", flush=True)
-            found[name] = None
-    for name, child in children.items():
-        if name in found:
-            continue
-        out, _ = child.communicate("go\n")
-        found[name] = r = json.loads(next(line for line in out.splitlines() if line.startswith("RESULT "))[7:])
-        print(f"{name:<36} {r['ms']:>8.2f} {r['rate']:>8,.0f} {r['gib']:>6.1f} {r['loss']:>11.4f}", flush=True)
-    return found
+    return time_contenders([sys.executable, __file__], names, line)
 
 
 def main() -> None:

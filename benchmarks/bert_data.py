@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from heedful.data.embedded import LibraryProse
 from heedful.data.text.documents import TextDocuments, library_documents
-from heedful.data.text.pretraining import EncodedDocuments, PairRules, PretrainingBatches, encode_documents
+from heedful.data.text.pretraining import EncodedDocuments, PairRules, encode_documents
+from heedful.data.text.pretraining_batches import PretrainingBatches
 from heedful.data.tokenizers.encoders import encoder_tokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpiece import BertTokenizer, WordPieceFile

@@ -6,8 +6,9 @@
 FOLDER has wikitext-2/, novels/, glue/, conll2003/ and squad-v1.1/ in it. The text is tokenized once for each kind, by
 the kind's own sort of tokenizer, all cased and of one size: tokenizers/KIND.json of FOLDER where there is one (a copy
 of tokens/KIND/tokenizer.json of an earlier call), else one trained on the text. Pre-training is `heedful train
-bert-wiki` with the kind's own task and model: 6 layers of width 384, a context of 128. DistilBERT is distilled from the
-BERT of the same call, with half of its layers. Fine-tuning is `heedful train sst2` and so on, from each run.
+bert-wiki` with the kind's own task and model: 6 layers of width 384, a context of 128; once with each learning rate, of
+which each kind keeps the one with the lowest loss on held-out text. DistilBERT is distilled from the BERT of the same
+call, with half of its layers. Fine-tuning is `heedful train sst2` and so on, from each run.
 Runs are processes, several at a time; a call that ran out of time is resumed by the next: pre-training from its last
 checkpoint, and scores that are in the JSON file are not computed again.
 """
@@ -91,25 +92,26 @@ def tokenize(kind: str, args: argparse.Namespace) -> None:
     print(json.dumps({"vocab": tokenizer.vocab, "tokens": manifest.splits["train"].tokens}))
 
 
-def pretraining(kind: str, args: argparse.Namespace) -> list[str]:
-    """The command that pre-trains a model."""
+def pretraining(name: str, args: argparse.Namespace) -> list[str]:
+    """The command that pre-trains a model, KIND@RATE."""
+    kind, _, rate = name.partition("@")
     task, model = KINDS[kind].task, {"kind": kind, **SIZE, "dropout": 0.1} | KINDS[kind].model
     if kind in TEACHERS:
         task = task | {"teacher": {"folder": str(args.runs / TEACHERS[kind]), "tokens": "masked"}}
     data = {"kind": "tokens", "folder": str(tokens_of(kind, args))}
     steps = max(1, args.tokens // args.batch)
     return [
-        sys.executable, "-m", "heedful", "train", "bert-wiki", "--run", str(args.runs / kind),
+        sys.executable, "-m", "heedful", "train", "bert-wiki", "--run", str(args.runs / name),
         f"data={json.dumps(data)}", "tokenizer=null", f"task={json.dumps(task)}", f"model={json.dumps(model)}",
         "train.budget.steps=null", f"train.budget.tokens={args.tokens}", f"train.batch_tokens={args.batch}",
-        f"train.schedule.warmup={max(1, steps // 20)}", f"train.optimizer.lr={args.pretraining_lr}",
+        f"train.schedule.warmup={max(1, steps // 10)}", f"train.optimizer.lr={rate}",
         f"train.save_every={max(1, steps // 2)}", "train.evaluate_every=1000000", "train.samples=0",
         f"train.device={args.device}", "train.workers=2", *args.settings,
     ]  # fmt: skip
 
 
 def job(name: str, args: argparse.Namespace) -> list[str]:
-    """The command of a job: KIND/tokens, a kind to pre-train, or KIND/TASK/SEED to fine-tune."""
+    """The command of a job: KIND/tokens, KIND@RATE to pre-train, or KIND/TASK/SEED to fine-tune."""
     if "/" not in name:
         return pretraining(name, args)
     shared = ["--data", str(args.data), "--runs", str(args.runs), "--device", args.device]
@@ -140,8 +142,17 @@ def pretrained_scores(run: Path) -> dict[str, float]:
     return {name: score["value"] for name, score in last["scores"].items()} | {"loss": last["loss"], "tokens": tokens}
 
 
+def keep_best(kind: str, found: dict[str, Any], args: argparse.Namespace) -> None:
+    """Once a kind is pre-trained with all learning rates, runs/KIND is the run with the lowest loss."""
+    names = [f"{kind}@{rate}" for rate in args.pretraining_lrs]
+    if all(name in found for name in names):
+        best = min(names, key=lambda name: found[name]["loss"])
+        found[kind] = found[best] | {"lr": float(best.partition("@")[2])}
+        (args.runs / kind).symlink_to(best)
+
+
 def is_done(name: str, args: argparse.Namespace) -> bool:
-    """Whether the files of KIND/tokens, or of a kind to pre-train, are there."""
+    """Whether the files of KIND/tokens, or of a pre-trained model, are there."""
     kind, _, tokens = name.partition("/")
     last = tokens_of(kind, args) / "manifest.json" if tokens else args.runs / kind / "model" / "model.safetensors"
     return last.is_file()
@@ -151,6 +162,7 @@ def needs(name: str) -> list[str]:
     """The jobs that must be done before another starts."""
     kind, _, task = name.partition("/")
     if not task:
+        kind = kind.partition("@")[0]
         return [TEACHERS[kind]] if kind in TEACHERS else [f"{kind}/tokens"]
     return [] if task == "tokens" else [kind]
 
@@ -160,7 +172,8 @@ def run_all(args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(args.out.read_text()) if args.out.is_file() else {}
     args.runs, args.data = args.runs.resolve(), args.data.resolve()
     tokens = [f"{kind}/tokens" for kind in args.kinds if kind not in TEACHERS]
-    names = [name for name in [*tokens, *args.kinds] if not is_done(name, args)]
+    models = [f"{kind}@{rate}" for kind in args.kinds for rate in args.pretraining_lrs]
+    names = [name for name in [*tokens, *models] if not is_done(name, args)]
     tuned = [f"{kind}/{task}/{seed}" for seed in args.seeds for task in reversed(args.tasks) for kind in args.kinds]
     waiting, running = [*names, *(name for name in tuned if name not in found)], dict[str, Any]()
     until = time.monotonic() + 60 * args.minutes
@@ -194,6 +207,8 @@ def run_all(args: argparse.Namespace) -> dict[str, Any]:
                 continue
             scores = json.loads(out.splitlines()[-1]) if "/" in name else pretrained_scores(args.runs / name)
             found[name] = scores | {"seconds": round(time.monotonic() - began, 1)}
+            if "@" in name:
+                keep_best(name.partition("@")[0], found, args)
             args.out.write_text(json.dumps(found, indent=1) + "\n")
             print(f"{name}  {found[name]}", flush=True)
         time.sleep(0.2)
@@ -235,10 +250,10 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--tokens", type=int, default=26_000_000, help="of pre-training, for each")
+    parser.add_argument("--tokens", type=int, default=40_000_000, help="of pre-training, for each")
     parser.add_argument("--vocab", type=int, default=8000, help="tokens of each tokenizer")
-    parser.add_argument("--batch", type=int, default=32_768, help="tokens of a batch in pre-training")
-    parser.add_argument("--pretraining-lr", type=float, default=1e-3)
+    parser.add_argument("--batch", type=int, default=16_384, help="tokens of a batch in pre-training")
+    parser.add_argument("--pretraining-lrs", nargs="+", type=float, default=[3e-4, 6e-4], help="of which one is kept")
     parser.add_argument("--steps", type=int, default=500, help="of fine-tuning, for each")
     parser.add_argument("--lr", type=float, default=2e-4, help="of fine-tuning")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])

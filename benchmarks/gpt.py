@@ -21,7 +21,6 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
 import sys
 from functools import partial
 from itertools import cycle
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).parent)]
+from contenders import time_contenders  # noqa: E402
 
 VOCAB, EVEN, CONTEXT, TEXTS = 50257, 50304, 1024, 32
 STEPS = 8  # training steps in a measurement
@@ -348,23 +348,14 @@ GROUPS: dict[str, Any] = {
 
 
 def group(names: list[str]) -> dict[str, Any]:
-    """Get all contenders of a group ready at once, then time them one after the other."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    children = {name: subprocess.Popen([sys.executable, __file__, "--contender", name], **pipes) for name in names}
-    found: dict[str, Any] = {}
-    for name, child in children.items():
-        if not any(line == "READY\n" for line in child.stdout):
-            print(f"{name} failed; its errors are above", flush=True)
-            found[name] = None
-    for name, child in children.items():
-        if name in found:
-            continue
-        out, _ = child.communicate("go\n")
-        found[name] = r = json.loads(next(line for line in out.splitlines() if line.startswith("RESULT "))[7:])
+    """Time all contenders of a group."""
+
+    def line(name: str, r: dict[str, Any]) -> str:
         note = f"loss {r['loss']:.4f}, {r['gib']:.1f} GiB" if "loss" in r else f"{r['agrees']:.1%} of the tokens"
         note += ", alone the same" if r.get("same") else ", ALONE NOT THE SAME" if "same" in r else ""
-        print(f"{name:<28} {r['ms']:>9.2f} {r['rate']:>10,.0f}   {note}", flush=True)
-    return found
+        return f"{name:<28} {r['ms']:>9.2f} {r['rate']:>10,.0f}   {note}"
+
+    return time_contenders([sys.executable, __file__], names, line)
 
 
 def main() -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 from functools import partial
 from itertools import cycle
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).parent)]
+from contenders import time_contenders  # noqa: E402
 
 VOCAB, LENGTH, ROWS, STEPS = 32_000, 512, 64, 8
 QUICK = {"width": 32, "heads": 4, "layers": 2, "hidden": 64, "context": 48, "vocab": 500}
@@ -195,23 +195,12 @@ CONTENDERS = dict(zip(NAMES, (train_bert, train_ours, train_peer), strict=True))
 
 
 def group(quick: bool) -> dict[str, Any]:
-    """Get all contenders ready at once, then time them one after the other."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    more = ["--quick"] * quick
-    names = NAMES[1:] if quick else NAMES
-    children = {n: subprocess.Popen([sys.executable, __file__, *more, "--contender", n], **pipes) for n in names}
-    found: dict[str, Any] = {}
-    for name, child in children.items():
-        if not any(line == "READY\n" for line in child.stdout):
-            print(f"{name} failed; its errors are above", flush=True)
-            found[name] = None
-    for name, child in children.items():
-        if name in found:
-            continue
-        out, _ = child.communicate("go\n")
-        found[name] = r = json.loads(next(line for line in out.splitlines() if line.startswith("RESULT "))[7:])
-        print(f"{name:<28} {r['ms']:>8.2f} {r['rate']:>8,.0f} {r['gib']:>6.1f} {r['loss']:>11.4f}", flush=True)
-    return found
+    """Time all contenders."""
+
+    def line(name: str, r: dict[str, Any]) -> str:
+        return f"{name:<28} {r['ms']:>8.2f} {r['rate']:>8,.0f} {r['gib']:>6.1f} {r['loss']:>11.4f}"
+
+    return time_contenders([sys.executable, __file__, *["--quick"] * quick], NAMES[1:] if quick else NAMES, line)
 
 
 def main() -> None:

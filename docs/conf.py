@@ -39,7 +39,8 @@ SIDEBAR = {
         reference/data-labelled reference/data-images reference/tokenizers reference/models reference/heads
         reference/training reference/decoding reference/commands""",
     "Models": """models/transformer models/seq2seq models/bert models/roberta models/xlm_roberta models/albert
-        models/distilbert models/xlnet models/gpt models/transformer_xl models/conv_classifier models/autoencoder""",
+        models/distilbert models/xlnet models/linformer models/bigbird models/gpt models/transformer_xl
+        models/conv_classifier models/autoencoder""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon
         lectures/pictures lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders
@@ -61,9 +62,12 @@ def write_math(text: str) -> str:
     last = 0
 
     def math(found: re.Match[str]) -> str:
-        if found[1] is None:
-            return convert(found[2])
-        return "\n\n" + convert(" ".join(found[1].split()), display="block") + "\n\n"
+        inline = found[1] is None
+        formula = found[2] if inline else " ".join(found[1].split())
+        drawn = convert(formula, display="inline" if inline else "block")
+        if unknown := re.search(r">(\\\w+)", drawn):
+            raise ValueError(f"{unknown[1]} in the formula {formula} is unknown to latex2mathml")
+        return drawn if inline else f"\n\n{drawn}\n\n"
 
     for code in CODE.finditer(text):
         pieces += [MATH.sub(math, text[last : code.start()]), code[0]]
@@ -71,9 +75,14 @@ def write_math(text: str) -> str:
     return "".join([*pieces, MATH.sub(math, text[last:])])
 
 
+def name_outside(link: re.Match[str]) -> str:
+    """A link to what is not part of the site, as its text and, where that differs, its path."""
+    return link[1] if link[1].strip("`") == link[2] else f"{link[1]} (`{link[2]}`)"
+
+
 def prepare_page(app: Any, name: str, source: list[str]) -> None:
     """Formulas, links to what is not part of the site, and on the first page the sidebar."""
-    source[0] = OUTSIDE.sub(r"\1 (`\2`)", write_math(source[0]))
+    source[0] = OUTSIDE.sub(name_outside, write_math(source[0]))
     if name == root_doc:
         listed = {page for pages in SIDEBAR.values() for page in pages.split()}
         others = " ".join(sorted(app.env.found_docs - listed - {root_doc}))

@@ -70,6 +70,7 @@ PLACES = {
     r"\bstart\.folder=(FOLDER|PATH)\b": "start.folder=all-MiniLM-L6-v2",
     r"\bfigure maps model=FOLDER": "figure maps model=runs/digits",
     r"\bFOLDER\b": "all-MiniLM-L6-v2",
+    r"\bembed RUN\b": "embed all-MiniLM-L6-v2",
     r"\bRUN\b": "runs/bert-prose",
     r"predict runs/sst2": "predict runs/number-languages",
     r"step-00000500": "step-00000002",
@@ -159,7 +160,7 @@ def prepare(folder: Path) -> None:
         (place / "glove.6B.100d.txt").write_text(vectors, encoding="utf-8")
     for path in small.iterdir():  # templates of `heedful init` and some commands look in the working directory
         if not (folder / path.name).exists():
-            (folder / path.name).symlink_to(path)
+            (folder / path.name).symlink_to(Path("small", path.name))  # in a page's copy: the copy's own
     subprocess.run([BIN / "heedful", "init", "translate", "my.yaml"], cwd=folder, check=True, capture_output=True)
     recipe = folder / "my.yaml"
     recipe.write_text(recipe.read_text(encoding="utf-8").replace("# test:", "test:"), encoding="utf-8")

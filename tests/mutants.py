@@ -3,7 +3,7 @@
 `mutants.toml` has the list: a file below `src/heedful`, a snippet that occurs once in it, what to write instead, and
 the test that must fail then. Every fault is made in a copy of the tree. `make mutants` runs them all and records what
 it found in `docs/mutants.json` and `docs/mutants.md`; `python tests/mutants.py WORD` does so for those whose file or
-test contains the word, and leaves the others as they were recorded.
+test contains the word, `--new` for those that have not been recorded, and both leave the others as they were.
 """
 
 from __future__ import annotations
@@ -79,11 +79,13 @@ def write_record(record: dict[Mutant, str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="run only the faults whose file or test contains one of these")
+    parser.add_argument("--new", action="store_true", help="run only the faults that have not been recorded yet")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at a time (default: all cores)")
     options = parser.parse_args()
     every = read_list()
     chosen = [one for one in every if not options.words or any(w in one.file + " " + one.test for w in options.words)]
     record, started = {one: outcome for one, outcome in read_record().items() if one in every}, time.monotonic()
+    chosen = [one for one in chosen if one not in record] if options.new else chosen
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies = [_copy(Path(folder, str(number))) for number in range(options.jobs)]
         passing = passing_tests(copies[0], chosen)

@@ -104,6 +104,13 @@ def test_links_resolve(page: Path) -> None:
 
 
 @every_page
+def test_languages_of_blocks(page: Path) -> None:
+    """`make docs-check` runs blocks of `sh`, and would pass by those of `bash`."""
+    found = re.findall(r"^ *```(?=\S)(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(found) <= {"python", "sh", "text", "yaml", "{eval-rst}"}
+
+
+@every_page
 def test_commands_and_their_options_exist(page: Path) -> None:
     verbs: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     unknown = []
@@ -226,6 +233,16 @@ def test_sidebar_lists_existing_pages() -> None:
     listed = [name for names in sidebar.values() for name in names.split()]
     assert len(listed) > 60
     assert [name for name in listed if not (ROOT / "docs" / f"{name}.md").is_file()] == []
+
+
+def test_formulas_become_mathml() -> None:
+    pytest.importorskip("latex2mathml", reason="the formulas need the extra `docs`")
+    write_math = runpy.run_path(str(ROOT / "docs" / "conf.py"))["write_math"]
+    assert write_math("Costs $5, $x_1$ and `$y$`").count("<math") == 1
+    with pytest.raises(ValueError, match=r"\\arg in the formula"):
+        write_math(r"$$\arg\max_s p(s)$$")
+    for page in (ROOT / "docs").rglob("*.md"):
+        write_math(page.read_text(encoding="utf-8"))
 
 
 def test_readme_is_short() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import heedful
+from patience import LONG
 
 SOURCE = Path(heedful.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -221,7 +222,7 @@ def test_light_verbs_load_nothing_heavy(words: tuple[str, ...]) -> None:
         "try:\n    main()\nexcept SystemExit as left:\n    assert not left.code, left.code\n"
         f"print('LOADED', sorted({HEAVY!r} & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("LOADED []\n")
 

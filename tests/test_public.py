@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import heedful
+from patience import LONG
 
 CHANGELOG = (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
 NAMES = [
@@ -49,7 +50,7 @@ def test_old_name_error_gives_the_new_name(old: str) -> None:
 
 def test_dir_lists_public_names_without_importing_torch() -> None:
     script = "import sys, heedful; print(sorted(heedful.__all__) == dir(heedful), 'torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=LONG)
     assert found.stdout == "True False\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,17 @@ from heedful.models import MODELS
 
 SOURCE = Path(heedful.__file__).parent
 FILES = {path.relative_to(SOURCE).as_posix(): path for path in sorted(SOURCE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 FOLDERS = {model.folder or kind for kind, model in MODELS.items()} - {"heads"}  # heads work on any encoder
 
 MODEL_NAMES = ("model", "predictor", "encoder", "decoder")
 # Files about one model: lectures, and an estimator of that model.
 ABOUT = ("lectures/", "plots/gallery/", "extras/estimators/autoencoder.py")
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax tree of each file, read by the first test that needs them, since every process collects this file."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 
 
 def model_imports(tree: ast.Module) -> Iterator[int]:
@@ -62,7 +68,7 @@ HOMES = tuple(f"models/{folder}/" for folder in FOLDERS)
     ids=["imports", "attributes", "kinds"],
 )
 def test_models_are_named_only_in_their_folder_and_table(find: Find, skip: tuple[str, ...]) -> None:
-    found = {name: sorted(find(tree)) for name, tree in TREES.items() if not name.startswith(skip)}
+    found = {name: sorted(find(tree)) for name, tree in trees().items() if not name.startswith(skip)}
     assert {name: where for name, where in found.items() if where} == {}, "use a role or a capability"
 
 
@@ -86,29 +92,35 @@ def test_each_model_is_one_folder_and_one_table_line(kind: str) -> None:
     file, name = cls.implementation.split(".")
     assert f"models/{folder}/{file}.py" in FILES
     assert any(
-        isinstance(node, ast.ClassDef) and node.name == name for node in TREES[f"models/{folder}/{file}.py"].body
+        isinstance(node, ast.ClassDef) and node.name == name for node in trees()[f"models/{folder}/{file}.py"].body
     )
 
 
 # ------------------------------------------------------------------ private names
-def private_definitions(tree: ast.Module) -> set[str]:
+def private_definitions(tree: ast.Module) -> Iterator[str]:
     """The private names that a file defines: functions, classes, attributes of its objects, variables."""
-    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    found |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    found |= {
-        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-    }
-    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
 
 
-PACKAGES: dict[str, set[str]] = {}  # the private names of each package
-for file, module in TREES.items():
-    PACKAGES.setdefault(file.partition("/")[0], set()).update(private_definitions(module))
+@cache
+def packages() -> dict[str, set[str]]:
+    """The private names of each package."""
+    found: dict[str, set[str]] = {}
+    for file, tree in trees().items():
+        private = {name for name in private_definitions(tree) if name.startswith("_") and not name.startswith("__")}
+        found.setdefault(file.partition("/")[0], set()).update(private)
+    return found
 
 
 def private_uses(tree: ast.Module, package: str) -> Iterator[str]:
     """The private names of other packages that a file uses, as `predictor._run`, or imports."""
-    others = set().union(*(names for name, names in PACKAGES.items() if name != package)) - PACKAGES.get(package, set())
+    own = packages().get(package, set())
+    others = set().union(*(names for name, names in packages().items() if name != package)) - own
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in others:
             yield f"{node.lineno}: {ast.unparse(node)}"
@@ -118,7 +130,7 @@ def private_uses(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def test_no_private_names_across_packages() -> None:
-    found = {name: sorted(private_uses(tree, name.partition("/")[0])) for name, tree in TREES.items()}
+    found = {name: sorted(private_uses(tree, name.partition("/")[0])) for name, tree in trees().items()}
     assert {name: where for name, where in found.items() if where} == {}, "make it public, or use a public name"
     assert list(private_uses(ast.parse("predictor._net.start(1)"), "explore")) == ["1: predictor._net"]
     assert list(private_uses(ast.parse("from heedful.tasks.language_model.task import _after_lines"), "cli"))

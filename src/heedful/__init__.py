@@ -94,7 +94,8 @@ if TYPE_CHECKING:
     from heedful.runs.train import train
     from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
     from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextRegressor
-    from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, GeneratedText, TextGenerator
+    from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
+    from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator
     from heedful.tasks.multiple_choice.predictor import Choice, MultipleChoiceAnswerer
     from heedful.tasks.predictor import Evaluation, Predictor
     from heedful.tasks.pretraining.predictor import (
@@ -131,7 +132,8 @@ _MODULES = {
     "runs.train": ("train",),
     "tasks.answering.predictor": ("Answer", "QuestionAnswerer"),
     "tasks.classification.predictor": ("Classification", "Regression", "TextClassifier", "TextRegressor"),
-    "tasks.language_model.predictor": ("BidirectionalLanguageModel", "GeneratedText", "TextGenerator"),
+    "tasks.language_model.bidirectional": ("BidirectionalLanguageModel",),
+    "tasks.language_model.predictor": ("GeneratedText", "TextGenerator"),
     "tasks.multiple_choice.predictor": ("Choice", "MultipleChoiceAnswerer"),
     "tasks.predictor": ("Evaluation", "Predictor"),
     "tasks.pretraining.predictor": (

@@ -258,7 +258,7 @@ def test_repeated_hypotheses_share_one_memory() -> None:
         close(attend(q, k, v, mask, weights=watched), alone, slack=16)
 
 
-def test_location_score_refuses_too_many_keys() -> None:
+def test_location_score_rejects_too_many_keys() -> None:
     with pytest.raises(ValueError, match="built for 4 keys, got 5"):
         attend(torch.randn(1, 1, 2, K), torch.randn(1, 1, 5, K), torch.randn(1, 1, 5, K), score=Location(K, 4))
 
@@ -354,7 +354,7 @@ def test_heads_and_batch_dimensions_are_optional() -> None:
 
 
 @pytest.mark.parametrize("shapes", [((4,), (4,), (4,)), ((2, 4), (1, 2, 4), (2, 4)), ((2, 4), (3, 4), (5, 4))])
-def test_other_dimensions_are_refused(shapes: Sequence[tuple[int, ...]]) -> None:
+def test_other_dimensions_are_rejected(shapes: Sequence[tuple[int, ...]]) -> None:
     with pytest.raises(ValueError, match=r"but attention takes q \(T, K\), k \(S, K\) and v \(S, E\)"):
         attend(*(torch.zeros(shape) for shape in shapes))
 

@@ -115,7 +115,7 @@ def test_input_must_have_one_row_per_node(rows: int) -> None:
         GraphLSTM(4, 5)(torch.randn(rows, 4), Order.of(3, [(0, 1)]))
 
 
-def test_empty_graph_is_error() -> None:
+def test_empty_graph_is_rejected() -> None:
     with pytest.raises(ValueError, match="no nodes"):
         Order.of(0, [])
 

@@ -65,6 +65,6 @@ def test_watching_does_not_change_the_output() -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 3), (3, 0), (0, 0)])
-def test_empty_grid_is_refused(rows: int, columns: int) -> None:
+def test_empty_grid_is_rejected(rows: int, columns: int) -> None:
     with pytest.raises(ValueError, match=f"{rows} rows and {columns} columns"):
         GridLSTM(4, 5)(torch.randn(2, rows, columns, 4))

@@ -202,8 +202,8 @@ def test_dropout_does_not_depend_on_the_tiling(longest: int, monkeypatch: pytest
     qkv = torch.randn(256, 3, 4, 32, dtype=torch.bfloat16, device="cuda", requires_grad=True)
     probe = torch.randn(256, 4, 32, dtype=torch.bfloat16, device="cuda")
     found = []
-    for one in (sequences.ONE, 0):
-        monkeypatch.setattr(sequences, "ONE", one)
+    for one in (sequences.ONE_TILE, 0):
+        monkeypatch.setattr(sequences, "ONE_TILE", one)
         torch.manual_seed(5)
         o = sequences.attend(qkv, mask.begin, mask.end, longest, 0.2)
         found.append(torch.autograd.grad((o * probe).sum(), qkv)[0].float())
@@ -228,7 +228,7 @@ def test_add_and_norm_gradient_with_dropout() -> None:
 
 @each_precision
 @pytest.mark.parametrize("memory", [0, 24])
-@pytest.mark.parametrize("length", [101, 104])
+@pytest.mark.parametrize("length", [101, 104, 192])
 def test_relative_attention_of_two_streams(dtype: torch.dtype, memory: int, length: int) -> None:
     rows, heads, width = 3, 2, 32
     tokens, places = torch.zeros(rows, length), torch.stack([torch.randperm(length)[:20] for _ in range(rows)])
@@ -238,22 +238,29 @@ def test_relative_attention_of_two_streams(dtype: torch.dtype, memory: int, leng
     ranks = torch.stack([torch.randperm(length) for _ in range(rows)]).sub(80).clamp(min=0)
     segments = (torch.arange(length) > 40).long().expand(rows, -1)
     tokens_read = Keys.of(tokens, segments, Padded(real, gaps=False), False, ranks, before)
-    keys = memory + length
-    for stream in (tokens_read.content(), tokens_read.query(places)):
-        shapes = [(rows, heads, stream.size, width)] * 3 + [(rows, heads, keys, width)] * 2
-        shapes += [(heads, keys + length - 1, width), (2, heads, width)]
-        given = [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for shape in shapes]
-        exact = [x.detach().double().cpu().requires_grad_() for x in given]
-        assert stream.pairs is not None and stream.same is not None
-        tensors = {name: value.cuda() for name, value in vars(stream.pairs).items() if name != "classes"}
-        pairs = replace(stream.pairs, **tensors)
-        o = relative_attention((given[0], given[1], given[2]), given[3], given[4], given[5], given[6], pairs, 0.0)
-        content, distance, segment, k, v, r, sides = exact
+    keys, streams, pairs = (
+        memory + length,
+        [tokens_read.content(), tokens_read.query(places)],
+        tokens_read.pairs(places),
+    )
+    assert pairs is not None
+    shapes = [(rows, heads, sum(pairs.sizes), width)] * 3 + [(rows, heads, keys, width)] * 2
+    shapes += [(heads, keys + length - 1, width), (2, heads, width)]
+    given = [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for shape in shapes]
+    exact = [x.detach().double().cpu().requires_grad_() for x in given]
+    pairs = replace(pairs, **{name: value.cuda() for name, value in vars(pairs).items() if name != "sizes"})
+    o = relative_attention((given[0], given[1], given[2]), given[3], given[4], given[5], given[6], pairs, 0.0)
+    *queries, k, v, r, sides = exact
+    parts = zip(*(x.split(list(pairs.sizes), 2) for x in queries), streams, strict=True)
+    found = []
+    for content, distance, segment, stream in parts:
+        assert stream.same is not None
         bias = relative_bias(distance, r) if stream.index is None else gathered_bias(distance, r, stream.index)
-        truth = attend(content, k, v, stream.mask, segment_bias(bias, segment, sides, stream.same))
-        probe = torch.randn_like(truth)
-        grads = torch.autograd.grad((o * probe.to(o)).sum(), given)
-        truths = torch.autograd.grad((truth * probe).sum(), exact)
-        for mine, theirs in zip((o, *grads), (truth, *truths), strict=True):
-            error = float((mine.double().cpu() - theirs).detach().abs().max())
-            assert error <= ERROR[dtype] * float(theirs.detach().abs().max())
+        found.append(attend(content, k, v, stream.mask, segment_bias(bias, segment, sides, stream.same)))
+    truth = torch.cat(found, 2)
+    probe = torch.randn_like(truth)
+    grads = torch.autograd.grad((o * probe.to(o)).sum(), given)
+    truths = torch.autograd.grad((truth * probe).sum(), exact)
+    for mine, theirs in zip((o, *grads), (truth, *truths), strict=True):
+        error = float((mine.double().cpu() - theirs).detach().abs().max())
+        assert error <= ERROR[dtype] * float(theirs.detach().abs().max())

@@ -47,6 +47,6 @@ def test_rotary_by_rows_equals_rotary_by_batch() -> None:
     assert rotary(x, at).equal(rotary(x, at.expand(2, -1)))
 
 
-def test_odd_width_is_refused() -> None:
+def test_odd_width_is_rejected() -> None:
     with pytest.raises(ValueError, match="width must be even, got 5"):
         sinusoids(3, 5)

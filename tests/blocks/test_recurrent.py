@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from heedful.blocks.recurrent import CELLS, BidirectionalLayer, Cell, Layer, Stack, State, fused, unroll
 from heedful.blocks.taps import taps, watch
+from tolerance import close
 
 B, T, X, H = 5, 7, 4, 6
 KINDS = tuple(CELLS)
 MODULES: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-CLOSE = {torch.float64: 1e-12, torch.float32: 1e-5}
 PADDING = {
     "none": [[1] * 7] * 5,
     "right": [[1] * n + [0] * (7 - n) for n in (7, 1, 4, 6, 3)],
@@ -26,7 +26,7 @@ PADDING = {
 }
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
-every_precision = pytest.mark.parametrize("dtype", list(CLOSE), ids=["float64", "float32"])
+every_precision = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 every_padding = pytest.mark.parametrize("rows", list(PADDING.values()), ids=list(PADDING))
 
 
@@ -100,19 +100,13 @@ def gradients(run: Callable[[Tensor, State], tuple[Tensor, State]], weights: nn.
     return [y.detach(), *(part.detach() for part in after), *(torch.zeros(()) if g is None else g for g in found)]
 
 
-def assert_close_parts(one: list[Tensor], two: list[Tensor], dtype: torch.dtype) -> None:
-    assert len(one) == len(two)
-    for a, b in zip(one, two, strict=True):
-        torch.testing.assert_close(a.expand_as(b), b, rtol=CLOSE[dtype], atol=CLOSE[dtype])
-
-
 @every_kind
 @pytest.mark.parametrize("run", [unroll, fused])
 def test_cells_match_the_equations(kind: str, run: Any) -> None:
     own, x, state = cell(kind), torch.randn(B, T, X, dtype=torch.float64), state_of(kind)
     y, after = run(own, x, state)
     expected, last = by_hand(kind, own, x, state)
-    assert_close_parts([y.detach(), *(part.detach() for part in after)], [expected, *last], torch.float64)
+    close([y.detach(), *(part.detach() for part in after)], [expected, *last])
 
 
 @every_kind
@@ -129,12 +123,12 @@ def test_cells_match_torch(kind: str, run: Any) -> None:
     ours = gradients(lambda x, state: run(own, x, state), own, x, state)
     theirs = gradients(run_other, other, x, state)
     values = 1 + len(state) + 1 + len(state)  # outputs, states, and the gradients in input and start
-    assert_close_parts(ours[:values], theirs[:values], torch.float64)
+    close(ours[:values], theirs[:values])
     for name, grad in zip((name for name, _ in own.named_parameters()), ours[values:], strict=True):
         layer, part = name.split(".")
         their = f"{part}_{'ih' if layer == 'x' else 'hh'}_l0"
         where = [name for name, _ in other.named_parameters()].index(their)
-        assert_close_parts([grad], [theirs[values + where]], torch.float64)
+        close([grad], [theirs[values + where]])
 
 
 @every_kind
@@ -159,7 +153,7 @@ def test_fused_equals_unrolled_with_any_padding(kind: str, dtype: torch.dtype, r
     state = state_of(kind, dtype, zero=True)
     one = gradients(lambda x, _: fused(own, x, state, real), own, x, state)
     two = gradients(lambda x, _: unroll(own, x, state, real), own, x, state)
-    assert_close_parts(one, two, dtype)
+    close(one, two)
 
 
 @every_kind
@@ -167,7 +161,7 @@ def test_fused_equals_unrolled_with_any_padding(kind: str, dtype: torch.dtype, r
 def test_fused_equals_unrolled_from_any_state(kind: str, dtype: torch.dtype) -> None:
     own, x, state = cell(kind, dtype), torch.randn(B, T, X, dtype=dtype), state_of(kind, dtype)
     one, two = (gradients(lambda x, state, run=run: run(own, x, state), own, x, state) for run in (fused, unroll))
-    assert_close_parts(one, two, dtype)
+    close(one, two)
 
 
 @every_kind
@@ -181,9 +175,7 @@ def test_padded_batch_equals_single_sequences(kind: str, rows: Any) -> None:
             own = None if state is None else tuple(part[row : row + 1] for part in state)
             kept = x[row : row + 1, real[row]]
             alone, last = layer(kept, own) if kept.shape[1] else (kept.new_zeros(1, 0, H), own or layer.zeros(kept))
-            assert_close_parts(
-                [y[row : row + 1, real[row]], *(p[row : row + 1] for p in after)], [alone, *last], torch.float64
-            )
+            close([y[row : row + 1, real[row]], *(p[row : row + 1] for p in after)], [alone, *last])
 
 
 @every_kind
@@ -216,11 +208,11 @@ def test_layer_continues_from_its_state(kind: str) -> None:
     for chunk in x.split([2, 1, 3, 1], 1):
         y, state = layer(chunk, state)
         parts.append(y)
-    assert_close_parts([torch.cat(parts, 1), *(state or ())], [whole, *last], torch.float64)
+    close([torch.cat(parts, 1), *(state or ())], [whole, *last])
     h = layer.zeros(x)
     for t in range(T):
         h = layer.step(x[:, t], h)
-    assert_close_parts(list(h), list(last), torch.float64)
+    close(list(h), list(last))
 
 
 @every_kind
@@ -238,11 +230,9 @@ def test_bidirectional_padded_batch_equals_single_sequences(kind: str, rows: Any
         if not kept.shape[1]:
             continue
         alone, last = both(kept)
-        assert_close_parts(
-            [y[row : row + 1, real[row]], *(p[row : row + 1] for p in after)], [alone, *last], torch.float64
-        )
+        close([y[row : row + 1, real[row]], *(p[row : row + 1] for p in after)], [alone, *last])
         backward, _ = both.back(kept.flip(1))
-        assert_close_parts([alone[:, :, H:]], [backward.flip(1)], torch.float64)
+        close([alone[:, :, H:]], [backward.flip(1)])
 
 
 @every_kind
@@ -266,7 +256,7 @@ def test_stack_equals_its_layers_and_torch(kind: str, both: bool) -> None:
                     if kind != "rnn":
                         bias = torch.zeros(()) if weights.bias is None else weights.bias
                         getattr(module, f"bias_{side}_l{number}{way}").copy_(bias)
-    assert_close_parts([y], [module(x)[0]], torch.float64)
+    close([y], [module(x)[0]])
 
 
 @every_kind
@@ -278,12 +268,12 @@ def test_stack_step_by_step_equals_whole_sequence(kind: str) -> None:
     for t in range(T):
         y, states = stack.step(x[:, t], states)
         outputs.append(y)
-    assert_close_parts([torch.stack(outputs, 1), *sum(states, ())], [whole, *sum(last, ())], torch.float64)
+    close([torch.stack(outputs, 1), *sum(states, ())], [whole, *sum(last, ())])
     chunks, after = [], None
     for chunk in x.split([3, 1, 3], 1):
         y, after = stack(chunk, after)
         chunks.append(y)
-    assert_close_parts([torch.cat(chunks, 1)], [whole], torch.float64)
+    close([torch.cat(chunks, 1)], [whole])
 
 
 @every_kind
@@ -310,7 +300,7 @@ def test_taps_see_every_gate_at_every_step(kind: str, rows: Any) -> None:
     fast, after = layer(x, None, real)
     with watch(layer) as seen:
         slow, last = layer(x, None, real)
-    assert_close_parts([slow, *last], [fast, *after], torch.float64)
+    close([slow, *last], [fast, *after])
     assert (
         {name.removeprefix("cell.") for name in seen} == GATES[kind] == {n.removeprefix("cell.") for n in taps(layer)}
     )
@@ -377,9 +367,7 @@ def test_step_equals_the_cell_with_gradients(kind: str) -> None:
     def run(step: Any) -> Callable[[Tensor, State], tuple[Tensor, State]]:
         return lambda x, state: ((after := step(x, state))[0], after)
 
-    assert_close_parts(
-        gradients(run(layer.step), layer, x, state), gradients(run(layer.cell), layer, x, state), torch.float64
-    )
+    close(gradients(run(layer.step), layer, x, state), gradients(run(layer.cell), layer, x, state))
 
 
 @every_kind
@@ -399,6 +387,6 @@ def test_forget_gate_bias_starts_at_one() -> None:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_empty_sequence_is_refused(kind: str) -> None:
+def test_empty_sequence_is_rejected(kind: str) -> None:
     with pytest.raises(ValueError, match="the sequence is empty"):
         Layer(kind, 3, 4)(torch.zeros(2, 0, 3))

@@ -61,7 +61,7 @@ def test_watching_records_every_call_by_module_path() -> None:
     assert not tapped(*taps(model).values())
 
 
-def test_pattern_selects_taps_and_an_unknown_one_is_refused() -> None:
+def test_pattern_selects_taps_and_an_unknown_one_is_rejected() -> None:
     model = Two()
     with watch(model, "tw*") as seen:
         assert tapped(model.two)

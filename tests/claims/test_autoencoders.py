@@ -18,7 +18,8 @@ from torch import Tensor
 from heedful.blocks.noise import gaussian
 from heedful.data.embedded import Digits
 from heedful.data.images.batches import EncodedImages, ImageBatch, ImageBatches, encode_images
-from heedful.data.text.pretraining import PairRules, PretrainingBatches, encode_documents
+from heedful.data.text.pretraining import PairRules, encode_documents
+from heedful.data.text.pretraining_batches import PretrainingBatches, batches_in_order
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.models import build
@@ -492,7 +493,7 @@ def test_corruption_depends_on_seed_epoch_and_sample_and_targets_are_clean() -> 
     assert not torch.equal(gaussian(3, torch.tensor(2), indices, (1, 4, 4)), noise_values)
     assert not torch.equal(gaussian(4, epoch, indices, (1, 4, 4)), noise_values)
 
-    batch = next(iter(text.in_order(200)))
+    batch = next(batches_in_order(text, 200))
     assert batch.targets.numel() == batch.places.numel()  # BERT's targets are the original tokens at masked positions
     read = ZeroModel()
     half = ImageBatch(torch.full((2, 1, 4, 4), 0.5), epoch, indices[:2])

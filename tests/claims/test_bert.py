@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.blocks.taps import watch
 from heedful.data.labelled.batches import encode_texts
-from heedful.data.text.pretraining import PairExample, PretrainingBatch, example_batch
+from heedful.data.text.pretraining_batches import PairExample, PretrainingBatch, example_batch
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.lectures.contexts import SENTENCES, WORD, word_vectors

@@ -14,16 +14,8 @@ from sklearn.linear_model import LogisticRegression
 from heedful.blocks.layouts import Padded
 from heedful.data.masking import MaskingVocab, apply_masking
 from heedful.data.order import random_bits_at
-from heedful.data.text.pretraining import (
-    FOLLOWS,
-    UNRELATED,
-    PairExample,
-    PairRules,
-    PretrainingBatches,
-    encode_documents,
-    example_batch,
-    tokenize_documents,
-)
+from heedful.data.text.pretraining import FOLLOWS, UNRELATED, PairRules, encode_documents, tokenize_documents
+from heedful.data.text.pretraining_batches import PairExample, PretrainingBatches, batches_in_order, example_batch
 from heedful.data.text.token_documents import write_tokens
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpiece import BertTokenizer
@@ -220,7 +212,7 @@ def test_next_sentence_task_improves_sentence_pair_features() -> None:
             optimizer.step()
             optimizer.zero_grad()
         # The output of the last block at the first token: half of the pairs for training, half for testing.
-        (batch,) = held.in_order(10**6)
+        (batch,) = batches_in_order(held, 10**6)
         with torch.no_grad():
             x = model.eval()(batch.ids, batch.segments, layout_of(batch.sequences))
             first = x.flatten(0, 1)[batch.sequences.begins].numpy()

@@ -43,7 +43,7 @@ def test_classify_reads_arguments_and_lines_alike(run: Path, heedful: Run) -> No
     assert lines[0].endswith("%  vierhundertzwölf")
 
 
-def test_file_name_instead_of_a_text_is_refused(
+def test_file_name_instead_of_a_text_is_rejected(
     run: Path, heedful: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

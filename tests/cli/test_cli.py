@@ -18,6 +18,7 @@ import pytest
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.runs.evaluate import results
+from patience import LONG
 
 TINY = (
     "data.train=300", "data.valid=10", "data.test=20", "tokenizer.vocab=90", "model.width=16", "model.heads=2",
@@ -88,7 +89,7 @@ def test_training_a_complete_run_does_nothing(run: Path, heedful: Run) -> None:
     assert (run / "metrics.jsonl").read_bytes() == metrics
 
 
-def test_run_folder_of_another_recipe_is_refused(run: Path, heedful: Run) -> None:
+def test_run_folder_of_another_recipe_is_rejected(run: Path, heedful: Run) -> None:
     before = sorted(run.rglob("*"))
     code, _, err = heedful("train", "numbers", *TINY, "train.seed=3", "--run", run)
     assert code == 2
@@ -97,7 +98,7 @@ def test_run_folder_of_another_recipe_is_refused(run: Path, heedful: Run) -> Non
     assert sorted(run.rglob("*")) == before
 
 
-def test_folder_that_is_no_run_is_refused(tmp_path: Path, heedful: Run) -> None:
+def test_folder_that_is_no_run_is_rejected(tmp_path: Path, heedful: Run) -> None:
     (tmp_path / "letters.txt").write_text("dear")
     code, _, err = heedful("train", "numbers", *TINY, "--run", tmp_path)
     assert code == 2
@@ -215,7 +216,7 @@ def test_stopped_run_is_saved_and_resumes(tmp_path: Path, heedful: Run, sent: in
         if line.startswith("step 1 "):
             break
     process.send_signal(sent)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LONG)
     assert process.returncode == code, err
     assert "the step is finished and saved first" in err
     assert "the same command resumes" in out
@@ -386,7 +387,7 @@ def test_translate_accepts_any_text(run: Path, heedful: Run) -> None:
         (["one", "--sample", "--top-p", 1.5], "--top-p"),
     ],
 )
-def test_contradicting_options_are_refused(run: Path, heedful: Run, words: list[object], message: str) -> None:
+def test_contradicting_options_are_rejected(run: Path, heedful: Run, words: list[object], message: str) -> None:
     code, out, err = heedful("translate", run, *words)
     assert code == 2
     assert message in err

@@ -16,6 +16,7 @@ import typer.main
 from heedful.cli.app import COMMANDS, GROUPS, RENAMED, app, example, short_help
 from heedful.cli.options import RENAMED as OPTIONS
 from heedful.extras.word2vec_config import SkipGramConfig
+from patience import LONG
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -100,5 +101,5 @@ def test_start_screen_shows_first_commands_and_runs(heedful: Run, tmp_path: Path
 def test_start_screen_loads_no_heavy_package(tmp_path: Path) -> None:
     asked = "import sys, atexit; atexit.register(lambda: print({'torch', 'numpy'} & set(sys.modules))); "
     asked += "from heedful.cli.app import main; sys.argv = ['heedful']; main()"
-    ran = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, cwd=tmp_path, timeout=LONG)
     assert ran.stdout.endswith("\nset()\n"), ran

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from heedful.cli.app import app
+from patience import LONG
 
 Ask = Callable[..., str]
 
@@ -79,7 +80,7 @@ def test_completion_loads_no_heavy_package(words: tuple[str, ...], folder: Path)
     program = "import sys, atexit; atexit.register(lambda: print({'torch', 'numpy'} & set(sys.modules))); "
     program += "from heedful.cli.app import app; app([], prog_name='heedful')"
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=folder, timeout=60,
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=folder, timeout=LONG,
         env={**os.environ, **bash(*words)},
     )  # fmt: skip
     *found, heavy = ran.stdout.splitlines()

@@ -18,6 +18,7 @@ import heedful as library
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpiece import BertTokenizer
+from patience import LONG
 
 TEXT = "The child came home from school. A rose is a rose is a rose; naïve café 日本 🙂"
 Run = Callable[..., tuple[int, str, str]]
@@ -119,7 +120,7 @@ def test_special_tokens_in_prompts_need_the_option(gpt: Path, heedful: Run) -> N
     assert plain["prompt"] == special["prompt"] == "a<|endoftext|>b"
 
 
-def test_models_of_another_task_are_refused(gpt: Path, bert: Path, heedful: Run) -> None:
+def test_models_of_another_task_are_rejected(gpt: Path, bert: Path, heedful: Run) -> None:
     code, _, err = heedful("generate", bert, "a")
     assert (code, "this model embeds texts" in err) == (2, True)
     code, _, err = heedful("predict-word", "a ___", "--masked", gpt)
@@ -139,14 +140,14 @@ def test_text_is_streamed_until_an_interrupt_or_a_closed_pipe(gpt: Path) -> None
     assert stopped.stdout is not None and left.stdout is not None and left.stderr is not None
     begun = stopped.stdout.read(60)  # long before the end
     stopped.send_signal(signal.SIGINT)
-    rest, err = stopped.communicate(timeout=60)
+    rest, err = stopped.communicate(timeout=LONG)
     assert stopped.returncode == 130
     assert (begun + rest).startswith(b"The child")
     assert rest.endswith(b"\n")  # what was written stays
     assert left.stdout.read(9) == b"The child"
     left.stdout.close()
     err += left.stderr.read()
-    assert left.wait(timeout=60) == 1
+    assert left.wait(timeout=LONG) == 1
     assert b"Traceback" not in err
     assert b"Exception" not in err
 

@@ -18,11 +18,12 @@ from heedful.cli.options import with_options
 from heedful.decode.settings import TextSettings
 from heedful.errors import UserError
 from heedful.runs.recipe import load_recipe
+from patience import LONG
 
 
 def heedful(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "heedful", *words], capture_output=True, text=True, cwd=cwd, timeout=60
+        [sys.executable, "-m", "heedful", *words], capture_output=True, text=True, cwd=cwd, timeout=LONG
     )
 
 

@@ -146,7 +146,7 @@ def table() -> Iterator[tuple[str, Case]]:
         yield f"{encoder.kind}-sparsemax", Case(sparse, *SAYS["encoder"])
         for kind in kinds_of(*(role for role in SAYS if role != "encoder")):
             head = config_class(kind).tiny()
-            under = head.model_copy(update={"encoder": encoder.under_head(type(head).pools)})
+            under = head.model_copy(update={"encoder": encoder.under_head(type(head).pools, kind)})
             name = f"{kind}-{encoder.kind}" if number else kind
             yield name, Case(under, *SAYS[head.role])
             if kind == "tagger":
@@ -159,6 +159,23 @@ every_model = pytest.mark.parametrize("case", TABLE.values(), ids=list(TABLE))
 every_packer = pytest.mark.parametrize(
     "case", [case for case in TABLE.values() if case.config.packs], ids=[n for n, c in TABLE.items() if c.config.packs]
 )
+
+
+ENCODERS = list(kinds_of("encoder"))
+
+
+def fast_for(chosen: Callable[[str, Case], bool]) -> pytest.MarkDecorator:
+    """Every model, of which `make test` takes the chosen ones and `make test-all` all."""
+    params = [
+        pytest.param(case, id=name, marks=() if chosen(name, case) else pytest.mark.slow)
+        for name, case in TABLE.items()
+    ]
+    return pytest.mark.parametrize("case", params)
+
+
+def on_first(case: Case) -> bool:
+    """Whether it is the first encoder, or a head on it."""
+    return getattr(case.config, "encoder", case.config).kind == ENCODERS[0]
 
 
 def prepared(case: Case) -> Any:
@@ -285,12 +302,12 @@ def test_half_precision_is_finite_and_close(case: Case) -> None:
 
 
 @every_model
-def test_sequence_longer_than_the_context_is_refused(case: Case) -> None:
+def test_sequence_longer_than_the_context_is_rejected(case: Case) -> None:
     with pytest.raises(ValueError, match=f"{CONTEXT + 1} tokens, more than the model's context of {CONTEXT}"):
         case.says(prepared(case), given(rows(CONTEXT + 1)))
 
 
-@every_model
+@fast_for(lambda name, case: name in ENCODERS or on_first(case))  # each encoder, and each head on one of them
 def test_eight_examples_are_memorized(case: Case) -> None:
     model, some = case.plain.build(), rows(*range(2, 10))
     optimizer, batch = torch.optim.Adam(model.parameters(), lr=1e-2), given(some)
@@ -307,7 +324,7 @@ def test_eight_examples_are_memorized(case: Case) -> None:
     assert float(torch.stack([case.loss(one, number) for number, one in enumerate(again)]).mean().detach()) < 0.1
 
 
-@every_model
+@fast_for(lambda name, case: name in (*ENCODERS, f"{ENCODERS[0]}-sparsemax"))  # under a head, it is the same encoder
 def test_compiled_model_has_no_graph_break(case: Case) -> None:
     model, batch = prepared(case), given(rows(5, 3))
     torch._dynamo.reset()

@@ -85,7 +85,7 @@ def test_packed_texts_pool_their_first_tokens(name: str) -> None:
     close(model(batch.ids, batch.segments, batch.layout), torch.stack(encoders.firsts(model, batch)))
 
 
-def test_too_long_sequence_is_refused_with_any_padding() -> None:
+def test_too_long_sequence_is_rejected_with_any_padding() -> None:
     long, context = encoders.CONTEXT + 1, encoders.CONTEXT
     model, real = encoders.prepared(encoders.TABLE["bert"]), places((long, 2), long + 4, "between")
     with pytest.raises(ValueError, match=f"{long} tokens, more than the model's context of {context}"):

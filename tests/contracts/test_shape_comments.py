@@ -17,11 +17,19 @@ from heedful.blocks.grids import GridLSTM
 from heedful.blocks.int8 import Int8Linear, PlainInt8, int8
 from heedful.blocks.layouts import Documents, PackedPairs, PackedTexts, Padded, Unpadded
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
-from heedful.blocks.masks import causal, dense
+from heedful.blocks.masks import alibi, block_table, causal, dense, random_blocks, real, window
 from heedful.blocks.noise import gaussian
 from heedful.blocks.recurrent import BidirectionalLayer, unroll
-from heedful.blocks.relative import distance_sinusoids, distances, gathered_bias, relative_bias, segment_bias
+from heedful.blocks.relative import (
+    consecutive_terms,
+    distance_sinusoids,
+    distances,
+    gathered_bias,
+    relative_bias,
+    segment_bias,
+)
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
+from heedful.blocks.sparse import BlockSparse
 from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve
 from heedful.blocks.taps import watch
 from heedful.data.trees.batches import encode_trees
@@ -118,6 +126,8 @@ def relative() -> None:
     index = torch.zeros(B, 1, T, S, dtype=torch.long)
     for bias in (relative_bias(q, r), gathered_bias(q, r, index)):
         dense(segment_bias(bias, q, torch.randn(2, H, K), index == 0), q, torch.randn(B, H, S, K))
+    consecutive_terms(q, r, S)
+    consecutive_terms(torch.randn(B, H, 192, K), torch.randn(H, 400, K), 208)
 
 
 def two_streams() -> None:
@@ -130,6 +140,21 @@ def two_streams() -> None:
     model.masked_vectors(tokens, None, Padded(real), torch.tensor([1, 2]))
     ranks, places = torch.arange(S).expand(B, -1), torch.zeros(B, T, dtype=torch.long)
     model.two_streams(tokens, ranks, places, ranks, None, model.start(B, M, tokens.device).append(model.layers(tokens)))
+
+
+def in_blocks() -> None:
+    """Block-sparse attention with every rule that knows its blocks, forwards and backwards, and its dense mask."""
+    q, k, v = (torch.randn(B, H, n, K, requires_grad=True) for n in (70, 90, 90))
+    some = real(torch.arange(90) < torch.tensor([[90], [40]]))
+    for rule in (
+        window(9, 20),
+        block_table(torch.ones(1, 3, 3, dtype=torch.bool), 32),
+        random_blocks(1, 32, H, 0, 70, 90),
+    ):
+        mask = BlockSparse.of(rule & some, B, H, 70, 90)
+        attend(q, k, v, mask, alibi(H)).sum().backward()
+        attend(q, k, v, mask, dropout=0.1)
+        mask.dense()
 
 
 def with_memory() -> None:
@@ -327,6 +352,16 @@ def tiny(kind: str) -> None:
         raise AssertionError(f"say how a model is used whose role is {config.role}")
 
 
+def sparse_blocks() -> None:
+    """BigBird with and without extra tokens, and with the first block once more."""
+    for more in ({"random_from": "seed"}, {"random_from": "seed", "global_tokens": 2}, {"last_mlp": True}):
+        config = config_class("bigbird").tiny().model_copy(update={"window_blocks": 1} | more)
+        tokens, real = torch.randint(0, V, (B, S)), torch.arange(S) < torch.tensor([[S], [4]])
+        for count in (0, 1):
+            model: Any = build(config.model_copy(update={"random_blocks": count}))
+            model(tokens, None, Padded(real))
+
+
 class Counting(torch.nn.Module):
     """A user's module: tokens (B, T), or source and target -> logits (B, T, V)."""
 
@@ -348,7 +383,8 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "own": [own],
     "transformer": [models],
     "attention": [scores, models, with_attention, reading, ahead_alone],
-    "masks": [models, reading],
+    "masks": [models, reading, in_blocks],
+    "sparse": [in_blocks],
     "scores": [scores, models, with_attention],
     "memory": [with_attention],
     "seq2seq": [with_attention],
@@ -362,6 +398,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "layouts": [models, reading, ahead_alone, sliding],
     "relative": [relative],
     "xlnet": [two_streams],
+    "bigbird": [sparse_blocks],
     "adaptive": [with_memory],
     "transformer_xl": [with_memory],
     "mix": [recurrent],
@@ -418,7 +455,16 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
         "V": (V,),
         "N": (B,),
     },
-    "relative": {"B": (B,), "H": (H,), "T": (T,), "P": (S + T - 1,), "D": (D,), "S": (S,), "K": (K,)},
+    "relative": {
+        "B": (B,),
+        "H": (H,),
+        "T": (T, 192),
+        "G": (96,),
+        "P": (S + T - 1, 16, 304),
+        "D": (D,),
+        "S": (S,),
+        "K": (K,),
+    },
     "adaptive": {"B": (B,), "T": (T,), "N": (B * T,), "D": (D,), "V": (V,)},
     "transformer_xl": {
         "B": (B, 1),

@@ -83,10 +83,10 @@ def test_published_files_equal_transformers_and_round_trip(tmp_path: Path) -> No
     assert files["vocab.json"].encode() == (PUBLISHED / "encoder.json").read_bytes()
     assert files["merges.txt"].encode() == (PUBLISHED / "vocab.bpe").read_bytes()
     theirs = hugging_face_tokenizer(tmp_path, ours)
-    texts = odd_strings(2000)
+    texts = odd_strings(500)
     for name in ("novels/Stevenson_Treasure_1883.txt.gz", "wikitext-2/wiki.valid.raw.gz"):
         if (DATA / name).is_file():
-            texts.append(gzip.decompress((DATA / name).read_bytes()).decode())
+            texts.append(gzip.decompress((DATA / name).read_bytes()).decode()[:300_000])
     for text, ids in zip(texts, ours.ids(texts), strict=True):
         assert ids == plain(theirs, readable(text)), repr(text[:80])
         assert ours.decode(ids) == readable(text)
@@ -159,7 +159,7 @@ WOVEN = Gpt2Tokenizer.train(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(LETTERS), max_size=30))
 def test_split_texts_have_the_same_ids(letters: list[str]) -> None:
     text = "".join(letters)
@@ -192,8 +192,9 @@ def test_parallel_encoding_has_the_same_ids(
 
 
 @pytest.mark.parametrize("text", ["!", " ", "a", "\n", "ab ", "e\u0301", "' "])
-def test_line_of_a_megabyte_is_encoded_in_three_seconds(text: str) -> None:
-    line = text * (2**20 // len(text.encode()))
+@pytest.mark.parametrize("length", [2**18, pytest.param(2**20, marks=pytest.mark.slow)])
+def test_long_line_is_encoded_in_three_seconds(text: str, length: int) -> None:
+    line = text * (length // len(text.encode()))
     begun = time.process_time()
     ids = TRAINED.ids([line])[0]
     assert time.process_time() - begun < 3
@@ -327,7 +328,7 @@ def test_settings_without_effect_are_ignored() -> None:
         (edit(added_tokens=7), "added_tokens of 7"),
     ],
 )  # fmt: skip
-def test_invalid_tokenizer_files_are_refused(text: str, found: str) -> None:
+def test_invalid_tokenizer_files_are_rejected(text: str, found: str) -> None:
     with pytest.raises(UserError) as error:
         Gpt2Tokenizer(text, "tokenizer.json")
     assert found in str(error.value)
@@ -356,7 +357,7 @@ def test_invalid_merge_is_reported_by_its_line(line: str, found: str) -> None:
     assert Gpt2Tokenizer.from_texts(TRAINED.files()["vocab.json"], good, "v", "m").json == TRAINED.json
 
 
-def test_binary_or_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binary_or_too_large_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tokenizer.json"
     file.write_bytes(b"{\xff")
     with pytest.raises(UserError, match=r"tokenizer.json:byte 1: ") as error:
@@ -371,12 +372,12 @@ def test_binary_or_too_large_files_are_refused(tmp_path: Path, monkeypatch: pyte
         Gpt2Tokenizer.load(tmp_path / "nothing.json")
 
 
-def test_single_string_instead_of_a_list_is_refused() -> None:
+def test_single_string_instead_of_a_list_is_rejected() -> None:
     with pytest.raises(TypeError, match="give a list of texts"):
         TRAINED.ids("a text")
 
 
-def test_corrupted_files_load_or_are_refused_by_name(tmp_path: Path) -> None:
+def test_corrupted_files_load_or_are_rejected_by_name(tmp_path: Path) -> None:
     rng = random.Random(0)
     small = Gpt2Tokenizer.train(Gpt2Bpe(vocab=270), TEXTS[:3])
     messages = []

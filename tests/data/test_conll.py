@@ -142,13 +142,13 @@ def test_chunk_detection_can_be_overridden(tmp_path: Path, chunks: bool | None, 
 
 
 @pytest.mark.parametrize("tag", [" ", "x" * 1001])
-def test_blank_tags_are_refused(tmp_path: Path, tag: str) -> None:
+def test_blank_tags_are_rejected(tmp_path: Path, tag: str) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps({"tokens": ["a"], "tags": [tag]}) + "\n")
     with pytest.raises(UserError, match=r"train\.jsonl:1: this is not a tag"):
         JsonTags(root=str(tmp_path), train="train.jsonl", valid="train.jsonl").read("train")
 
 
-def test_files_without_words_are_refused(tmp_path: Path) -> None:
+def test_files_without_words_are_rejected(tmp_path: Path) -> None:
     assert problem(tmp_path, "-DOCSTART- O\n\n\n").message == "there are no sentences"
 
 

@@ -86,14 +86,14 @@ def test_missing_and_short_files_are_reported_without_reading(folder: Path) -> N
         (json.dumps({"format": 1, "kind": "tokens", "vocab": 9, "splits": {}, "files": {}, "more": 1}), "more"),
     ],
 )
-def test_invalid_manifest_is_refused(folder: Path, text: str, message: str) -> None:
+def test_invalid_manifest_is_rejected(folder: Path, text: str, message: str) -> None:
     (folder / "manifest.json").write_text(text)
     with pytest.raises(UserError, match=r"manifest.json") as error:
         TokenFiles(folder=str(folder)).read("train")
     assert message in str(error.value)
 
 
-def test_inconsistent_files_are_refused_despite_a_matching_manifest(folder: Path) -> None:
+def test_inconsistent_files_are_rejected_despite_a_matching_manifest(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["splits"]["train"]["tokens"] += 1
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -132,7 +132,7 @@ def test_manifest_cannot_name_outside_files(folder: Path, name: str) -> None:
         TokenFiles(folder=str(folder)).read("train")
 
 
-def test_links_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_links_are_rejected(folder: Path, tmp_path: Path) -> None:
     (folder / "train.ids").rename(tmp_path / "elsewhere")
     (folder / "train.ids").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="a link"):

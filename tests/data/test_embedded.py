@@ -147,7 +147,7 @@ def test_short_numbers_are_repeated_in_training() -> None:
         ({"seed": -1}, "greater than or equal"),
     ],
 )
-def test_invalid_settings_are_refused(settings: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message.replace("?", r"\?")):
         NumberWords.model_validate(settings)
 
@@ -186,7 +186,7 @@ def test_library_prose_splits_are_disjoint_modules() -> None:
 
 
 @pytest.mark.usefixtures("small_library")
-def test_requesting_too_many_modules_is_an_error() -> None:
+def test_requesting_too_many_modules_is_rejected() -> None:
     with pytest.raises(UserError, match="too small") as error:
         LibraryProse(valid=10, test=2).read("train")
     assert error.value.found == "12 modules with docstrings"

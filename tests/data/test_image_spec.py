@@ -61,7 +61,7 @@ def test_missing_or_binary_file_is_named(tmp_path: Path) -> None:
         ImageSpec.load(tmp_path / "bytes.json")
 
 
-def test_images_of_another_size_are_refused() -> None:
+def test_images_of_another_size_are_rejected() -> None:
     fit = np.zeros((2, 1, 28, 28), np.uint8)
     assert CANVAS.require(fit) is fit
     with pytest.raises(UserError) as raised:

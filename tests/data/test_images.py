@@ -38,6 +38,7 @@ from heedful.data.images.sources import (
     scale_pixels,
 )
 from heedful.errors import UserError
+from patience import LONG
 
 GREY = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5) * 4  # three images of 4 x 5
 LABELS = np.array([2, 0, 1], np.uint8)
@@ -154,7 +155,7 @@ def header(*sizes: int, code: int = 8) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "file",
 )  # fmt: skip
-def test_invalid_idx_files_are_refused(tmp_path: Path, data: bytes, message: str, detail: str) -> None:
+def test_invalid_idx_files_are_rejected(tmp_path: Path, data: bytes, message: str, detail: str) -> None:
     error = error_for(idx_files(tmp_path, data))
     assert error.where == f"{tmp_path}/images"
     assert message in error.message
@@ -172,14 +173,14 @@ def test_invalid_idx_files_are_refused(tmp_path: Path, data: bytes, message: str
     ],
     ids=lambda value: value if isinstance(value, str) else "file",
 )
-def test_invalid_idx_labels_are_refused(tmp_path: Path, labels: bytes, message: str, detail: str) -> None:
+def test_invalid_idx_labels_are_rejected(tmp_path: Path, labels: bytes, message: str, detail: str) -> None:
     error = error_for(idx_files(tmp_path, idx(GREY), labels))
     assert error.where == f"{tmp_path}/labels"
     assert message in error.message
     assert detail in str(error)
 
 
-def test_gzip_bomb_is_refused(tmp_path: Path) -> None:
+def test_gzip_bomb_is_rejected(tmp_path: Path) -> None:
     bomb = gzip_bytes(header(100_000, 1000, 10) + bytes(80 * 2**20))
     error = error_for(idx_files(tmp_path, bomb))
     assert "suspiciously high" in error.message
@@ -196,7 +197,7 @@ def read_with_memory_limit(path: Path) -> subprocess.CompletedProcess[str]:
         resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
 
     return subprocess.run(
-        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, preexec_fn=limit, timeout=60
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, preexec_fn=limit, timeout=LONG
     )
 
 
@@ -354,7 +355,7 @@ def test_npz_archives(tmp_path: Path, save: Any) -> None:
     np.testing.assert_array_equal(two.read("train").pixels, GREY[:, None])
 
 
-def test_key_for_npy_files_is_refused() -> None:
+def test_key_for_npy_files_is_rejected() -> None:
     for more in ({"key": "x"}, {"labels": "y"}):
         with pytest.raises(ValidationError, match="file has named arrays"):
             ArrayFile(file="x.npy", **more)
@@ -389,7 +390,7 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
         (np.zeros((2, 3, 8, 8)), "are the channels", "data.shape=[3, 8, 8]"),
     ],
 )
-def test_invalid_arrays_are_refused(tmp_path: Path, array: NDArray[Any], message: str, detail: str) -> None:
+def test_invalid_arrays_are_rejected(tmp_path: Path, array: NDArray[Any], message: str, detail: str) -> None:
     error = error_for(arrays(tmp_path, array))
     assert str(error.where) == f"{tmp_path}/images.npy"
     assert message in error.message
@@ -417,7 +418,7 @@ def test_truncated_arrays(tmp_path: Path, spoil: int) -> None:
     assert error_for(source).message in {"this file is empty", "this is not a numpy array", "the size of this array differs from its header"}  # fmt: skip  # noqa: E501
 
 
-def test_arrays_with_odd_headers_are_refused(tmp_path: Path) -> None:
+def test_arrays_with_odd_headers_are_rejected(tmp_path: Path) -> None:
     source = arrays(tmp_path, GREY)
     path = tmp_path / "images.npy"
     good = path.read_bytes()
@@ -436,7 +437,7 @@ def test_arrays_with_odd_headers_are_refused(tmp_path: Path) -> None:
         }
 
 
-def test_damaged_archives_are_refused(tmp_path: Path) -> None:
+def test_damaged_archives_are_rejected(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", images=GREY)
     good = (tmp_path / "a.npz").read_bytes()
     source = ArrayImages(root=str(tmp_path), train=ArrayFile(file="a.npz"))
@@ -638,7 +639,7 @@ def test_damaged_images_are_named(tmp_path: Path, kind: str) -> None:
     assert error_for(data).message == "this image cannot be read"
 
 
-def test_too_large_or_too_deep_images_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_or_too_deep_images_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "train/a.png"
     write_image(path, *shades(1, size=(30, 30)))
     data = ImageFolders(root=str(tmp_path), channels=1)

@@ -102,6 +102,6 @@ def test_document_starts_are_marked() -> None:
     assert known[2] == [[0, 0, 1, 1], [0, 0, 0, 0]]
 
 
-def test_text_too_short_for_its_lanes_is_refused() -> None:
+def test_text_too_short_for_its_lanes_is_rejected() -> None:
     with pytest.raises(UserError, match="too short"):
         lanes(3, 4, 5)

@@ -161,7 +161,7 @@ def test_short_pairs_do_not_exceed_the_maximum_per_batch() -> None:
 
 
 @pytest.mark.parametrize("room", [1, 16, 58])
-def test_width_too_small_for_a_pair_is_refused(room: int) -> None:
+def test_width_too_small_for_a_pair_is_rejected(room: int) -> None:
     lengths = random_lengths(100)
     lengths[50] = (60, 12)
     with pytest.raises(UserError, match="too small for one pair") as error:

@@ -12,21 +12,20 @@ import numpy as np
 import pytest
 import torch
 
+from heedful.data.batch import IGNORE_INDEX
 from heedful.data.masking import MaskingVocab, apply_masking, choose_tokens, choose_whole_words, count_masked
 from heedful.data.order import random_bits_at
 from heedful.data.text.documents import sentences
 from heedful.data.text.pretraining import (
     FOLLOWS,
-    IGNORE_INDEX,
     UNRELATED,
     EncodedDocuments,
     MaskedPairs,
     PairRules,
-    PretrainingBatch,
-    PretrainingBatches,
     count_truncated,
     encode_documents,
 )
+from heedful.data.text.pretraining_batches import PretrainingBatch, PretrainingBatches, batches_in_order
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.data.workers import BatchIndex, load_batches
@@ -126,7 +125,7 @@ def test_document_of_one_sentence_is_paired_with_another_document() -> None:
 
 
 @pytest.mark.parametrize("documents", [[], [["only one document"] * 5], [["one"]]])
-def test_text_without_possible_pairs_is_refused(documents: list[list[str]]) -> None:
+def test_text_without_possible_pairs_is_rejected(documents: list[list[str]]) -> None:
     with pytest.raises(UserError, match="too little text"):
         encode_documents(documents, TOKENIZER, 16, PairRules())
 
@@ -161,7 +160,7 @@ def test_masked_positions_cover_the_context_and_change_with_the_epoch() -> None:
 
 
 def to_tensors(found: MaskedPairs) -> PretrainingBatch:
-    from heedful.data.text.pretraining import padded_batch
+    from heedful.data.text.pretraining_batches import padded_batch
 
     every = np.arange(len(found.ids))
     return padded_batch(found, every, every, ENCODED.marks)
@@ -298,12 +297,12 @@ def test_batches_are_the_same_after_a_restart_and_from_workers(packed: bool) -> 
     assert not same(batches.at(0), PretrainingBatches(ENCODED, 2, 512, packed=packed).at(0))
 
 
-def test_batch_too_small_for_a_pair_is_refused() -> None:
+def test_batch_too_small_for_a_pair_is_rejected() -> None:
     with pytest.raises(UserError, match=r"train.batch_tokens"):
         PretrainingBatches(ENCODED, 0, CONTEXT - 1, packed=True)
 
 
 def test_evaluation_has_every_cell_once_with_fixed_masks() -> None:
-    once, again = (list(ENCODED.in_order(512)) for _ in range(2))
+    once, again = (list(batches_in_order(ENCODED, 512)) for _ in range(2))
     assert [index for batch in once for index in batch.indices.tolist()] == list(range(ENCODED.cells))
     assert all(same(one, other) for one, other in zip(once, again, strict=True))

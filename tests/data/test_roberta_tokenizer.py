@@ -85,12 +85,12 @@ def test_files_are_read_by_their_names(tmp_path: Path) -> None:
         ({"extra_special_tokens": ["<extra>"]}, "added tokens"),
     ],
 )
-def test_settings_that_change_ids_are_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_settings_that_change_ids_are_rejected(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
         RobertaTokenizer.from_folder(write_files(tmp_path / "files", **change), OURS.vocab)
 
 
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_files_are_rejected(tmp_path: Path) -> None:
     data = json.loads(OURS.json)
     moved = {piece: (number + 1) % OURS.vocab for piece, number in data["model"]["vocab"].items()}
     for change in ({"vocab": moved}, {"vocab": {}}, {"merges": [["zz", "q"]]}):

@@ -133,7 +133,7 @@ def test_missing_folder_is_one_problem() -> None:
     assert problem.where == "data.root"
 
 
-def test_devices_are_refused() -> None:
+def test_devices_are_rejected() -> None:
     with pytest.raises(UserError, match="not a regular file"):
         list(lines(Path("/dev/zero"), 100))
 
@@ -155,7 +155,7 @@ def test_tsv_columns(tmp_path: Path) -> None:
     ("data", "line", "expected"),
     [(b"a\tb\na\tb\tc\n", 2, "2 columns"), (b"a\tb\na\n", 2, "2 columns"), (b"a\n", 1, "least 2")],
 )
-def test_ragged_tsv_is_refused(tmp_path: Path, data: bytes, line: int, expected: str) -> None:
+def test_ragged_tsv_is_rejected(tmp_path: Path, data: bytes, line: int, expected: str) -> None:
     error = error_for(tsv(tmp_path, data))
     assert error.where == f"{tmp_path}/x:{line}"
     assert expected in str(error.expected)
@@ -207,7 +207,7 @@ def test_corrupted_gzip_is_reported(tmp_path: Path) -> None:
             list(lines(path, 100))
 
 
-def test_gzip_bomb_of_text_is_refused(tmp_path: Path) -> None:
+def test_gzip_bomb_of_text_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress((b"a" * 63 + b"\n") * 2**21))
     with pytest.raises(UserError, match="suspiciously high"):

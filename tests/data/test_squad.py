@@ -59,13 +59,13 @@ def test_answer_outside_the_passage_is_reported(
     assert (error.found, error.expected, error.todo) == (found, expected, todo)
 
 
-def test_unanswerable_questions_of_squad_2_are_refused(tmp_path: Path) -> None:
+def test_unanswerable_questions_of_squad_2_are_rejected(tmp_path: Path) -> None:
     error = problem(tmp_path, squad_file(is_impossible=True, answers=[]))
     assert "question q7" in str(error.where) and "is_impossible" in str(error.found)
     assert len(read(tmp_path, squad_file(is_impossible=False))) == 1
 
 
-def test_question_without_an_answer_is_refused(tmp_path: Path) -> None:
+def test_question_without_an_answer_is_rejected(tmp_path: Path) -> None:
     assert problem(tmp_path, squad_file(answers=[])).message == "this question has no answer"
 
 

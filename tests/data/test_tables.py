@@ -142,7 +142,7 @@ def test_unclosed_quote_is_reported_where_it_opens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["null", "[1]", '{"a": 1}'])
-def test_invalid_json_labels_are_refused(label: str, tmp_path: Path) -> None:
+def test_invalid_json_labels_are_rejected(label: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a string") as error:
         jsonl(tmp_path, f'{{"text": "a", "label": {label}}}\n').read("train")
     assert error.value.where == f"{tmp_path}/f:1"
@@ -171,7 +171,7 @@ def test_regression_labels_must_be_numbers(label: str, found: str, tmp_path: Pat
     [(["a", "a"], "only one class"), (["a", ""], "label is missing"),
      ([f"{n}" for n in range(150)], "different label")],
 )  # fmt: skip
-def test_useless_label_sets_are_refused(labels: list[str], message: str) -> None:
+def test_useless_label_sets_are_rejected(labels: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         collect_labels([Item("t", None, label, "f:1") for label in labels], "f")
 

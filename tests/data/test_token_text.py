@@ -27,7 +27,7 @@ from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.data.tokenizers.lm_tokenization import ByteCodec, LanguageTokenizer, LineCodec
 from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer
 from heedful.errors import UserError
-from patience import until
+from patience import LONG, until
 
 DOCUMENTS = [[f"document {number} !", "", *["some words, and more"] * (number % 7)] for number in range(60)]
 PAIRS = Gpt2Tokenizer.train(Gpt2Bpe(vocab=300), ["\n".join(document) for document in DOCUMENTS])
@@ -172,7 +172,7 @@ def test_killed_tokenize_command_resumes(tmp_path: Path) -> None:
     begun.send_signal(signal.SIGKILL)
     begun.wait()
     assert not (tmp_path / "tokens").exists()
-    done = subprocess.run([*command[:-1], "1"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command[:-1], "1"], cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
     assert done.returncode == 0, done.stderr
     assert "resuming after" in done.stderr
     assert "training the tokenizer" not in done.stderr
@@ -182,7 +182,7 @@ def test_killed_tokenize_command_resumes(tmp_path: Path) -> None:
     assert "data={kind: tokens, folder: tokens}" in done.stdout
 
 
-def test_existing_folders_and_concurrent_writers_are_refused(tmp_path: Path) -> None:
+def test_existing_folders_and_concurrent_writers_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(UserError, match="already exists"):
         build(tmp_path / "there")
@@ -234,7 +234,7 @@ def test_one_changed_byte_is_detected(tmp_path: Path, name: str) -> None:
     assert name in str(problem)
 
 
-def test_inconsistent_files_are_refused_despite_a_matching_manifest(tmp_path: Path) -> None:
+def test_inconsistent_files_are_rejected_despite_a_matching_manifest(tmp_path: Path) -> None:
     build(tmp_path / "tokens")
     path = tmp_path / "tokens" / "manifest.json"
     manifest = json.loads(path.read_text())

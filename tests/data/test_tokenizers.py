@@ -168,11 +168,13 @@ def test_vocabulary_sizes_and_lowercasing(kind: str) -> None:
     assert (tokenizer.encode("THE END").ids == tokenizer.encode("the end").ids) == kind.endswith("lower")
 
 
-@pytest.mark.parametrize("text", ["a" * 10**6, "!" * 10**6, " " * 10**6, "hello world " * 83_333, "é" * 500_000])
+@pytest.mark.parametrize("length", [2**18, pytest.param(2**20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("text", ["a", "!", " ", "hello world ", "é"])
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram", "characters", "words"])
-def test_long_lines_are_fast(kind: str, text: str) -> None:
+def test_long_lines_are_fast(kind: str, text: str, length: int) -> None:
+    line = text * (length // len(text.encode()))
     begin = time.process_time()
-    TRAINED[kind].ids([text])
+    TRAINED[kind].ids([line])
     assert time.process_time() - begin < 3
 
 
@@ -212,7 +214,7 @@ def test_rounding_of_scores_does_not_change_unigram_tokenizers() -> None:
 
 
 @pytest.mark.parametrize("texts", [[], [""], [" ", "\n"]])
-def test_empty_corpus_is_an_error(texts: list[str]) -> None:
+def test_empty_corpus_is_rejected(texts: list[str]) -> None:
     with pytest.raises(UserError, match="no text"):
         TrainedTokenizer.train(Bpe(), texts)
 
@@ -224,7 +226,7 @@ def test_tiny_corpus(config: TokenizerConfig) -> None:
     assert is_valid(tokenizer, "ab zz", tokenizer.encode("ab zz"))
 
 
-def test_vocabulary_smaller_than_the_alphabet_is_an_error() -> None:
+def test_vocabulary_smaller_than_the_alphabet_is_rejected() -> None:
     with pytest.raises(UserError, match=r"tokenizer\.vocab"):
         TrainedTokenizer.train(Unigram(vocab=40), ["".join(map(chr, range(0x400, 0x480)))])
     letters = TrainedTokenizer.train(WordPiece(vocab=40), ["".join(map(chr, range(0x400, 0x480)))])
@@ -298,7 +300,7 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram", "characters", "words"])
-def test_scrambled_files_load_valid_or_are_refused(kind: str) -> None:
+def test_scrambled_files_load_valid_or_are_rejected(kind: str) -> None:
     rng = random.Random(0)
     text = TRAINED[kind].json
     scraps = ['"', "{", "]", ",", "9", "-", "null", "x", "\\ud800", "🙂"]
@@ -331,7 +333,7 @@ def test_characters_and_words_keep_the_most_frequent() -> None:
     assert words.decode(words.encode("n  A").ids) == "n a"
 
 
-def test_single_string_instead_of_a_list_is_refused() -> None:
+def test_single_string_instead_of_a_list_is_rejected() -> None:
     assert require_list(("six", "seven")) == ["six", "seven"]
     with pytest.raises(TypeError, match="a list of texts"):
         require_list("six")

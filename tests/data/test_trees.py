@@ -99,7 +99,7 @@ def test_number_of_classes_is_a_setting(tmp_path: Path) -> None:
     assert source.read("train").trees[0].labels == (6,)
 
 
-def test_file_without_a_tree_is_refused(tmp_path: Path) -> None:
+def test_file_without_a_tree_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "blank.txt").write_text("\n \n")
     with pytest.raises(UserError, match="no tree") as caught:
         read_trees(tmp_path / "blank.txt", 100, 5)

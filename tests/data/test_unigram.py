@@ -235,7 +235,7 @@ def test_added_tokens_are_matched_as_transformers_does(tmp_path: Path) -> None:
         ("xlnet", {"truncation_side": "left"}, "truncation_side"),
     ],
 )
-def test_settings_that_change_ids_are_refused(kind: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_settings_that_change_ids_are_rejected(kind: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
         type(TRAINED[kind]).from_folder(write_files(tmp_path / "files", TRAINED[kind], **change), 1000)
 
@@ -256,7 +256,7 @@ def test_file_that_is_used_unchanged_must_have_the_usual_rules(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "char"])
-def test_other_kinds_of_sentencepiece_models_are_refused(kind: str) -> None:
+def test_other_kinds_of_sentencepiece_models_are_rejected(kind: str) -> None:
     with pytest.raises(UserError, match="of another kind"):
         parse_model(sentencepiece_model(kind), "here")
 
@@ -270,12 +270,12 @@ def test_other_kinds_of_sentencepiece_models_are_refused(kind: str) -> None:
         ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix"),
     ],
 )
-def test_other_settings_of_sentencepiece_are_refused(more: dict[str, Any], words: str) -> None:
+def test_other_settings_of_sentencepiece_are_rejected(more: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         parse_model(sentencepiece_model(**more), "here")
 
 
-def test_damaged_sentencepiece_files_are_refused(real: bytes) -> None:
+def test_damaged_sentencepiece_files_are_rejected(real: bytes) -> None:
     rng = random.Random(0)
     for _ in range(300):
         at = rng.randrange(len(real))
@@ -294,7 +294,7 @@ def test_damaged_sentencepiece_files_are_refused(real: bytes) -> None:
             XlmRobertaTokenizer.from_model(data, "here")
 
 
-def test_vocabularies_of_other_models_are_refused(real: bytes, tmp_path: Path) -> None:
+def test_vocabularies_of_other_models_are_rejected(real: bytes, tmp_path: Path) -> None:
     for other in (AlbertTokenizer, XlnetTokenizer):
         with pytest.raises(UserError, match="none is"):
             other.from_model(real, "here")
@@ -306,7 +306,7 @@ def test_vocabularies_of_other_models_are_refused(real: bytes, tmp_path: Path) -
         AlbertTokenizer.read(tmp_path / "nothing.model")
 
 
-def test_damaged_tokenizer_files_are_refused() -> None:
+def test_damaged_tokenizer_files_are_rejected() -> None:
     data = json.loads(TRAINED["albert"].json)
     vocab, added = data["model"]["vocab"], data["added_tokens"]
     table = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(b"nonsense").decode()}

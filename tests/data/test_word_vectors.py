@@ -187,7 +187,7 @@ def test_vectors_fill_the_rows_of_a_vocabulary(tmp_path: Path, name: str) -> Non
         load_word2vec(tmp_path / name, {"c": 0}, np.zeros((3, 5), np.float32))
 
 
-def test_each_reader_refuses_the_other_format(tmp_path: Path) -> None:
+def test_each_reader_rejects_the_other_format(tmp_path: Path) -> None:
     vectors = random_vectors(["a", "b", "c"], 4)
     vectors.save(tmp_path / "glove.txt", "glove")
     vectors.save(tmp_path / "w2v.txt")

@@ -187,7 +187,7 @@ VOCAB = GOOD["model"]["vocab"]
         (edit(added_tokens=3), "added_tokens of 3"),
     ],
 )  # fmt: skip
-def test_invalid_tokenizer_files_are_refused(text: str, found: str) -> None:
+def test_invalid_tokenizer_files_are_rejected(text: str, found: str) -> None:
     with pytest.raises(UserError) as error:
         BertTokenizer(text, "tokenizer.json")
     assert found in str(error.value)
@@ -207,7 +207,7 @@ def test_invalid_vocabulary_is_reported_by_its_line(tmp_path: Path) -> None:
         BertTokenizer.load(tmp_path / "nothing.json")
 
 
-def test_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "MAX_FILE", 100)
     (tmp_path / "tokenizer.json").write_text(TRAINED[True].json)
     with pytest.raises(UserError, match="over 100 bytes"):

@@ -117,7 +117,7 @@ def test_invalid_vector_is_reported_by_its_line(line: str, message: str, found: 
     assert found in (caught.value.found or "")
 
 
-def test_file_without_vectors_is_refused(tmp_path: Path) -> None:
+def test_file_without_vectors_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text("word\n")
     with pytest.raises(UserError, match="not a word with its vector"):

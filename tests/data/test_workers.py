@@ -121,7 +121,7 @@ def test_program_that_stops_reading_exits() -> None:
         "next(source); keep = [source]; keep.append(keep)"
     )
     here = Path(__file__).parent
-    assert subprocess.run([sys.executable, "-c", code, here, here.parent], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code, here, here.parent], timeout=LONG, check=False).returncode == 0
 
 
 def test_workers_end_when_their_parent_is_killed() -> None:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -23,25 +24,26 @@ from patience import LONG
 
 # Recipes with overrides for short runs, a few seconds each on one core.
 SHORT = ["train.log_every=10", "train.threads=1"]
+PROSE = "data={kind: text, root: ., train: train.txt, valid: valid.txt, test: test.txt}"
 RUNS: dict[str, tuple[str, list[str]]] = {
     "translation": (
         "numbers",
-        ["data.train=4000", "data.valid=50", "data.test=50", "train.budget.steps=120", "train.evaluate_every=60",
-         "train.save_every=60", "model.context=64"],
+        ["data.train=2000", "data.valid=20", "data.test=20", "train.budget.steps=120", "train.evaluate_every=60",
+         "train.save_every=60", "train.batch_tokens=512", "model.width=48", "model.hidden=96", "model.context=64"],
     ),
     "recurrent": (
         "numbers-rnn",
-        ["data.train=4000", "data.valid=50", "data.test=50", "train.budget.steps=120", "train.evaluate_every=60",
-         "train.save_every=60", "model.context=64"],
+        ["data.train=2000", "data.valid=20", "data.test=20", "train.budget.steps=120", "train.evaluate_every=60",
+         "train.save_every=60", "train.batch_tokens=512", "model.context=64"],
     ),
     "gpt": (
         "gpt-prose",
-        ["model.width=48", "model.layers=2", "model.context=64", "tokenizer.vocab=512", "train.budget.steps=60",
+        [PROSE, "model.width=48", "model.layers=2", "model.context=64", "tokenizer.vocab=512", "train.budget.steps=60",
          "train.evaluate_every=60", "train.save_every=60", "decode.length=20"],
     ),
     "rnn": (
         "prose",
-        ["train.budget.steps=40", "train.evaluate_every=40", "train.save_every=40"],
+        [PROSE, "train.budget.steps=40", "train.evaluate_every=40", "train.save_every=40"],
     ),
     "languages": (
         "number-languages",
@@ -64,6 +66,14 @@ def _page() -> None:
         missing("the explorer's page is not built: make web, which needs Node 20.19 or newer")
 
 
+def write_prose(folder: Path) -> None:
+    """Pages of Python's own help as text files."""
+    folder.mkdir()
+    for split, some in (("train", slice(30)), ("valid", slice(30, 33)), ("test", slice(33, 36))):
+        text = "\n".join(topics[topic] for topic in sorted(topics)[some])
+        (folder / f"{split}.txt").write_text(text, encoding="utf-8")
+
+
 def train_once(name: str, folder: Path) -> Path:
     """A run of the recipe of that name, trained once for all processes of a test session."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +82,10 @@ def train_once(name: str, folder: Path) -> Path:
         run = folder / name
         if not (folder / f"{name}.done").exists():
             recipe, changes = RUNS[name]
-            run_to_end(load_recipe(recipe, [*changes, *SHORT]), run)
+            write_prose(data := folder / f"{name}.data")
+            run_to_end(
+                load_recipe(recipe, [one.replace("root: .", f"root: {data}") for one in (*changes, *SHORT)]), run
+            )
             (folder / f"{name}.done").touch()
     return run
 

@@ -112,7 +112,7 @@ window.layout = (() => {
     for (let one = parent; one; one = one.parentElement) {
       const style = getComputedStyle(one);
       const edge = one.getBoundingClientRect();
-      if (style.textOverflow === "ellipsis" && one.closest("[title]")) return undefined; // shortened, and told in full
+      if (style.textOverflow === "ellipsis" && one.closest("[title]")) return undefined; // shortened, with the full text as its title
       if (/hidden|clip/.test(style.overflowX)) {
         if (one instanceof SVGSVGElement || one instanceof HTMLElement)
           if (box.left < edge.left - 1 || box.right > edge.right + 1 || box.top < edge.top - 2 || box.bottom > edge.bottom + 2) return named(one);

@@ -140,7 +140,7 @@ def test_given_translation_is_scored(run: Callable[[str], Path]) -> None:
         ({"k": "3"}, "valid integer"),
     ],
 )
-def test_invalid_requests_are_errors(run: Callable[[str], Path], asked: dict[str, Any], message: str) -> None:
+def test_invalid_requests_are_rejected(run: Callable[[str], Path], asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         grown(Explorer([run("translation")]), **asked)
 
@@ -186,7 +186,7 @@ def test_page_shows_the_tree_plays_it_and_forces_a_node(run: Callable[[str], Pat
     found = opened.explorer.subjects["translation"].predictor.search([TEXT], beams=3, top=2)[0]
     rows = page.get_by_test_id("paths").locator("[data-score]")
     assert [float(row.get_attribute("data-score")) for row in rows.all()] == [one.score for one in found]
-    assert page.get_by_test_id("told-text").inner_text() == found[0].text
+    assert page.get_by_test_id("readout-text").inner_text() == found[0].text
     assert page.locator("[data-node]").count() == len(arrays["token"])
     for fate, number in (("pruned", beam.PRUNED), ("kept", beam.KEPT), ("ended", beam.ENDED)):
         assert page.locator(f'[data-fate="{fate}"]').count() == int((arrays["fate"] == number).sum())
@@ -202,8 +202,8 @@ def test_page_shows_the_tree_plays_it_and_forces_a_node(run: Callable[[str], Pat
     page.get_by_test_id("step").fill("2")
     node = int(((arrays["fate"] == beam.PRUNED) & (arrays["step"] == 1)).nonzero()[0][0])
     page.get_by_test_id(f"node-{node}").hover()
-    assert page.get_by_test_id("told-text").inner_text() == (words["texts"][node] or "∅")
-    shown_log = float(page.get_by_test_id("told-log").inner_text().replace("−", "-"))
+    assert page.get_by_test_id("readout-text").inner_text() == (words["texts"][node] or "∅")
+    shown_log = float(page.get_by_test_id("readout-log").inner_text().replace("−", "-"))
     assert shown_log == pytest.approx(float(arrays["log"][node]), rel=1e-3)
     page.get_by_test_id(f"node-{node}").click()
     forced = ids_to(arrays, node)

@@ -203,7 +203,7 @@ def test_notebook_shows_the_view_in_an_iframe(
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith("view")] == ["view.html"]
 
 
-def test_invalid_view_or_state_is_an_error(run: Callable[[str], Path]) -> None:
+def test_invalid_view_or_state_is_rejected(run: Callable[[str], Path]) -> None:
     with pytest.raises(UserError, match="no model to open"):
         show()
     with pytest.raises(UserError, match="no such view"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from heedful.models import build
 from heedful.models.bert.config import BertConfig
 from tolerance import close, near
 
+RUNS = Path(__file__).parents[1] / "golden" / "runs"
 TEXT, OTHER = "O = C O . N", "C C O"
 GAPPED = "O = [MASK] O . N"  # as the third place of the text is hidden, after [CLS]
 
@@ -71,6 +73,12 @@ def test_mask_in_the_text_has_no_original_token(explorer: Explorer) -> None:
     assert ask(explorer, "tokens", text=GAPPED)[0]["first"] == []
 
 
+def test_mask_has_the_name_that_its_tokenizer_gives_it(explorer: Explorer, tmp_path: Path) -> None:
+    assert ask(explorer, "tokens")[0]["mask"] == "[MASK]"
+    folder = shutil.copytree(RUNS / "permutation_lm-xlnet", tmp_path / "xlnet")
+    assert ask(Explorer([folder]), "tokens")[0]["mask"] == "<mask>"
+
+
 def test_next_sentence_prediction_is_that_of_the_encoder(explorer: Explorer, subject: Subject) -> None:
     words, _ = ask(explorer, "tokens", other=OTHER)
     assert words["follows"] == subject.predictor.follows(TEXT, OTHER)
@@ -102,7 +110,7 @@ def test_view_fits_masked_language_models_only(run: Callable[[str], Path], minil
     assert [fill.fits(one) for one in (subject, *others)] == [True, False, False, False, False]
 
 
-def test_unusual_texts_are_shown_or_errors(explorer: Explorer) -> None:
+def test_unusual_texts_are_shown_or_rejected(explorer: Explorer) -> None:
     words, _ = ask(explorer, "tokens", text="")
     assert words["first"] == [] and len(words["sides"]["text"]) == 2
     assert ask(explorer, "guess", text="", hidden=[0, 1])[1]["places"].shape == (0,)
@@ -168,3 +176,5 @@ def test_tokens_are_shown_in_the_direction_of_their_letters(tmp_path: Path, brow
         assert (places[0] < places[1]) == rightwards, text
         assert page.locator(".text").nth(0).get_attribute("dir") == ("ltr" if rightwards else "rtl")
         assert page.locator(".text").nth(1).get_attribute("dir") == ("rtl" if rightwards else "ltr")
+        page = browsing.go("steps", text=text)
+        assert page.locator(".queries").get_attribute("dir") == ("ltr" if rightwards else "rtl")

@@ -85,7 +85,7 @@ def test_one_packet_holds_every_kind_of_attention(run: Callable[[str], Path]) ->
             assert arrays[f"pictures{place}"][layer].tolist() == grid.thumbnails(weights).tolist()
 
 
-def test_unusual_texts_are_shown_or_errors(run: Callable[[str], Path]) -> None:
+def test_unusual_texts_are_shown_or_rejected(run: Callable[[str], Path]) -> None:
     for name in ("translation", "gpt"):
         explorer = Explorer([run(name)])
         (model,) = explorer.subjects
@@ -148,7 +148,7 @@ def test_page_sorts_and_enlarges_heads(browse: Callable[..., Any], minilm: Path)
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     weight = float(trace.weights(look, layer)[head, 1, 0].half())
-    said, _, number = page.get_by_test_id("large-told").inner_text().partition(":")
+    said, _, number = page.get_by_test_id("large-readout").inner_text().partition(":")
     assert (said, float(number.replace("−", "-"))) == ("the → [CLS]", pytest.approx(weight, rel=1e-3))
     page.get_by_test_id("next").click()
     browsing.ready()

@@ -48,7 +48,7 @@ def test_arrays_are_aligned() -> None:
     assert len(packet) == 4 + size + 8 + 8
 
 
-def test_float64_arrays_and_nan_headers_are_errors() -> None:
+def test_float64_arrays_and_nan_headers_are_rejected() -> None:
     with pytest.raises(TypeError, match="float64"):
         pack({}, a=np.zeros(2))
     with pytest.raises(UserError, match="not finite"):
@@ -154,7 +154,7 @@ def test_image_model_does_not_read_text(run: Run) -> None:
         inspect.reading(subject.predictor, TextInput(text="x"))
 
 
-def test_text_longer_than_the_context_is_an_error(run: Run, minilm: Path) -> None:
+def test_text_longer_than_the_context_is_rejected(run: Run, minilm: Path) -> None:
     with pytest.raises(UserError, match="too long"):
         Subject("numbers", run("translation")).trace(TextInput(text="one hundred " * 500))
     with pytest.raises(UserError, match="too long"):

@@ -123,7 +123,7 @@ def test_view_fits_predicting_models_with_several_layers(run: Callable[[str], Pa
     assert {name for name, one in subjects.items() if lens.fits(one)} == {"gpt", "translation"}
 
 
-def test_unusual_texts_are_shown_or_errors(explorer: Explorer) -> None:
+def test_unusual_texts_are_shown_or_rejected(explorer: Explorer) -> None:
     assert ask(explorer, "words", text="")[1]["ids"].shape == (2, 1, lens.TOP)
     with pytest.raises(UserError, match="too long"):
         ask(explorer, "words", text="word " * 300)

@@ -195,7 +195,7 @@ def test_view_fits_models_with_vectors(explorer: Explorer) -> None:
         ({"lines": LINES, "layer": "../7"}, "no such layer"),
     ],
 )
-def test_invalid_requests_are_errors(explorer: Explorer, asked: dict[str, Any], message: str) -> None:
+def test_invalid_requests_are_rejected(explorer: Explorer, asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         ask(explorer, "cosines" if "layer" in asked else "points", **{"of": "tokens", **asked})
 
@@ -262,7 +262,7 @@ def test_page_shows_codes_as_their_images(browse: Callable[..., Any], run: Calla
     assert first.inner_text().split("\n")[-1] == f"{-best[0]:.3f}"
 
 
-def test_too_many_lines_are_an_error_in_the_page(browse: Callable[..., Any], minilm: Path) -> None:
+def test_too_many_lines_are_rejected_in_the_page(browse: Callable[..., Any], minilm: Path) -> None:
     page = browse(minilm).go("map", lines="the king rules", point="1.5", at="nowhere")
     page.get_by_test_id("lines").fill("\n".join(["the king"] * 65))
     page.get_by_text("there are too many lines for a map").wait_for()

@@ -100,7 +100,7 @@ def test_long_texts_are_truncated_to_the_context(run: Callable[[str], Path]) -> 
         ({"more": 1}, "Extra inputs"),
     ],
 )
-def test_invalid_requests_are_errors(run: Callable[[str], Path], asked: dict[str, Any], message: str) -> None:
+def test_invalid_requests_are_rejected(run: Callable[[str], Path], asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         logits(Explorer([run("translation")]), **{"text": SOURCE, **asked})
     with pytest.raises(UserError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from heedful.models.gpt.config import GptConfig
 from heedful.models.gpt.model import Gpt
 from tolerance import near
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 ORDER = [3, 2, 4, 1, 6, 5]
 
 
@@ -77,6 +79,18 @@ def test_position_encoding_of_a_model_is_recognized() -> None:
         explorer.answer("positions", "own", {"model": "made"})
 
 
+@pytest.mark.parametrize("name", ["permutation_lm-xlnet", "language_model-transformer_xl"])
+def test_relative_positions_are_sinusoids_of_distances(name: str, tmp_path: Path) -> None:
+    subject = Subject(name, shutil.copytree(GOLDEN / name, tmp_path / name))
+    config = subject.model.config
+    (own,) = view.described(subject.model)
+    size = {"places": config.context, "width": config.width}
+    assert view.fits(subject) and own == {"name": "distances", "kind": "relative", "layout": "halves", **size}
+    ((_, table),) = view.tables(subject.model).values()
+    rate = 10000.0 ** (-2 / config.width)
+    assert table[5, [0, 1]].tolist() == near([math.sin(5), math.sin(5 * rate)], 16)
+
+
 @pytest.mark.claim("G6")
 def test_masks_show_which_tokens_attend_to_which() -> None:
     explorer, _ = opened()
@@ -99,7 +113,7 @@ def test_masks_show_which_tokens_attend_to_which() -> None:
     assert padded == [[[int(k < length) for k in n] for _ in n] for length in (6, 4, 0)]
 
 
-def test_invalid_requests_are_errors() -> None:
+def test_invalid_requests_are_rejected() -> None:
     explorer, _ = opened()
     table = {"model": "made", "of": "interleaved", "places": 20, "width": 512}
     for call, settings in (
@@ -133,11 +147,11 @@ def test_page_opens_on_the_positions_of_its_model(browse: Callable[..., Any], ru
     assert page.get_by_test_id("of").input_value() == "positions"
     page.get_by_text("These values are learned").wait_for()
     page.get_by_test_id("model").select_option("translation")
-    page.get_by_role("heading", name="20 positions × 96 dimensions").wait_for()
+    page.get_by_role("heading", name="20 positions × 48 dimensions").wait_for()
     browsing.ready()
     box = page.get_by_test_id("table").bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 5.5 / 96, box["y"] + box["height"] * 3.5 / 20)
-    assert page.get_by_test_id("told").inner_text().startswith("cos(3 / 10000^(4/96)) = ")
+    page.mouse.move(box["x"] + box["width"] * 5.5 / 48, box["y"] + box["height"] * 3.5 / 20)
+    assert page.get_by_test_id("readout").inner_text().startswith("cos(3 / 10000^(4/48)) = ")
 
 
 @pytest.mark.claim("D2")
@@ -155,7 +169,7 @@ def test_page_draws_the_figures_of_the_lectures(browse: Callable[..., Any], run:
     box = canvas.bounding_box()
     for place, column in ((7, 12), (19, 301)):
         page.mouse.move(box["x"] + box["width"] * (column + 0.5) / 512, box["y"] + box["height"] * (place + 0.5) / 20)
-        said = page.get_by_test_id("told").inner_text()
+        said = page.get_by_test_id("readout").inner_text()
         wave = "cos" if column % 2 else "sin"
         assert said.startswith(f"{wave}({place} / 10000^({column // 2 * 2}/512)) = ")
         assert float(said.split("= ")[1].replace("−", "-")) == pytest.approx(float(table[place, column]), rel=1e-3)
@@ -184,7 +198,7 @@ def test_page_draws_the_figures_of_the_lectures(browse: Callable[..., Any], run:
     shown = page.get_by_test_id("similarity")
     box = shown.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 3.5 / 64, box["y"] + box["height"] * 2.5 / 64)
-    said = page.get_by_test_id("told").inner_text().split("= ")[1]
+    said = page.get_by_test_id("readout").inner_text().split("= ")[1]
     assert float(said.replace("−", "-")) == pytest.approx(float(own[2] @ own[3]), rel=2e-3)
 
 

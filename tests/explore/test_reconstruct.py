@@ -149,7 +149,7 @@ def test_view_fits_image_autoencoders_only(run: Callable[[str], Path]) -> None:
     assert found == {"images": True, "noisy": True, "gpt": False, "recurrent": False}
 
 
-def test_invalid_requests_are_errors(run: Callable[[str], Path]) -> None:
+def test_invalid_requests_are_rejected(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("images"), run("gpt")])
     for call, settings in (
         ("rows", {"page": 18}), ("rows", {"page": -1}), ("rows", {"noise": 1e9}), ("rows", {"label": 99}),

@@ -23,7 +23,8 @@ from heedful.models.heads.tagger import Tagger
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.models.rnn_lm.model import RnnLM
 from heedful.runs.load import load
-from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
+from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
+from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.tagging.predictor import TokenTagger
 
 CPU = torch.device("cpu")
@@ -200,7 +201,7 @@ def test_only_models_with_recurrent_layers_fit(run: Callable[[str], Path]) -> No
     assert found == {"recurrent": True, "rnn": True, "gpt": False, "translation": False, "images": False}
 
 
-def test_unusual_requests_are_answered_or_errors(run: Callable[[str], Path]) -> None:
+def test_unusual_requests_are_answered_or_rejected(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("rnn")])
     words, _ = call_view(explorer, "layers", text="")
     assert len(words["sides"]["text"]) == 1

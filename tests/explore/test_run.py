@@ -70,7 +70,7 @@ def test_autoencoder_has_image_plots(run: Trained) -> None:
         (("codes",), {}, "plot of an autoencoder"),
     ],
 )
-def test_invalid_arguments_are_user_errors(
+def test_invalid_arguments_are_rejected(
     run: Trained, words: tuple[str, ...], settings: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):

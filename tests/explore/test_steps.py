@@ -163,7 +163,7 @@ def test_view_fits_models_with_attention_only(run: Callable[[str], Path]) -> Non
     assert {name: steps.fits(explorer.subject(name)) for name in expected} == expected
 
 
-def test_invalid_requests_are_errors(run: Callable[[str], Path]) -> None:
+def test_invalid_requests_are_rejected(run: Callable[[str], Path]) -> None:
     explorer = Explorer([run("gpt")])
     look = attentions(explorer)[0]["name"]
     good = {"look": look, "layer": 0, "head": 0}

@@ -69,13 +69,13 @@ def test_page_is_served_until_ctrl_c(run: Run) -> None:
 
 
 def test_page_opens_at_a_view(run: Run) -> None:
-    with explorer(str(run("gpt")), "--port", "0", "--view", "steps", "--set", "text=Return the") as (_, url, _):
+    words = ["--view", "steps", "--set", "text=Return the", "--host", "127.0.0.2"]
+    with explorer(str(run("gpt")), "--port", "0", *words) as (_, url, said):
         assert url.endswith("/#view=steps&model=gpt&text=Return+the")
+        assert "token" not in said  # still this machine alone
 
 
 def test_another_address_requires_a_token(run: Run) -> None:
-    with explorer(str(run("gpt")), "--port", "0", "--host", "127.0.0.2") as (_, _, said):
-        assert "token" not in said  # still this machine alone
     with explorer(str(run("gpt")), "--port", "0", "--host", "0.0.0.0") as (_, url, said):
         (token,) = re.findall(r"^token +(\S+)$", said, re.MULTILINE)
         assert len(token) >= 40
@@ -164,14 +164,14 @@ def _with_token(folder: str) -> str:
     return found.message
 
 
-def test_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
+def test_folder_without_a_model_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     error = failing(str(tmp_path / "empty"))
     assert "nothing to explore" in error.message
     assert "heedful runs" in (error.todo or "")
 
 
-def test_invalid_token_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_token_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEEDFUL_TOKEN", "a-long-token-with-\udcff-in-it")
     with pytest.raises(UserError, match="HEEDFUL_TOKEN: the token is not UTF-8 text"):
         explore_command([tmp_path], "127.0.0.1", None, False, None, None, [])

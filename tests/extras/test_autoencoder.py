@@ -347,7 +347,7 @@ def broken(value: float) -> np.ndarray:
         (lambda: few().inverse_transform(X), "X has 64 features, but codes of this Autoencoder have 20"),
     ],
 )  # fmt: skip
-def test_invalid_settings_are_errors(fit: Callable[[], object], words: str) -> None:
+def test_invalid_settings_are_rejected(fit: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         fit()
 

@@ -217,7 +217,7 @@ def test_constant_data_have_components_without_variance() -> None:
         (lambda X: X * 1e200, "too large for their squares"),
     ],
 )
-def test_invalid_data_are_errors(solver: str, change: Any, message: str) -> None:
+def test_invalid_data_are_rejected(solver: str, change: Any, message: str) -> None:
     X = tables()["tall"]
     ours = PCA(4, solver=solver, random_state=0)
     with pytest.raises(ValueError, match=message):
@@ -226,7 +226,7 @@ def test_invalid_data_are_errors(solver: str, change: Any, message: str) -> None
         ours.transform(X)
 
 
-def test_sparse_data_and_other_widths_are_errors() -> None:
+def test_sparse_data_and_other_widths_are_rejected() -> None:
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(TypeError, match="dense data is required"):
         PCA().fit(sparse.csr_array(DIGITS))
@@ -256,7 +256,7 @@ def test_sparse_data_and_other_widths_are_errors() -> None:
         ({"n_oversamples": 1.5}, "n_oversamples must be"),
     ],
 )
-def test_invalid_settings_are_errors(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     for fit in (PCA(**settings).fit, PCA(**settings).partial_fit):
         with pytest.raises(ValueError, match=message):
             fit(DIGITS)

@@ -88,7 +88,7 @@ def test_lists_of_sizes_budgets_and_runs_are_parsed() -> None:
         (read_runs, "6x192:-1", "invalid number of tokens"),
     ],
 )
-def test_invalid_lists_are_errors(read: Any, text: str, message: str) -> None:
+def test_invalid_lists_are_rejected(read: Any, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         read(text)
     assert error.value.where is not None and error.value.where.startswith("--")
@@ -106,7 +106,7 @@ def test_heads_divide_the_width_and_are_16_to_64_wide(width: int) -> None:
     assert width % heads_for(width) == 0
 
 
-def test_width_that_cannot_be_split_into_heads_is_an_error() -> None:
+def test_width_that_cannot_be_split_into_heads_is_rejected() -> None:
     with pytest.raises(UserError, match="cannot be split") as error:
         heads_for(67)
     assert error.value.todo == "use width 80"
@@ -137,7 +137,7 @@ def test_run_has_the_recipe_with_its_own_size_and_budget(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["{kind: constant}", "{kind: noam, warmup: 10}"])
-def test_schedule_that_does_not_decay_is_an_error(recipe: str, schedule: str) -> None:
+def test_schedule_that_does_not_decay_is_rejected(recipe: str, schedule: str) -> None:
     with pytest.raises(UserError, match="must decay to the end of its own budget"):
         cells_of(recipe, "1x8", "5120", f"train.schedule={schedule}")
 

@@ -60,7 +60,7 @@ def test_regular_file_is_read_within_its_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("pipe", "a named pipe"), ("folder", "a folder"), ("/dev/zero", "a device")]
 )
-def test_other_file_types_are_refused_without_blocking(tmp_path: Path, name: str, kind: str) -> None:
+def test_other_file_types_are_rejected_without_blocking(tmp_path: Path, name: str, kind: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match=f"it is {kind}, not a regular file"):

@@ -99,7 +99,7 @@ def test_yaml_round_trip(value: Any) -> None:
         ("a: \x00\n", "r.yaml", "not valid YAML"),
     ],
 )
-def test_refused_yaml_is_reported_with_its_position(text: str, where: str, message: str) -> None:
+def test_rejected_yaml_is_reported_with_its_position(text: str, where: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         read_yaml(text, "r.yaml")
     assert (caught.value.where or "").startswith(where)

@@ -213,6 +213,18 @@ def per_split(form: str) -> str:
 
 
 RunSpec = tuple[str, Callable[[Texts, str, int], Files]]
+
+
+def pretraining(task: str, tokenizer: str, model: str) -> RunSpec:
+    """An encoder of two layers, pre-trained on documents."""
+    recipe = f"""task: {{{task}}}
+data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}
+tokenizer: {{{tokenizer}}}
+model: {{{model}, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}}
+"""
+    return recipe + TRAIN + "  batch_tokens: 128\n", documents
+
+
 TRAINED: dict[str, RunSpec] = {
     "translation-transformer": (
         f"data: {{kind: parallel, root: data, {per_split('{source: SPLIT.en, target: SPLIT.de}')}}}"
@@ -300,82 +312,34 @@ model: {kind: elmo, width: 8, layers: 2, hidden: 8, context: 12}
         + "  batch_tokens: 96\n",
         prose,
     ),
-    "pretraining-bert": (
-        "task: {kind: pretraining}\n"
-        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
-        """
-tokenizer: {kind: wordpiece, vocab: 60, lowercase: true}
-model: {kind: bert, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
-"""
-        + TRAIN
-        + "  batch_tokens: 128\n",
-        documents,
+    "pretraining-bert": pretraining(
+        "kind: pretraining", "kind: wordpiece, vocab: 60, lowercase: true", "kind: bert"
     ),
-    "pretraining-roberta": (
-        "task: {kind: pretraining, unrelated: 0}\n"
-        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
-        """
-tokenizer: {kind: roberta_pairs, vocab: 290}
-model: {kind: roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
-"""
-        + TRAIN
-        + "  batch_tokens: 128\n",
-        documents,
+    "pretraining-roberta": pretraining(
+        "kind: pretraining, unrelated: 0", "kind: roberta_pairs, vocab: 290", "kind: roberta"
     ),
-    "pretraining-xlnet": (
-        "task: {kind: pretraining}\n"
-        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
-        """
-tokenizer: {kind: xlnet_unigram, vocab: 60}
-model: {kind: xlnet, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
-"""
-        + TRAIN
-        + "  batch_tokens: 128\n",
-        documents,
+    "pretraining-xlnet": pretraining(
+        "kind: pretraining", "kind: xlnet_unigram, vocab: 60", "kind: xlnet"
     ),
-    "pretraining-xlm_roberta": (
-        "task: {kind: pretraining, unrelated: 0, full_sentences: true}\n"
-        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
-        """
-tokenizer: {kind: xlm_unigram, vocab: 60}
-model: {kind: xlm_roberta, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
-"""
-        + TRAIN
-        + "  batch_tokens: 128\n",
-        documents,
+    "pretraining-xlm_roberta": pretraining(
+        "kind: pretraining, unrelated: 0, full_sentences: true", "kind: xlm_unigram, vocab: 60", "kind: xlm_roberta"
     ),
-    "pretraining-albert": (
-        "task: {kind: pretraining, whole_words: true}\n"
-        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
-        """
-tokenizer: {kind: albert_unigram, vocab: 60}
-model: {kind: albert, embedding: 6, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
-"""
-        + TRAIN
-        + "  batch_tokens: 128\n",
-        documents,
+    "pretraining-albert": pretraining(
+        "kind: pretraining, whole_words: true", "kind: albert_unigram, vocab: 60", "kind: albert, embedding: 6"
     ),
-    "pretraining-distilbert": (
-        "task: {kind: pretraining, unrelated: 0}\n"
-        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
-        """
-tokenizer: {kind: wordpiece, vocab: 60, lowercase: true}
-model: {kind: distilbert, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
-"""
-        + TRAIN
-        + "  batch_tokens: 128\n",
-        documents,
+    "pretraining-distilbert": pretraining(
+        "kind: pretraining, unrelated: 0", "kind: wordpiece, vocab: 60, lowercase: true", "kind: distilbert"
     ),
-    "permutation_lm-xlnet": (
-        "task: {kind: permutation_lm, one_in: 3, longest_span: 2, memory: 16}\n"
-        f"data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}"
-        """
-tokenizer: {kind: xlnet_unigram, vocab: 60}
-model: {kind: xlnet, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}
-"""
-        + TRAIN
-        + "  batch_tokens: 128\n",
-        documents,
+    "pretraining-linformer": pretraining(
+        "kind: pretraining, unrelated: 0",
+        "kind: wordpiece, vocab: 60, lowercase: true",
+        "kind: linformer, slots: 8, next_sentence: false",
+    ),
+    "pretraining-bigbird": pretraining(
+        "kind: pretraining", "kind: bigbird_unigram, vocab: 60", "kind: bigbird, block: 2, random_blocks: 1"
+    ),
+    "permutation_lm-xlnet": pretraining(
+        "kind: permutation_lm, one_in: 3, longest_span: 2, memory: 16", "kind: xlnet_unigram, vocab: 60", "kind: xlnet"
     ),
     "classification-classifier": (
         "task: {kind: classification, label_smoothing: 0.05}\n"

@@ -216,7 +216,7 @@ def test_published_sizes() -> None:
         ("DistilBertModel", {"pruned_heads": {"0": [1]}}, "pruned_heads"),
     ],
 )
-def test_unsupported_settings_are_refused(name: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_rejected(name: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:
     folder = save_folder(random_model(name), tmp_path / "theirs")
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))

@@ -237,7 +237,7 @@ def test_mismatched_tensors_are_named(change: Any, words: str, tmp_path: Path) -
     assert str(folder / "model.safetensors") in str(raised.value.where)
 
 
-def test_untied_output_layer_is_refused(tmp_path: Path) -> None:
+def test_untied_output_layer_is_rejected(tmp_path: Path) -> None:
     folder = save_folder(random_bert("BertForMaskedLM"), tmp_path / "theirs")
     replace_tensors(folder, lambda t: t | {"cls.predictions.decoder.weight": torch.randn(len(PIECES), 24)})
     with pytest.raises(UserError, match=r"decoder.weight: not the same as bert.embeddings.word_embeddings.weight"):
@@ -319,7 +319,7 @@ def test_maximum_length_round_trips(tmp_path: Path) -> None:
             assert predictor.context == 9 and predictor.classify([text])[0].cut == 7
 
 
-def test_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_larger_than_the_vocabulary_is_rejected(tmp_path: Path) -> None:
     folder = save_folder(random_bert(), tmp_path / "theirs")
     (folder / "vocab.txt").write_text("\n".join([*PIECES, "z"]))
     with pytest.raises(UserError, match="does not match the model"):

@@ -18,6 +18,7 @@ from heedful.errors import UserError
 from heedful.files.folders import path_inside
 from heedful.hub import pretrained
 from heedful.hub.folder import is_external, read_config
+from patience import LONG
 
 
 @pytest.fixture(scope="module")
@@ -71,20 +72,20 @@ def folder(sound: Path, tmp_path: Path) -> Path:
         ("id2label", ["a"]),
     ],
 )
-def test_invalid_settings_are_refused_by_name(folder: Path, key: str, value: Any) -> None:
+def test_invalid_settings_are_rejected_by_name(folder: Path, key: str, value: Any) -> None:
     change(folder, **{key: value})
     for read in (read_config, pretrained):
         with pytest.raises(UserError, match=key):
             read(folder)
 
 
-def test_too_many_layers_are_refused_before_any_is_built(folder: Path) -> None:
+def test_too_many_layers_are_rejected_before_any_is_built(folder: Path) -> None:
     change(folder, num_hidden_layers=1000)
     with pytest.raises(UserError, match=r"layer.2.* and .* more|not in the file"):
         pretrained(folder)
 
 
-def test_model_of_impossible_size_is_refused(folder: Path) -> None:
+def test_model_of_impossible_size_is_rejected(folder: Path) -> None:
     change(folder, hidden_size=65_536, intermediate_size=1_048_576, num_hidden_layers=1000, num_attention_heads=64)
     with pytest.raises(UserError, match="billion"):
         read_config(folder)
@@ -98,7 +99,7 @@ def test_missing_settings_are_named(folder: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "unheard-of", 7])
-def test_other_model_types_are_refused_by_name(folder: Path, kind: Any) -> None:
+def test_other_model_types_are_rejected_by_name(folder: Path, kind: Any) -> None:
     change(folder, model_type=kind)
     with pytest.raises(UserError, match=f"model_type {kind!r}"):
         pretrained(folder, role="encoder")
@@ -118,7 +119,7 @@ def test_other_model_types_are_refused_by_name(folder: Path, kind: Any) -> None:
         b"\xff\xfe{}",
     ],
 )
-def test_malformed_settings_files_are_refused(folder: Path, text: str | bytes) -> None:
+def test_malformed_settings_files_are_rejected(folder: Path, text: str | bytes) -> None:
     (folder / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError) as raised:
         pretrained(folder)
@@ -135,7 +136,7 @@ ASTRAY = ["", ".", "..", "../secret", "/etc/passwd", "a/../../b", "a//b", "./a",
 
 
 @pytest.mark.parametrize("name", ASTRAY)
-def test_paths_outside_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+def test_paths_outside_the_folder_are_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="points outside"):
         path_inside(tmp_path, name)
 
@@ -176,7 +177,7 @@ def test_weight_index_cannot_name_other_files(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("index", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {}}])
-def test_empty_weight_index_is_refused(folder: Path, index: Any) -> None:
+def test_empty_weight_index_is_rejected(folder: Path, index: Any) -> None:
     write_shards(folder, index)
     with pytest.raises(UserError, match="index"):
         pretrained(folder)
@@ -191,7 +192,7 @@ def test_shard_that_differs_from_the_index_is_named(folder: Path) -> None:
             pretrained(folder)
 
 
-def test_load_refuses_a_pickle_and_names_convert(folder: Path) -> None:
+def test_load_rejects_a_pickle_and_names_convert(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=f"heedful convert {folder} NEW_FOLDER") as raised:
@@ -204,7 +205,7 @@ def test_model_in_the_subfolder_model_is_found(folder: Path) -> None:
     assert pretrained(folder.parent).config == read_config(folder.parent) == read_config(folder)
 
 
-def test_multi_label_heads_are_refused(folder: Path) -> None:
+def test_multi_label_heads_are_rejected(folder: Path) -> None:
     change(folder, architectures=["BertForSequenceClassification"], problem_type="multi_label_classification")
     with pytest.raises(UserError, match="problem_type"):
         pretrained(folder)
@@ -227,13 +228,13 @@ from heedful.hub.folder import read_config
 heavy = [name for name in ("torch", "tokenizers") if name in sys.modules]
 sys.stdout.write(f"{{read_config(Path({str(folder)!r})).width}} {{heavy}}")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG)
     assert done.stdout == "24 []", done.stderr
 
 
 @pytest.mark.parametrize("kind", [[], {}, None, 1, "x"])
 @pytest.mark.parametrize("command", ["embed", "generate", "classify", "convert", "explore"])
-def test_model_type_that_is_no_string_is_refused(
+def test_model_type_that_is_no_string_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: object, command: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))

@@ -222,7 +222,7 @@ def test_tensorflow_release_is_the_same_model(tmp_path: Path) -> None:
         ({"model_type": "openai-gpt"}, "OpenAIGPTLMHeadModel, OpenAIGPTModel"),
     ],
 )
-def test_unsupported_settings_are_refused_by_name(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_rejected_by_name(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     folder = change(gpt_folder(random_gpt(), tmp_path / "theirs"), **settings)
     with pytest.raises(UserError) as raised:
         pretrained(folder, role="causal")
@@ -299,7 +299,7 @@ def test_gpt1_tokenizer_is_converted(tmp_path: Path) -> None:
         heedful.load(folder)
 
 
-def test_add_prefix_space_is_refused(tmp_path: Path) -> None:
+def test_add_prefix_space_is_rejected(tmp_path: Path) -> None:
     folder = gpt_folder(random_gpt(), tmp_path / "theirs")
     (folder / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
     with pytest.raises(UserError, match="add_prefix_space"):
@@ -315,7 +315,7 @@ def test_add_prefix_space_is_refused(tmp_path: Path) -> None:
         ({"norm": "post", "hidden": 40}, "four times the width"),
     ],
 )
-def test_settings_without_a_hugging_face_equivalent_are_refused(
+def test_settings_without_a_hugging_face_equivalent_are_rejected(
     settings: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     gpt = Gpt(GptConfig(**{"vocab": 290, "width": 24, "heads": 3, "layers": 1, "context": 8, **settings}))

@@ -108,7 +108,7 @@ def test_classifier_with_one_output_is_a_regressor_as_in_transformers(named: boo
         3,
     ],
 )
-def test_invalid_label_names_are_refused_with_file_and_key(kind: str, names: Any, tmp_path: Path) -> None:
+def test_invalid_label_names_are_rejected_with_file_and_key(kind: str, names: Any, tmp_path: Path) -> None:
     given = {str(number): name for number, name in enumerate(names)} if isinstance(names, list) else names
     folder = change(save_folder(random_bert(kind, num_labels=2), tmp_path / "theirs"), id2label=given)
     with pytest.raises(UserError) as refused:
@@ -144,13 +144,13 @@ KINDS = ["BertForTokenClassification", "BertForSequenceClassification", "BertMod
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_odd_config_values_are_accepted_or_refused_by_name(kind: str, tmp_path: Path) -> None:
+def test_odd_config_values_are_accepted_or_rejected_by_name(kind: str, tmp_path: Path) -> None:
     try_values(kind, 1, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_config_values_are_accepted_or_refused_by_name(kind: str, tmp_path: Path) -> None:
+def test_random_config_values_are_accepted_or_rejected_by_name(kind: str, tmp_path: Path) -> None:
     try_values(kind, len(ODD), tmp_path)
 
 

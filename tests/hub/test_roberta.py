@@ -217,7 +217,7 @@ def test_positions_start_at_two_and_segments_are_ignored() -> None:
         ({"hidden_act": "tanh"}, "hidden_act"),
     ],
 )
-def test_unsupported_settings_are_refused(family: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_rejected(family: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:
     folder = save_folder(random_roberta(f"{family}RobertaModel"), tmp_path / "theirs")
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))

@@ -94,7 +94,7 @@ def test_encoder_in_a_subfolder_is_found(tmp_path: Path) -> None:
         ("config_sentence_transformers.json", '{"default_prompt_name": 3}', "default_prompt_name"),
     ],
 )
-def test_unsupported_sentence_settings_are_refused(name: str, text: str, words: str, tmp_path: Path) -> None:
+def test_unsupported_sentence_settings_are_rejected(name: str, text: str, words: str, tmp_path: Path) -> None:
     folder = sentence_config(
         save_folder(random_bert(), tmp_path / "theirs"),
         {**sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16), name: text},
@@ -104,7 +104,7 @@ def test_unsupported_sentence_settings_are_refused(name: str, text: str, words: 
 
 
 @pytest.mark.parametrize("path", ["../other", "/etc"])
-def test_modules_outside_the_folder_are_refused(path: str, tmp_path: Path) -> None:
+def test_modules_outside_the_folder_are_rejected(path: str, tmp_path: Path) -> None:
     folder = sentence_config(
         save_folder(random_bert(), tmp_path / "theirs"),
         sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16),

@@ -179,7 +179,7 @@ SPELLED = ["the child", " Home <u>a</u> <b>", "[PAD]the<|u|> <s>x</s> \n", "", "
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(("config", "beside", "starts"), SETTINGS)
-def test_bpe_settings_are_followed_or_refused(
+def test_bpe_settings_are_followed_or_rejected(
     config: dict[str, Any], beside: dict[str, Any], starts: bool | None, whole: bool, published: Path, tmp_path: Path
 ) -> None:
     for name in ("config.json", *(["tokenizer.json"] if whole else ["vocab.json", "merges.txt"])):

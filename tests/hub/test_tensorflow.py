@@ -86,7 +86,7 @@ def test_truncated_or_missing_file_is_named(folder: Path, name: str) -> None:
         pretrained(folder)
 
 
-def test_random_bytes_with_a_valid_footer_are_refused() -> None:
+def test_random_bytes_with_a_valid_footer_are_rejected() -> None:
     for seed in range(200):
         torch.manual_seed(seed)
         data = bytes(torch.randint(0, 256, (200,), dtype=torch.uint8).numpy()) + MAGIC.to_bytes(8, "little")
@@ -104,7 +104,7 @@ def test_config_of_another_size_names_the_tensors(folder: Path) -> None:
         pretrained(folder)
 
 
-def test_two_checkpoints_in_a_folder_are_refused(folder: Path) -> None:
+def test_two_checkpoints_in_a_folder_are_rejected(folder: Path) -> None:
     shutil.copy(folder / INDEX, folder / "model.ckpt-7.index")
     with pytest.raises(UserError, match="several checkpoints"):
         pretrained(folder)

@@ -155,7 +155,7 @@ READ = {"tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_c
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_tokenizer_settings_are_followed_or_refused(config: dict[str, Any], tmp_path: Path) -> None:
+def test_tokenizer_settings_are_followed_or_rejected(config: dict[str, Any], tmp_path: Path) -> None:
     for number, normalizer in enumerate(NORMALIZERS):
         follows = config.keys() <= READ | {"model_max_length", "never_split", "do_basic_tokenize"}
         follows = follows and config.get("tokenizer_class") != "BertJapaneseTokenizer"
@@ -165,7 +165,7 @@ def test_tokenizer_settings_are_followed_or_refused(config: dict[str, Any], tmp_
 
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
-def test_added_token_files_are_followed_or_refused(normalizer: Any, tmp_path: Path) -> None:
+def test_added_token_files_are_followed_or_rejected(normalizer: Any, tmp_path: Path) -> None:
     for number, beside in enumerate(FILES):
         read = is_read_equally(write_folder(tmp_path / str(number), {"do_lower_case": True}, beside, normalizer, []))
         assert read == (beside is not FILES[-1])
@@ -183,7 +183,7 @@ def test_added_tokens_are_not_split(added: list[dict[str, Any]], tmp_path: Path)
 
 
 @pytest.mark.parametrize("layout", [None, processors.TemplateProcessing("$A [SEP]", "$A $B:1", [("[SEP]", 3)])])
-def test_layout_other_than_berts_is_refused_unless_overridden(layout: Any, tmp_path: Path) -> None:
+def test_layout_other_than_berts_is_rejected_unless_overridden(layout: Any, tmp_path: Path) -> None:
     own = write_folder(tmp_path / "own", {"tokenizer_class": "TokenizersBackend"}, {}, {"lowercase": True}, [], layout)
     with pytest.raises(UserError, match="'s special tokens"):
         find_tokenizer(own, 1000)
@@ -212,7 +212,7 @@ def test_overridden_tokenizer_settings_are_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_combinations_of_settings_are_followed_or_refused(tmp_path: Path) -> None:
+def test_many_combinations_of_settings_are_followed_or_rejected(tmp_path: Path) -> None:
     rng, read = random.Random(0), 0
     every = list(product(CONFIGS, FILES, NORMALIZERS, ADDED))
     for number, (config, beside, normalizer, added) in enumerate(rng.sample(every, 400)):

@@ -113,7 +113,7 @@ def test_pickle_with_all_tied_tensors_is_read(kind: str, tmp_path: Path) -> None
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_untied_output_layer_is_refused(tmp_path: Path) -> None:
+def test_untied_output_layer_is_rejected(tmp_path: Path) -> None:
     written(tmp_path / "theirs")
     tensors = load_file(tmp_path / "theirs" / "model.safetensors")
     tensors["crit.out_layers.0.weight"] = tensors["transformer.word_emb.emb_layers.0.weight"] + 1

@@ -115,7 +115,7 @@ class Attack:
     ],
 )
 @pytest.mark.parametrize("how", ["stream", "zip", "pickle4"])
-def test_other_vocabularies_are_refused_by_their_name(value: Any, message: str, how: str, folder: Path) -> None:
+def test_other_vocabularies_are_rejected_by_their_name(value: Any, message: str, how: str, folder: Path) -> None:
     (folder / "vocab.bin").write_bytes(saved(value, how))
     with pytest.raises(UserError, match=message) as error:
         pretrained(folder)
@@ -123,7 +123,7 @@ def test_other_vocabularies_are_refused_by_their_name(value: Any, message: str, 
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, 200])
-def test_damaged_pickle_is_refused_by_its_name(cut: int, folder: Path) -> None:
+def test_damaged_pickle_is_rejected_by_its_name(cut: int, folder: Path) -> None:
     (folder / "vocab.bin").write_bytes(saved(described(), "stream")[:cut])
     with pytest.raises(UserError) as error:
         pretrained(folder)
@@ -137,6 +137,6 @@ def test_folder_without_a_vocabulary_says_what_it_lacks(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"model": {"vocab": {"a": 5}}}', '{"model": 3}'])
-def test_damaged_tokenizer_file_is_refused(text: str) -> None:
+def test_damaged_tokenizer_file_is_rejected(text: str) -> None:
     with pytest.raises(UserError, match="not a vocabulary of words"):
         WordTokenizer(text, "tokenizer.json")

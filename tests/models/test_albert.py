@@ -119,7 +119,7 @@ def test_every_layer_has_its_own_taps() -> None:
         (["model.embedding=0"], "model.embedding"),
     ],
 )
-def test_wrong_settings_are_refused(settings: list[str], words: str) -> None:
+def test_wrong_settings_are_rejected(settings: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         load_recipe("albert-prose", settings)
 

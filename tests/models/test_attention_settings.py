@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,26 @@ from heedful.models.gpt.config import GptConfig
 from heedful.models.roberta.config import RobertaConfig
 from heedful.models.seq2seq.config import AttentionConfig, Seq2SeqConfig
 from heedful.models.transformer.config import TransformerConfig
+from heedful.models.transformer_xl.config import TransformerXLConfig
+from heedful.models.xlnet.config import XLNetConfig
 from heedful.tasks.base import Evaluated
 
-RELATIVE = ("transformer_xl", "xlnet")  # their score, with its terms of distances, is what the paper adds
+RELATIVE = (TransformerXLConfig, XLNetConfig)  # their score, with its terms of distances, is what the papers add
 ATTENDING = (TransformerConfig, GptConfig, BertConfig, RobertaConfig)
 SETTINGS = [{"score": "additive"}, {"score": "general"}, {"score": "cosine"}, {"normalize": "sparsemax"}]
 
 
-def test_every_attention_model_has_both_settings() -> None:
+def test_every_attention_model_has_its_settings() -> None:
     for kind in MODELS:
         tiny = config_class(kind).tiny()
         attends = any(name.endswith("attention.weights") for name, _ in build(tiny).named_modules())
         fields: Any = tiny.encoder if hasattr(tiny, "encoder") and kind != "seq2seq" else tiny
         fields = tiny.attention if kind == "seq2seq" else fields
-        fixed = not attends or kind in RELATIVE
-        assert fixed or {"score", "normalize"} <= set(type(fields).model_fields), kind
+        expected = {"normalize"} if isinstance(tiny, RELATIVE) else {"score", "normalize"}
+        assert not attends or expected <= set(type(fields).model_fields), kind
 
 
-@pytest.mark.parametrize("config", ATTENDING)
+@pytest.mark.parametrize("config", [*ATTENDING, *RELATIVE])
 def test_defaults_match_earlier_versions(config: Any) -> None:
     old = {name: value for name, value in config.tiny().model_dump().items() if name not in ("score", "normalize")}
     assert config(**old) == config.tiny()
@@ -49,15 +52,21 @@ def test_parameter_count_holds_for_every_score(config: Any, settings: dict[str, 
     assert (changed.parameters(23) > config.tiny().parameters(23)) == (settings.get("score") in ("additive", "general"))
 
 
-def test_transformers_refuse_the_location_score() -> None:
+def test_transformers_reject_the_location_score() -> None:
     for config in ATTENDING:
         with pytest.raises(ValueError, match="score"):
             config(score="location")
     assert Seq2SeqConfig(attention=AttentionConfig(score="location")).attention
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("config", [GptConfig, BertConfig, RobertaConfig])
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        *product([GptConfig, BertConfig, RobertaConfig], SETTINGS),
+        *product(RELATIVE, [{"normalize": "sparsemax"}, {"normalize": "entmax15"}]),
+    ],
+    ids=str,
+)
 def test_settings_without_a_published_form_are_not_exported(config: Any, settings: dict[str, str]) -> None:
     weights = import_module(config.__module__.replace(".config", ".weights"))
     tiny = config.tiny().model_copy(update={"hidden": 64})

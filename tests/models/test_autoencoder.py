@@ -50,7 +50,7 @@ def test_invalid_layers_are_reported_by_their_key(changes: dict[str, Any], where
     assert where in str(raised.value)
 
 
-def test_implausibly_large_model_is_refused_before_it_is_built() -> None:
+def test_implausibly_large_model_is_rejected_before_it_is_built() -> None:
     wide = {"kind": "dense", "width": 1_048_576}
     with pytest.raises(UserError):
         parse(AutoencoderConfig, {"input": [64], "encoder": [wide] * 900, "decoder": [{"kind": "dense", "width": 64}]})

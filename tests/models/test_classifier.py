@@ -135,6 +135,6 @@ def test_parameter_count_without_building_the_model() -> None:
         ({"labels": ["a"]}, "at least 2 items"),
     ],
 )
-def test_conflicting_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_conflicting_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse(ClassifierConfig, settings)

@@ -27,7 +27,7 @@ from heedful.models.transformer.config import SIZES, TransformerConfig
         ({"layers": 6}, "not permitted"),
     ],
 )
-def test_impossible_models_are_refused_with_advice(settings: dict[str, Any], message: str) -> None:
+def test_impossible_models_are_rejected_with_advice(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TransformerConfig(**settings)
 

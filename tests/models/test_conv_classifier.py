@@ -71,7 +71,7 @@ def test_parameters_are_counted_and_learn_unless_frozen() -> None:
         assert still == ({"tokens.weight"} if freeze else set())
 
 
-def test_conflicting_settings_are_refused() -> None:
+def test_conflicting_settings_are_rejected() -> None:
     for change, message in (
         ("train.compile=true", "too many different lengths"),
         ("train.batching=packed", "would mix packed texts"),

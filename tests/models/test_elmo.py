@@ -128,6 +128,6 @@ def test_embedder_is_zero_at_padding() -> None:
     close(x[:1, 1:4], alone, slack=8192)
 
 
-def test_too_large_model_is_refused() -> None:
+def test_too_large_model_is_rejected() -> None:
     with pytest.raises(ValidationError, match="more than 200 billion"):
         ElmoConfig(width=65536, hidden=65536, layers=100)

@@ -223,7 +223,7 @@ def test_alibi_is_bias_and_others_have_none() -> None:
     assert tiny_model(positions="rotary").bias() is None
 
 
-def test_text_longer_than_the_context_is_refused() -> None:
+def test_text_longer_than_the_context_is_rejected() -> None:
     with pytest.raises(ValueError, match=f"{CONTEXT + 1} tokens, more than the model's context of {CONTEXT}"):
         tiny_model().read(torch.zeros(1, CONTEXT + 1, dtype=torch.long))
 

@@ -85,7 +85,7 @@ def test_window_without_state_forgets_the_text_before() -> None:
         ({"heads": 4}, "not permitted"),
     ],
 )
-def test_impossible_models_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_impossible_models_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         RnnLMConfig(**settings)
 

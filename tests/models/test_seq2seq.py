@@ -284,13 +284,13 @@ def test_error_for_an_invalid_recipe_names_the_setting(overrides: list[str], mes
     assert "; write " in problem.value.message
 
 
-def test_packed_batching_is_refused() -> None:
+def test_packed_batching_is_rejected() -> None:
     with pytest.raises(UserError, match="write batching: padded"):
         load_recipe("numbers-rnn", ["train.batching=packed"])
 
 
 @pytest.mark.parametrize("feed", ["input", "output"])
-def test_empty_source_or_target_is_refused(feed: str) -> None:
+def test_empty_source_or_target_is_rejected(feed: str) -> None:
     model: Any = build(Seq2SeqConfig.model_validate({"vocab": 9, "width": 4, "attention": {"feed": feed}}))
     with pytest.raises(ValueError, match="the source is empty"):
         model.start(torch.zeros(2, 0, dtype=torch.long))
@@ -298,7 +298,7 @@ def test_empty_source_or_target_is_refused(feed: str) -> None:
         model(torch.zeros(2, 0, dtype=torch.long), model.start(torch.ones(2, 3, dtype=torch.long)))
 
 
-def test_compiling_input_feeding_is_refused() -> None:
+def test_compiling_input_feeding_is_rejected() -> None:
     with pytest.raises(UserError, match=r"compile: false, or model.attention.feed: output"):
         load_recipe("numbers-rnn", ["train.compile=true"])
     load_recipe("numbers-rnn", ["train.compile=true", "model.attention.feed=output"])

@@ -140,7 +140,7 @@ def test_head_reads_the_chosen_features(config: TaggerConfig) -> None:
     close(found, (x @ model.head.weight.T + model.head.bias)[:, 2:].flatten(0, 1), slack=512)
 
 
-def test_missing_layers_and_frozen_blocks_are_refused() -> None:
+def test_missing_layers_and_frozen_blocks_are_rejected() -> None:
     small = ENCODER.model_copy(update={"layers": 3})
     for features in ("sum_last_four", "concat_last_four"):
         with pytest.raises(ValidationError, match="needs four blocks, and the encoder has 3"):

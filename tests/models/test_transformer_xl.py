@@ -14,6 +14,7 @@ from torch import Tensor
 
 from heedful.blocks.adaptive import AdaptiveEmbedding
 from heedful.blocks.losses import cross_entropy
+from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.state import reserve, select, tensors
 from heedful.blocks.taps import watch
 from heedful.data.text.lanes import Lanes
@@ -33,6 +34,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "clamp": {"clamp": 4, "share_biases": True},
     "growing": {"same_length": False},
     "clusters": {"cutoffs": (5, 14), "divisor": 2, "head_width": 6},
+    "sparsemax": {"normalize": "sparsemax"},
+    "entmax15": {"normalize": "entmax15"},
 }
 
 
@@ -85,7 +88,7 @@ def loops(model: Any, tokens: Tensor, past: int = 0) -> Tensor:
                             r = block.attention.distance.weight[part] @ sinusoid(distance, c.width)
                             key = w[1][part] @ seen[b, j]
                             scores.append(((q + bias.u[head]) @ key + (q + bias.v[head]) @ r) / math.sqrt(k))
-                        a = torch.stack(scores).softmax(0)
+                        a = NORMALIZERS[c.normalize](torch.stack(scores), None)
                         parts.append(sum(a[j - first] * (w[2][part] @ seen[b, j]) for j in range(first, i + 1)))
                     rows.append(block.attention.out.weight @ torch.cat(parts))
             return torch.stack(rows).view_as(h)
@@ -118,7 +121,7 @@ def test_model_matches_the_published_formulas(kind: str) -> None:
 
 
 @pytest.mark.claim("G4")
-@pytest.mark.parametrize("kind", ["post", "pre", "clamp"])
+@pytest.mark.parametrize("kind", ["post", "pre", "clamp", "sparsemax", "entmax15"])
 def test_memory_equals_full_attention_over_the_segments_with_gradients(kind: str) -> None:
     model, tokens = made(memory=11, **KINDS[kind]), torch.randint(0, VOCAB, (2, 11))
     (_, state), weights = in_parts(model, tokens[:, :5], [3, 2]), list(model.parameters())
@@ -136,7 +139,7 @@ def test_memory_equals_full_attention_over_the_segments_with_gradients(kind: str
 
 
 @pytest.mark.claim("G4")
-@pytest.mark.parametrize("kind", ["post", "pre", "clamp", "clusters"])
+@pytest.mark.parametrize("kind", ["post", "pre", "clamp", "clusters", "sparsemax"])
 def test_segments_of_any_cut_give_the_same_logits(kind: str) -> None:
     model, tokens = made(**KINDS[kind]), torch.randint(0, VOCAB, (2, 23))
     whole, after = in_parts(model, tokens, [23])
@@ -289,6 +292,6 @@ def test_memory_beyond_the_known_distances_needs_a_clamp() -> None:
         ({"width": 16, "heads": 3, "head_width": None}, "cannot be shared by 3 heads; write head_width: 5"),
     ],
 )
-def test_mismatched_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_mismatched_settings_are_rejected(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TransformerXLConfig(**changes)

@@ -257,7 +257,7 @@ def test_eight_trees_are_memorized(form: str) -> None:
     assert model.eval()(batch).argmax(-1).equal(batch.labels)
 
 
-def test_too_many_children_are_refused() -> None:
+def test_too_many_children_are_rejected() -> None:
     tree = parse_tree("(1 (1 w1) (1 w2) (1 w3))", "here", 5)
     with pytest.raises(ValueError, match="3 children, but the model's arity is 2"):
         prepared("nary")(batch_of([tree]))

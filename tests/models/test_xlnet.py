@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.blocks.layouts import Padded
+from heedful.blocks.normalizers import NORMALIZERS
 from heedful.models import build
 from heedful.models.xlnet.config import XLNetConfig
 from tolerance import close
@@ -65,7 +66,7 @@ def reference(
                         position, segment = (q + a.v[head]) @ r, (q + a.s[head]) @ e
                         scores.append((content + position + segment) / math.sqrt(size))
                         values.append((wv @ read[j])[part])
-                    weights = torch.stack(scores).softmax(0) if scores else None
+                    weights = NORMALIZERS[model.config.normalize](torch.stack(scores), None) if scores else None
                     heads.append(x.new_zeros(size) if weights is None else weights @ torch.stack(values))
                 rows.append(a.out.weight @ torch.cat(heads))
             x = block.add1.norm(x + torch.stack(rows))
@@ -76,10 +77,11 @@ def reference(
     return layers, g
 
 
+@pytest.mark.parametrize("normalize", NORMALIZERS)
 @pytest.mark.parametrize("kept", [0, 3])
 @torch.no_grad()
-def test_both_streams_match_the_formulas(kept: int) -> None:
-    model, length = xlnet(), 5
+def test_both_streams_match_the_formulas(kept: int, normalize: str) -> None:
+    model, length = xlnet(normalize=normalize), 5
     ids, segments = torch.randint(0, 11, (2, length)), torch.tensor([[0, 0, 1, 1, 2], [0, 1, 1, 3, 0]])
     ranks, places = torch.stack([torch.randperm(length) for _ in range(2)]), torch.tensor([[0, 3], [4, 1]])
     memory = None

@@ -145,7 +145,7 @@ def test_log_axes_have_short_plain_numbers() -> None:
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     axes.figure.draw_without_rendering()  # type: ignore[union-attr]
     assert {"50", "100", "200"} <= set(x_labels(axes))
-    assert {"1,000", "100 k", "10 M"} <= set(y_labels(axes))
+    assert {"1 k", "100 k", "10 M"} <= set(y_labels(axes))
     assert curves({"only": (x, -x)}, log="y").axes[0].get_yscale() == "linear"  # no value has a logarithm
 
 
@@ -168,6 +168,14 @@ def test_number_format(value: float, text: str) -> None:
     assert brief(value) == text
 
 
+def test_numbers_of_an_axis_are_written_alike() -> None:
+    flops, tokens = [3e8, 1e9, 1e10], [500, 20_000, 50_000, 100_000]
+    assert [brief(value, max(flops)) for value in flops] == ["3e8", "1e9", "1e10"]
+    assert [brief(value, max(tokens)) for value in tokens] == ["500", "20 k", "50 k", "100 k"]
+    (axes,) = curves({"a": (tokens, [1, 2, 3, 4])}).axes
+    assert axes.xaxis.get_major_formatter()(20_000, None) == "20 k"
+
+
 def test_matplotlib_formats_and_vertical_marks() -> None:
     x = np.arange(11.0)
     (axes,) = curves({"a": (x, x), "b": (x, -x)}, formats={"b": "C7--"}, marks={"half": 5.0}).axes
@@ -181,6 +189,13 @@ def test_long_legends_use_several_rows() -> None:
     lines = {f"a line with a long name {n}": ([0, 1], [n, n]) for n in range(5)}
     legend = curves(lines).axes[0].get_legend()
     assert legend is not None and legend._ncols < 5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("longest", [8, 11, 14, 40])
+def test_axes_are_as_wide_below_a_long_legend(longest: int) -> None:
+    figure = curves({str(n) * longest: ([0, 1], [n, n]) for n in range(4)})
+    figure.canvas.draw()
+    assert figure.axes[0].bbox.x1 > 0.95 * figure.bbox.width
 
 
 # ------------------------------------------------------------------ bars

@@ -84,7 +84,7 @@ def test_runs_and_models_keep_every_artifact(run: Path) -> None:
         assert isinstance(found, Translator) and found.tokenizer.note.json == '"begun"'
 
 
-def test_changed_or_missing_second_artifact_is_refused(run: Path) -> None:
+def test_changed_or_missing_second_artifact_is_rejected(run: Path) -> None:
     (run / "note.json").write_text('"another"')
     with pytest.raises(UserError, match=r"note\.json: this is not what the run started with"):
         heedful.load(run, checkpoint="last")

@@ -73,7 +73,7 @@ def test_own_examples_train_the_same_run_as_files(tmp_path: Path) -> None:
     ],
     ids=["train", "valid", "no test", "none"],
 )
-def test_different_examples_are_refused_on_resume(data: Dataset | None, where: str, tmp_path: Path) -> None:
+def test_different_examples_are_rejected_on_resume(data: Dataset | None, where: str, tmp_path: Path) -> None:
     until(2, tmp_path / "run", WORDS)
     with pytest.raises(UserError) as error:
         list(train(recipe(), tmp_path / "run", data=data))

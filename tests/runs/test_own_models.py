@@ -31,6 +31,7 @@ NUMBERS = [
     "data.train=60", "data.valid=6", "data.test=6", "tokenizer.vocab=80", "model.context=48", "train.batch_tokens=256",
     "train.schedule.warmup=2", *STEPS,
 ]  # fmt: skip
+COUNTING = ["data={kind: counting, train: 20, valid: 2, test: 2}", "tokenizer.vocab=80"]
 TEXT = "data={kind: text, train: [text.txt], held_out: 0.2}"
 PROSE = [
     TEXT, "tokenizer={kind: characters, vocab: 60}", "train.batch_tokens=128", "model={kind: gpt, context: 16}",
@@ -192,7 +193,9 @@ larger.__name__ = "sentences"  # as if its code had changed
     ],
     ids=["none", "another", "larger"],
 )
-def test_different_module_is_refused(whole: tuple[Path, list[Event]], tmp_path: Path, model: Any, message: str) -> None:
+def test_different_module_is_rejected(
+    whole: tuple[Path, list[Event]], tmp_path: Path, model: Any, message: str
+) -> None:
     run = tmp_path / "run"
     until(2, run, numbers(), sentences)
     with pytest.raises(UserError, match=message):
@@ -203,7 +206,7 @@ def test_different_module_is_refused(whole: tuple[Path, list[Event]], tmp_path: 
         load(whole[0], model=model)
 
 
-def test_own_module_is_refused_for_a_run_of_another_model(tmp_path: Path) -> None:
+def test_own_module_is_rejected_for_a_run_of_another_model(tmp_path: Path) -> None:
     run, tiny = tmp_path / "run", numbers("model.width=8", "model.heads=2", "model.hidden=8")
     until(2, run, tiny, None)
     for refused in (lambda: list(train(tiny, run, model=sentences)), lambda: load(run, model=sentences)):
@@ -252,14 +255,14 @@ def test_invalid_outputs_are_named_with_their_shape(forward: Callable[..., Any],
 
 
 @pytest.mark.parametrize("model", [Digits(), Gpt(load_recipe("gpt-prose").model.model_copy(update={"vocab": 9}))])
-def test_module_of_another_role_is_refused(model: nn.Module, tmp_path: Path) -> None:
+def test_module_of_another_role_is_rejected(model: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no model for this task"):
         list(train(numbers(), tmp_path / "run", model=model))
 
 
-def test_encoder_without_our_settings_is_refused(tmp_path: Path) -> None:
+def test_encoder_without_our_settings_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no model for this task") as error:
-        list(train(load_recipe("bert-prose", ["tokenizer.vocab=80"]), tmp_path / "run", model=Digits()))
+        list(train(load_recipe("bert-prose", COUNTING), tmp_path / "run", model=Digits()))
     assert "subclass" in str(error.value.expected)
 
 

@@ -85,7 +85,7 @@ def test_mistyped_name_gets_a_suggestion(tmp_path: Path, monkeypatch: pytest.Mon
         (["task.kind=translate"], "did you mean translation"),
     ],
 )
-def test_invalid_combinations_are_refused_with_advice(overrides: list[str], message: str) -> None:
+def test_invalid_combinations_are_rejected_with_advice(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
         load_recipe("numbers", overrides)
     assert message in str(caught.value)
@@ -126,7 +126,7 @@ def test_init_does_not_overwrite_without_force(tmp_path: Path, name: str) -> Non
     assert (tmp_path / name).read_text() != "precious"
 
 
-def test_init_refuses_missing_folders_and_unknown_templates(tmp_path: Path) -> None:
+def test_init_rejects_missing_folders_and_unknown_templates(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot write"):
         init_recipe("translate", tmp_path / "none" / "x.yaml")
     with pytest.raises(UserError, match="did you mean translate"):
@@ -323,7 +323,7 @@ def test_mistakes_in_autoencoder_are_reported_at_their_field(overrides: list[str
     assert where in str(caught.value.where)
 
 
-def test_even_kernel_with_same_padding_is_refused_with_both_fixes() -> None:
+def test_even_kernel_with_same_padding_is_rejected_with_both_fixes() -> None:
     with pytest.raises(UserError, match=r"model\.encoder\.2: .* write an odd size, or padding: valid") as caught:
         load_recipe("digits-denoising", ["model.encoder.2.size=4"])
     assert "digits-denoising.yaml:10:" in str(caught.value.where)

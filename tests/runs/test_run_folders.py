@@ -107,7 +107,7 @@ def test_checkpoint_records_what_it_was_made_from(complete: Path, data: Path) ->
 
 
 @pytest.mark.parametrize("change", ["train.optimizer.lr=2e-2", "train.seed=1", "train.seed=0"])
-def test_checkpoint_of_another_run_is_refused(
+def test_checkpoint_of_another_run_is_rejected(
     unfinished: Path, data: Path, tmp_path: Path, copy: Callable[[Path], Path], change: str
 ) -> None:
     until(6, tmp_path / "other", data, change)  # the last has equal settings, but is another run
@@ -126,7 +126,7 @@ def test_checkpoint_of_another_run_is_refused(
         ("seed: 0", "seed: 1", "train.seed: 0 in step-00000004, 1 now"),
     ],
 )
-def test_edited_recipe_is_refused_with_advice_to_branch(
+def test_edited_recipe_is_rejected_with_advice_to_branch(
     unfinished: Path, copy: Callable[[Path], Path], old: str, new: str, message: str
 ) -> None:
     run = copy(unfinished)
@@ -137,7 +137,7 @@ def test_edited_recipe_is_refused_with_advice_to_branch(
     assert message in str(error.value.found) and f"start.folder={run}" in str(error.value.todo)
 
 
-def test_model_is_refused_with_another_tokenizer_or_recipe(unfinished: Path, copy: Callable[[Path], Path]) -> None:
+def test_model_is_rejected_with_another_tokenizer_or_recipe(unfinished: Path, copy: Callable[[Path], Path]) -> None:
     run = copy(unfinished)
     good, text = load(run).translate(["one two"]), (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(text.replace("positions: sinusoid", "positions: none"))
@@ -155,7 +155,7 @@ def test_model_is_refused_with_another_tokenizer_or_recipe(unfinished: Path, cop
     assert error.value.where == str(run / "tokenizer.json")
 
 
-def test_changed_validation_data_are_refused_and_test_data_noted(
+def test_changed_validation_data_are_rejected_and_test_data_noted(
     unfinished: Path, data: Path, copy: Callable[[Path], Path]
 ) -> None:
     run = copy(unfinished)
@@ -171,7 +171,7 @@ def test_changed_validation_data_are_refused_and_test_data_noted(
     assert "the test data changed" in notes(until(4, run, own))
 
 
-def test_model_of_another_run_is_refused_and_rewritten(
+def test_model_of_another_run_is_rejected_and_rewritten(
     complete: Path, data: Path, tmp_path: Path, copy: Callable[[Path], Path]
 ) -> None:
     run, other = copy(complete), tmp_path / "other"
@@ -298,7 +298,7 @@ def test_schedule_that_depends_on_the_budget_is_noted(data: Path, tmp_path: Path
 @pytest.mark.parametrize(
     "change", ["train.budget.steps=6", "train.budget.minutes=5", "model.dropout=0.35", "train.keep=3"]
 )
-def test_other_changes_are_refused_with_advice_to_branch(
+def test_other_changes_are_rejected_with_advice_to_branch(
     unfinished: Path, data: Path, copy: Callable[[Path], Path], change: str
 ) -> None:
     run = copy(unfinished)

@@ -158,7 +158,7 @@ def test_run_starts_from_the_named_checkpoint(trained: Any, tmp_path: Path, requ
     assert all(torch.equal(initial[key], first[key]) for key in first)
 
 
-def test_mismatched_models_are_refused(trained: Any, tmp_path: Path) -> None:
+def test_mismatched_models_are_rejected(trained: Any, tmp_path: Path) -> None:
     run = trained("translation")
     own = str(run / "recipe.yaml")
     for change in ("model.heads=4", "tokenizer.vocab=80"):

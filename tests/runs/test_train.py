@@ -351,7 +351,7 @@ def test_long_sources_are_counted_and_score_zero(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------ what is refused
-def test_changed_recipe_is_refused(copied: Path) -> None:
+def test_changed_recipe_is_rejected(copied: Path) -> None:
     with pytest.raises(UserError, match="another recipe") as error:
         list(train(recipe("train.seed=1"), copied))
     assert "train.seed: 0 in the folder, 1 now" in str(error.value)
@@ -403,7 +403,7 @@ def test_batch_size_below_one_pair_is_reported(tmp_path: Path) -> None:
         list(train(recipe("train.batching=packed", "train.batch_tokens=20"), tmp_path / "run"))
 
 
-def test_changed_data_or_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_changed_data_or_tokenizer_is_rejected(tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.en").write_text("one\ntwo\nthree\nfour\n" * 9)
         (tmp_path / f"{split}.de").write_text("eins\nzwei\ndrei\nvier\n" * 9)
@@ -657,7 +657,7 @@ def test_damaged_file_is_named(copied: Path, name: str, sealed: bool) -> None:
         assert str(folder / file) in message and words in message
 
 
-def test_checkpoint_with_weights_of_another_model_is_refused(copied: Path) -> None:
+def test_checkpoint_with_weights_of_another_model_is_rejected(copied: Path) -> None:
     shutil.rmtree(copied / "model")
     text = (copied / "recipe.yaml").read_text()
     (copied / "recipe.yaml").write_text(text.replace("width: 16", "width: 32"))
@@ -680,7 +680,7 @@ def test_unreadable_results_are_named_and_recomputed_by_training(copied: Path) -
     assert results(copied) is not None
 
 
-def test_unknown_device_is_refused(whole: tuple[Path, list[Event]]) -> None:
+def test_unknown_device_is_rejected(whole: tuple[Path, list[Event]]) -> None:
     wrong = ["nonsense", "meta", *([] if torch.cuda.is_available() else ["cuda"])]
     for name in wrong:
         with pytest.raises(UserError, match="no such device"):
@@ -708,7 +708,7 @@ def test_full_disk_at_the_end_keeps_the_checkpoints(tmp_path: Path, monkeypatch:
     assert load(run).translate(["one"])
 
 
-def test_model_larger_than_memory_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_larger_than_memory_is_rejected_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.runs.prepare.task_of", lambda _: pytest.fail("nothing is read or built"))
     with pytest.raises(UserError, match="too large to train here") as error:
         list(train(recipe("model.width=8192", "model.hidden=32768", "model.encoder_layers=200"), tmp_path / "run"))

@@ -130,7 +130,7 @@ def test_command_line_lists_the_most_likely_first(run: Path, capsys: pytest.Capt
         classify_command(run, ["a text"], pair=False, as_json=False)
 
 
-def test_packed_rows_are_refused() -> None:
+def test_packed_rows_are_rejected() -> None:
     with pytest.raises(UserError, match="write batching: padded"):
         load_recipe("swag", ["train.batching=packed"])
 

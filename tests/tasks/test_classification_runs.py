@@ -117,7 +117,7 @@ def test_dropout_may_differ_from_the_folder(start: Path, texts: list[str]) -> No
     assert recipe(start, texts).fill_in().model.encoder.dropout == ENCODER.dropout
 
 
-def test_encoder_of_another_size_is_refused(start: Path, texts: list[str], tmp_path: Path) -> None:
+def test_encoder_of_another_size_is_rejected(start: Path, texts: list[str], tmp_path: Path) -> None:
     encoder = "{width: 32, heads: 2, layers: 2, hidden: 24, context: 24}"
     given = recipe(start, texts, f"model.encoder={encoder}")
     with pytest.raises(UserError, match=r"differs from model\.encoder in the recipe") as error:
@@ -181,7 +181,7 @@ def test_run_without_a_checkpoint_reads_its_labels_again(start: Path, texts: lis
     assert load(tmp_path / "run").labels == ("n", "yes")
 
 
-def test_label_missing_from_training_is_refused_with_its_line(start: Path, texts: list[str], tmp_path: Path) -> None:
+def test_label_missing_from_training_is_rejected_with_its_line(start: Path, texts: list[str], tmp_path: Path) -> None:
     with (tmp_path / "valid.tsv").open("a") as file:
         file.write("a strange one\tmaybe\n")
     with pytest.raises(UserError, match="unknown label") as error:
@@ -250,7 +250,7 @@ def test_regression_is_learned_and_predicted(start: Path, texts: list[str], tmp_
         list(train(given, tmp_path / "other"))
 
 
-def test_incomplete_config_is_refused(start: Path, texts: list[str], tmp_path: Path) -> None:
+def test_incomplete_config_is_rejected(start: Path, texts: list[str], tmp_path: Path) -> None:
     list(train(recipe(start, texts), tmp_path / "run"))
     config = tmp_path / "run" / "model" / "config.json"
     (config.parent / "manifest.json").unlink()

@@ -16,7 +16,8 @@ from torch import Tensor
 
 import heedful
 from heedful.blocks.layouts import Padded
-from heedful.data.text.pretraining import PairRules, PretrainingBatches, encode_documents
+from heedful.data.text.pretraining import PairRules, encode_documents
+from heedful.data.text.pretraining_batches import PretrainingBatches
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
@@ -244,10 +245,28 @@ def test_minilm_is_distilled_without_its_missing_head(text: str, tmp_path: Path)
         (["task.teacher.folder=nowhere"], "nowhere"),
     ],
 )
-def test_teacher_that_does_not_fit_is_refused(text: str, more: list[str], words: str, tmp_path: Path) -> None:
+def test_teacher_that_does_not_fit_is_rejected(text: str, more: list[str], words: str, tmp_path: Path) -> None:
     teacher = folder_of(bert(), tmp_path / "teacher")
     with pytest.raises(UserError, match=words):
         list(train(recipe(text, teacher, *more), tmp_path / "run"))
+
+
+def test_teacher_that_changes_is_rejected_on_resume(text: str, tmp_path: Path) -> None:
+    short = ["train.budget.steps=3", "train.schedule={kind: constant}"]
+    teacher = folder_of(bert(), tmp_path / "teacher")
+    before = losses(train(recipe(text, teacher, *short), tmp_path / "run"))
+    other = bert()
+    with torch.no_grad():
+        other.masked_words.bias[0] += 1e-3
+    longer, folder = recipe(text, teacher, short[1]), tmp_path / "teacher"
+    folder.rename(tmp_path / "kept")
+    folder_of(other, folder)
+    with pytest.raises(UserError, match="not what the run started with") as error:
+        list(train(longer, tmp_path / "run"))
+    assert error.value.where == f"task.teacher.folder: {teacher}"
+    folder.rename(tmp_path / "changed")
+    (tmp_path / "kept").rename(folder)
+    assert len(before + losses(train(longer, tmp_path / "run"))) == 6
 
 
 def test_students_and_teachers_of_other_kinds(text: str, tmp_path: Path) -> None:

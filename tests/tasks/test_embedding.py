@@ -20,7 +20,8 @@ from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
-from heedful.tasks.pretraining.predictor import BATCH_SIZES, TextEncoder, best_independent, length_batches
+from heedful.tasks.pretraining.joint import best_independent
+from heedful.tasks.pretraining.predictor import BATCH_SIZES, TextEncoder, length_batches
 from tolerance import close, near
 
 LINE = "the a cat dog bird sat ran flew on under over mat log sky it was old new red blue"
@@ -125,14 +126,14 @@ def test_settings_of_the_folder_are_defaults() -> None:
     torch.testing.assert_close(found, torch.nn.functional.normalize(one.embed(TEXTS, normalize=False)))
 
 
-def test_empty_list_gives_no_vectors_and_a_string_is_refused() -> None:
+def test_empty_list_gives_no_vectors_and_a_string_is_rejected() -> None:
     assert reader().embed([]).shape == (0, 16)
     assert reader().embed([], "concat_last_four").shape == (0, 64)
     with pytest.raises(TypeError, match="give a list of texts"):
         reader().embed("cat")
 
 
-def test_missing_layers_are_refused() -> None:
+def test_missing_layers_are_rejected() -> None:
     with pytest.raises(UserError, match="there are no such layers"):
         reader().embed(["cat"], "third")
     with pytest.raises(UserError, match="fewer than four blocks"):

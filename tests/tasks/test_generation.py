@@ -19,6 +19,7 @@ from heedful.models.gpt.config import GptConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.tasks.language_model import predictor as language_model
 from heedful.tasks.language_model.predictor import PartialText, TextGenerator, seed_of
+from heedful.tasks.language_model.streaming import StreamDecoder
 from tolerance import close, near
 
 CPU = torch.device("cpu")
@@ -150,7 +151,7 @@ def test_random_numbers_and_rules_continue_beyond_the_context() -> None:
     assert len(set(one[0].ids)) > 20
 
 
-def test_beams_beyond_the_context_are_refused_with_advice() -> None:
+def test_beams_beyond_the_context_are_rejected_with_advice() -> None:
     writer = TextGenerator(gpt(context=20), PAIRS, CPU)
     assert len(writer.generate(["a"], beams=2, length=19)[0].ids) <= 19
     with pytest.raises(UserError, match="within the model's context"):
@@ -181,7 +182,7 @@ def test_streamed_text_equals_generated_text(tokenizer: Any) -> None:
 def test_character_of_several_tokens_is_streamed_whole() -> None:
     writer = TextGenerator(rnn(), PAIRS, CPU)
     whole = "🙂日é"
-    spelling = language_model.StreamDecoder(writer, [])
+    spelling = StreamDecoder(PAIRS, writer.text_after, [])
     pieces = [spelling.add(number) for number in bytes_of(whole)]
     assert "".join(pieces) == whole
     assert [piece for piece in pieces if piece] == list(whole)
@@ -197,7 +198,7 @@ def bytes_of(text: str) -> list[int]:
 
 
 # ------------------------------------------------------------------ settings
-def test_settings_out_of_range_are_refused() -> None:
+def test_settings_out_of_range_are_rejected() -> None:
     writer = WRITERS["learned"]()
     for manner, message in (
         ({"length": 0}, "length should be greater than or equal to 1, got 0"), ({"top_k": 0}, "top_k should be"),

@@ -18,6 +18,7 @@ from heedful.models.elmo.config import ElmoConfig
 from heedful.models.gpt.config import GptConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.tasks.language_model import predictor as language_model
+from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.perplexity import (
     bidirectional_loss,
     bits_per_character,
@@ -26,7 +27,7 @@ from heedful.tasks.language_model.perplexity import (
     text_loss,
     windows_loss,
 )
-from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
+from heedful.tasks.language_model.predictor import TextGenerator
 from tolerance import close, near
 
 CPU = torch.device("cpu")

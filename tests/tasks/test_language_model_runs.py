@@ -302,7 +302,7 @@ def test_longer_memory_in_evaluation_and_generation(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["log_probability"] == long.log_probability
 
 
-def test_memory_that_the_model_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_memory_that_the_model_does_not_know_is_rejected(tmp_path: Path) -> None:
     for _ in train(carried_recipe(tmp_path, XL), tmp_path / "run"):
         pass
     for command in (["eval", str(tmp_path / "run"), "--split", "valid"], ["generate", str(tmp_path / "run"), "7"]):

@@ -10,11 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from heedful.data.text.pretraining import IGNORE_INDEX, PairRules, PretrainingBatches, encode_documents
+from heedful.data.batch import IGNORE_INDEX
+from heedful.data.text.pretraining import PairRules, encode_documents
+from heedful.data.text.pretraining_batches import PretrainingBatches, batches_in_order
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.models import build
 from heedful.models.bert.config import BertConfig
+from heedful.tasks.pretraining.documents import masked_words
 from heedful.tasks.pretraining.loss import evaluate_pretraining, predict_masked, pretraining_loss
 from tolerance import close
 
@@ -53,8 +56,9 @@ def test_packed_and_padded_batches_have_same_loss_and_gradients() -> None:
     assert one.total.item() == pytest.approx(other.total.item(), rel=1e-5)
     assert int(one.count) == int(other.count) == packed.tokens(2)
     first, second = gradients(model, one.total), gradients(model, other.total)
+    largest = [gradient.abs().max() for gradient in first.values()]  # some of the others are only rounding errors
     for name in first:
-        torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-4, msg=name)
+        close(first[name], second[name], of=torch.stack(largest), msg=name)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -69,8 +73,9 @@ def test_losses_of_parts_add_up_to_the_batch(packed: bool, parts: int) -> None:
     first = gradients(model, whole.total)
     pieces = [pretraining_loss(model, batches.at(1, part, parts)) for part in range(parts)]
     second = gradients(model, sum((piece.total for piece in pieces), torch.zeros(())))
+    largest = [gradient.abs().max() for gradient in first.values()]  # some of the others are only rounding errors
     for name in first:
-        torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-4, msg=name)
+        close(first[name], second[name], of=torch.stack(largest), msg=name)
 
 
 def test_loss_matches_its_definition() -> None:
@@ -119,7 +124,7 @@ def test_accuracy_is_over_the_whole_set() -> None:
     assert found.pairs == ENCODED.cells
     assert found.perplexity == pytest.approx(math.exp(found.words / found.hidden))
     right = words = 0
-    for batch in ENCODED.in_order(96):
+    for batch in batches_in_order(ENCODED, 96):
         predicted, follows = predict_masked(model, batch)
         words += sum(one == other for one, other in zip(predicted, batch.targets.tolist(), strict=True))
         assert follows is not None
@@ -134,3 +139,10 @@ def test_logits_are_computed_at_masked_positions_only() -> None:
     model.masked_words.register_forward_hook(lambda module, args, out: asked.append(len(args[0])))
     pretraining_loss(model, batch)
     assert asked == [int((batch.targets != IGNORE_INDEX).sum())]
+
+
+def test_suggested_text_is_from_the_samples_and_has_a_mask_of_the_tokenizer() -> None:
+    one = "[CLS] a [MASK] [MASK] b [SEP] c d e f g h i j k [MASK] l m n o p q r s [SEP]"
+    assert masked_words([one]) == "f g h i j k [MASK] l m n o p q"
+    assert masked_words(["<s> twenty-<mask> </s>", "x <mask> y"]) == "twenty-<mask>"
+    assert masked_words(["nothing masked"]).count("[MASK]") == 1

@@ -108,7 +108,7 @@ def test_bytes_and_floats_give_the_same(dtype: Any) -> None:
     assert predictor.noisy(shares).dtype == np.float32
 
 
-def test_mismatched_images_and_codes_are_refused() -> None:
+def test_mismatched_images_and_codes_are_rejected() -> None:
     predictor = autoencoder()
     with pytest.raises(UserError, match="do not have the size"):
         predictor.encode(IMAGES[:, :1])

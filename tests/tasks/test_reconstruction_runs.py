@@ -130,7 +130,7 @@ def test_workers_do_not_change_the_run(workers: int, tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------ errors
-def test_model_for_other_images_is_refused_before_training(tmp_path: Path) -> None:
+def test_model_for_other_images_is_rejected_before_training(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         list(train(recipe("digits", "model.input=[48]", "model.decoder.1.width=48"), tmp_path / "run"))
     assert raised.value.where == "model.input"
@@ -149,7 +149,7 @@ def test_model_for_other_images_is_refused_before_training(tmp_path: Path) -> No
     ids=["missing", "damaged", "another size", "no picture"],
 )
 @pytest.mark.parametrize("sealed", [True, False])
-def test_model_folder_without_images_json_is_refused(
+def test_model_folder_without_images_json_is_rejected(
     finished: tuple[Path, list[Any]], tmp_path: Path, spoil: Any, message: str, sealed: bool
 ) -> None:
     folder = tmp_path / "model"
@@ -163,7 +163,7 @@ def test_model_folder_without_images_json_is_refused(
     assert raised.value.todo
 
 
-def test_missing_or_changed_images_json_is_refused(finished: tuple[Path, list[Any]], tmp_path: Path) -> None:
+def test_missing_or_changed_images_json_is_rejected(finished: tuple[Path, list[Any]], tmp_path: Path) -> None:
     shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model")
     (tmp_path / "run" / "images.json").write_text('{"image": [1, 9, 9], "names": []}')

@@ -128,7 +128,7 @@ def test_missing_feature_layers_are_reported_before_training(data: Path, tmp_pat
     assert (problem.where, problem.found) == ("model.features", "concat_last_four, but the encoder has 2 blocks")
 
 
-def test_packed_batches_for_lstm_are_refused(data: Path) -> None:
+def test_packed_batches_for_lstm_are_rejected(data: Path) -> None:
     with pytest.raises(UserError, match="an LSTM cannot read packed batches"):
         recipe_of("features", data, "train.batching=packed")
 
@@ -142,7 +142,7 @@ def test_tag_missing_from_training_is_named_with_its_line(data: Path, tmp_path: 
     assert error.value.found == "'B-ORG'" and "B-PER" in str(error.value.expected)
 
 
-def test_answers_outside_every_window_are_refused(data: Path, tmp_path: Path) -> None:
+def test_answers_outside_every_window_are_rejected(data: Path, tmp_path: Path) -> None:
     passage = "Ada saw " * 40 + "Rome"
     row = {"question": "Where?", "passage": passage, "answer": passage, "start": 0}
     for split in ("train", "valid", "test"):
@@ -210,7 +210,7 @@ def test_answer_prints_spans_of_the_passage(
     assert (answer["text"], answer["start"], answer["end"]) == ("Oslo", 17, 21) and 0 < answer["probability"] <= 1
 
 
-def test_commands_refuse_other_models(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_reject_other_models(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="this model tags words"):
         answer_command(runs["tagging"], "a passage", ["a question"], 1, False)
     with pytest.raises(UserError, match="this model answers questions"):

@@ -115,7 +115,7 @@ def test_initial_rows_equal_the_file_bit_for_bit(settings: list[str], tmp_path: 
         assert row.numpy().tobytes() == (vectors[word] if word in vectors else drawn[number].numpy()).tobytes()
 
 
-def test_changed_vectors_are_refused(settings: list[str], tmp_path: Path) -> None:
+def test_changed_vectors_are_rejected(settings: list[str], tmp_path: Path) -> None:
     from heedful.models import build
 
     task = task_of(load_recipe("sst2-conv", settings))
@@ -148,7 +148,7 @@ def test_run_resumes_bit_for_bit(settings: list[str], tmp_path: Path) -> None:
     ).read_bytes()
 
 
-def test_edited_vocabulary_is_refused() -> None:
+def test_edited_vocabulary_is_rejected() -> None:
     words = TextVocab.learn(["a b"], ("x", "y"), "words", True, 1)
     assert TextVocab(words.json, "w").sha256 == words.sha256
     good = json.loads(words.json)

@@ -151,7 +151,7 @@ def test_trained_model_translates_a_few_numbers(translator: Translator) -> None:
     assert before < 0.6 * math.log(translator.tokenizer.vocab)
 
 
-def test_invalid_number_of_beams_is_refused(translator: Translator) -> None:
+def test_invalid_number_of_beams_is_rejected(translator: Translator) -> None:
     with pytest.raises(ValueError, match="4 beams cannot give 5 translations"):
         translator.search(["one"], 4, top=5)
     with pytest.raises(ValueError, match="0 beams cannot give 1 translations"):
@@ -238,7 +238,7 @@ def test_low_temperature_is_greedy(translator: Translator) -> None:
 
 
 @pytest.mark.parametrize("rules", [{"temperature": 0.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}])
-def test_invalid_sampling_settings_are_refused(translator: Translator, rules: dict[str, Any]) -> None:
+def test_invalid_sampling_settings_are_rejected(translator: Translator, rules: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         translator.sample(["one"], **rules)
 

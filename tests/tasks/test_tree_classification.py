@@ -108,6 +108,6 @@ def test_unknown_word_is_classified() -> None:
     assert 0 <= random_classifier().classify(["(2 unheard)"])[0].label < 5
 
 
-def test_single_string_is_refused() -> None:
+def test_single_string_is_rejected() -> None:
     with pytest.raises(TypeError, match="a list of trees"):
         random_classifier().classify(LINES[0])

@@ -158,7 +158,7 @@ def test_evaluation_needs_no_training_files(folder: Path, trained: Path) -> None
     assert isinstance(error, UserError) and [problem.where for problem in error.problems] == [str(folder / "dev.txt")]
 
 
-def test_model_too_large_with_its_vocabulary_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_too_large_with_its_vocabulary_is_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = recipe(folder, "tokenizer.known=10000000")  # the file has seven
     there = 16 * few.model.parameters(11)
     monkeypatch.setattr("heedful.runs.prepare.memory", lambda device: there)
@@ -192,7 +192,7 @@ def test_classes_must_agree(folder: Path) -> None:
     assert recipe(folder, "data.classes=3", "model.classes=3").model.classes == 3
 
 
-def test_packed_batches_are_refused(folder: Path) -> None:
+def test_packed_batches_are_rejected(folder: Path) -> None:
     with pytest.raises(UserError, match="batching"):
         recipe(folder, "train.batching=packed")
 
@@ -302,12 +302,12 @@ def test_lines_before_an_invalid_one_are_printed(trained: Path, wrong: str, monk
     assert isinstance(said.exception, UserError) and str(said.exception.where).startswith("stdin:4")
 
 
-def test_too_small_vocabulary_is_refused(folder: Path) -> None:
+def test_too_small_vocabulary_is_rejected(folder: Path) -> None:
     with pytest.raises(UserError, match="vocabulary is too small") as error:
         list(train(recipe(folder, "model.vocab=5"), folder / "run"))
     assert error.value.where == "model.vocab" and error.value.found == "5"
 
 
-def test_compiling_trees_is_refused(folder: Path) -> None:
+def test_compiling_trees_is_rejected(folder: Path) -> None:
     with pytest.raises(UserError, match="compile"):
         recipe(folder, "train.compile=true")

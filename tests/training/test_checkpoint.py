@@ -407,7 +407,7 @@ def test_damage_after_the_scan_is_found_when_reading(folder: Path) -> None:
         checkpoint.load("model")
 
 
-def test_newer_format_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_format_is_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         with monkeypatch.context() as patch:
             patch.setattr("heedful.training.checkpoint.manifest.FORMAT", 2)

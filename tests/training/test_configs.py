@@ -67,7 +67,7 @@ def test_schedule_is_chosen_by_kind(kind: str, cls: type) -> None:
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
-def test_invalid_values_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
+def test_invalid_values_are_rejected_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as error:
         settings(**changes)
     assert words in str(error.value)

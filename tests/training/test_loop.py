@@ -466,7 +466,7 @@ def test_infinite_weights_are_neither_evaluated_nor_saved(tmp_path: Path, every:
 
 # ------------------------------------------------------------------ devices
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_missing_gpu_is_refused() -> None:
+def test_missing_gpu_is_rejected() -> None:
     assert choose_device(settings()) == choose_device(settings(device="cpu")) == CPU
     with pytest.raises(UserError, match="no GPU") as error:
         choose_device(settings(device="cuda"))

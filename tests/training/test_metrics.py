@@ -72,7 +72,7 @@ def test_exact_match_counts_equal_lines() -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_unequal_lengths_are_refused(metric: Callable[[Sequence[str], Sequence[str]], Score]) -> None:
+def test_unequal_lengths_are_rejected(metric: Callable[[Sequence[str], Sequence[str]], Score]) -> None:
     for hypotheses, references in (([], []), (["a"], ["a", "b"]), (["a", "b"], ["a"])):
         with pytest.raises(ValueError, match="hypotheses"):
             metric(hypotheses, references)

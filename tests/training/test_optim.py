@@ -75,7 +75,7 @@ def test_constant_does_not_change() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"betas": (0.9, 1.0)}, {"lr": 0.0}, {"eps": -1e-9}, {"speed": 1}])
-def test_adamw_refuses_invalid_values(wrong: dict[str, object]) -> None:
+def test_adamw_rejects_invalid_values(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         AdamW.model_validate(wrong)
 
@@ -182,7 +182,7 @@ def test_new_optimizer_has_no_state() -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "unknown", "shape"])
-def test_mismatched_state_is_refused_by_name(damage: str) -> None:
+def test_mismatched_state_is_rejected_by_name(damage: str) -> None:
     model = small_model()
     optimizer = make_optimizer(AdamW(), model, CPU)
     take_steps(model, optimizer, 0, 1)

@@ -34,7 +34,7 @@ time.sleep(600)
 """
 
 
-def test_second_process_is_refused_until_the_first_exits(folder: Path) -> None:
+def test_second_process_is_rejected_until_the_first_exits(folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     command = [sys.executable, "-c", HOLD, str(folder), RECIPE]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as first:
@@ -55,7 +55,7 @@ def test_folder_opens_once_per_process_until_closed(folder: Path) -> None:
     RunFolder.create_or_open(folder, RECIPE).close()
 
 
-def test_different_recipe_is_refused_and_leaves_the_folder_unlocked(folder: Path) -> None:
+def test_different_recipe_is_rejected_and_leaves_the_folder_unlocked(folder: Path) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         run.save(1, {"model": {"weight": torch.ones(2)}}, {}, {})
     other = RECIPE.replace("seed: 1", "seed: 2") + "decode:\n  beams: 4\n"
@@ -144,7 +144,7 @@ def test_equivalent_yaml_is_the_same_recipe(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["thesis.tex"], ["recipe.yaml"], ["lock", "thesis.tex"]])
-def test_folder_that_is_no_run_is_refused_unchanged(folder: Path, names: list[str]) -> None:
+def test_folder_that_is_no_run_is_rejected_unchanged(folder: Path, names: list[str]) -> None:
     folder.mkdir()
     for name in names:
         (folder / name).write_text("mine")
@@ -153,7 +153,7 @@ def test_folder_that_is_no_run_is_refused_unchanged(folder: Path, names: list[st
     assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "mine")
 
 
-def test_missing_parent_and_existing_file_are_refused(tmp_path: Path) -> None:
+def test_missing_parent_and_existing_file_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="mkdir -p"):
         RunFolder.create_or_open(tmp_path / "absent" / "run", RECIPE)
     (tmp_path / "file").touch()
@@ -161,7 +161,7 @@ def test_missing_parent_and_existing_file_are_refused(tmp_path: Path) -> None:
         RunFolder.create_or_open(tmp_path / "file", RECIPE)
 
 
-def test_read_only_folder_is_refused_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_folder_is_rejected_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 

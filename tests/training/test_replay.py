@@ -139,7 +139,7 @@ def test_recording_reads_current_weights() -> None:
     ],
     ids=["dropout", "random numbers", "pooling, which gives two", "the largest, which are two"],
 )
-def test_unrecordable_operations_are_refused(function: Callable[[Tensor], Tensor]) -> None:
+def test_unrecordable_operations_are_rejected(function: Callable[[Tensor], Tensor]) -> None:
     inputs = random_tensors(0, (4, 6))
     with pytest.raises(CannotRecordError, match="aten"):
         Recording(lambda x: (function(x),), inputs, [torch.zeros_like(function(inputs[0]))])

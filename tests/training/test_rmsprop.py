@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from heedful.errors import UserError
 from heedful.training.optim import AdamW, RMSprop, load_optimizer, make_optimizer, optimizer_tensors
 from heedful.training.rmsprop import RootMeanSquare
+from tolerance import close
 
 CPU = torch.device("cpu")
 EpsPlace = Literal["after_root", "under_root"]
@@ -54,7 +55,7 @@ def test_epsilon_after_the_root_matches_torch() -> None:
     ours = trained(model, optimizer_of(model, "after_root").step)
     reference = torch.optim.RMSprop(theirs.parameters(), lr=2e-3, alpha=0.9, eps=1e-7)
     expected = trained(theirs, reference.step)
-    assert largest_difference(ours, expected) <= 1e-12
+    close(ours, expected)
     assert largest_difference(ours, [weight.detach() for weight in net().parameters()]) > 1e-2
 
 
@@ -69,7 +70,7 @@ def test_each_epsilon_rule_matches_its_formula(place: EpsPlace) -> None:
             square.copy_(0.9 * square + 0.1 * gradient**2)
             root = square.sqrt() + 1e-7 if place == "after_root" else (square + 1e-7).sqrt()
             weight.sub_(2e-3 * gradient / root)
-    assert largest_difference(ours, expected) <= 1e-12
+    close(ours, expected)
 
 
 def test_small_gradients_depend_on_the_epsilon_rule() -> None:
@@ -89,7 +90,7 @@ def test_learning_rate_may_be_a_tensor(place: EpsPlace) -> None:
     for group in optimizers[1].param_groups:
         group["lr"] = torch.tensor(2e-3)
     one, other = (trained(model, optimizer.step) for model, optimizer in zip(models, optimizers, strict=True))
-    assert largest_difference(one, other) <= 1e-6
+    close(one, other)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -147,7 +148,7 @@ def test_zero_gradients_change_nothing() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), net(torch.float32).parameters(), strict=True))
 
 
-def test_state_of_another_optimizer_is_refused() -> None:
+def test_state_of_another_optimizer_is_rejected() -> None:
     model = net(torch.float32)
     adam = make_optimizer(AdamW(), model, CPU)
     trained(model, adam.step, steps=1)

@@ -327,7 +327,7 @@ checkpoint.require_finite = lambda *_: time.sleep(0.5)  # the program is at its 
 run = checkpoint.RunFolder.create_or_open({str(tmp_path / "run")!r}, "a: 1\\n")
 Saver(run, background=True).save(1, {{"model": {{"weight": torch.ones(3)}}}}, {{}}, {{}})
 """
-    ended = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", script], timeout=LONG, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
     with RunFolder.create_or_open(tmp_path / "run", "a: 1\n") as run:
         latest = run.latest()

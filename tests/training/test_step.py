@@ -263,7 +263,7 @@ def test_resumed_run_that_captures_later_is_bit_identical(broken_at: int) -> Non
 
 @gpu
 def test_captured_encoder_steps_have_new_dropout_each_time() -> None:
-    from heedful.data.text.pretraining import PretrainingBatch
+    from heedful.data.text.pretraining_batches import PretrainingBatch
     from heedful.tasks.pretraining.loss import pretraining_loss
 
     rng, rows, length = torch.Generator().manual_seed(0), 6, 24

@@ -115,7 +115,7 @@ SOUND = packed({"a": torch.ones(4)})
         ((2**63).to_bytes(8, "little") + b"{}", "claims"),
     ],
 )
-def test_invalid_files_are_refused_by_name(data: bytes, words: str) -> None:
+def test_invalid_files_are_rejected_by_name(data: bytes, words: str) -> None:
     with pytest.raises(UserError) as raised:
         unpack(data, FILE)
     assert raised.value.where == str(FILE)
@@ -170,7 +170,7 @@ def test_largest_numbers_and_empty_tensors_are_finite(dtype: torch.dtype) -> Non
 
 
 # ------------------------------------------------------------------ refused by the header alone
-def test_sparse_file_is_refused_unread(tmp_path: Path) -> None:
+def test_sparse_file_is_rejected_unread(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.touch()
     os.truncate(path, 9 << 30)
@@ -187,7 +187,7 @@ def test_sparse_file_is_refused_unread(tmp_path: Path) -> None:
         require_sound(path)
 
 
-def test_file_larger_than_memory_is_refused_unread(tmp_path: Path) -> None:
+def test_file_larger_than_memory_is_rejected_unread(tmp_path: Path) -> None:
     path, numbers = tmp_path / "model.safetensors", 1 << 40
     header = json.dumps({"a": {"dtype": "U8", "shape": [numbers], "data_offsets": [0, numbers]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header)

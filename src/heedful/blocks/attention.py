@@ -20,6 +20,7 @@ from heedful.blocks.masks import AnyMask, Bias, BlockDiagonal, Mask, Ranges, den
 from heedful.blocks.normalizers import Normalize, attention_weights, normalizer, softmax
 from heedful.blocks.positions import Rotary
 from heedful.blocks.scores import Score, scaled_dot
+from heedful.blocks.sparse import BlockSparse, sparse_attention
 from heedful.blocks.taps import Tap, tapped
 
 
@@ -115,7 +116,10 @@ def attend(
         if fast and bias is None and q.is_cuda and not dropout:
             return packed_attention(q, k, v, mask)
         mask = mask.dense()
-    if isinstance(mask, BlockDiagonal):
+    linear = bias is None or (isinstance(bias, Bias) and bias.linear is not None)
+    if isinstance(mask, BlockSparse) and fast and linear and rows == k.shape[0]:
+        return sparse_attention(q, k, v, mask, bias if isinstance(bias, Bias) else None, dropout)
+    if isinstance(mask, BlockDiagonal | BlockSparse):
         mask = mask.dense()
     if isinstance(mask, Mask) and not (is_causal and fast and bias is None):
         mask = dense(mask, q, k)
@@ -225,10 +229,15 @@ class MultiHead(nn.Module):
         self.scores, self.weights = Tap(), Tap()
 
     def self_attend(
-        self, x: Tensor, mask: AnyMask = None, bias: Bias | None = None, at: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: AnyMask = None,
+        bias: Bias | None = None,
+        at: Tensor | None = None,
+        past: Callable[[KV], KV] = lambda kv: kv,
     ) -> Tensor:
-        """Self-attention of x (B, T, D); its positions `at` are used by rotary positions only."""
-        return self(x, None, mask, bias, at)
+        """Self-attention of x (B, T, D), to `past` of its keys and values; `at` is used by rotary positions only."""
+        return self(x, None, mask, bias, at, past)
 
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
@@ -250,10 +259,11 @@ class MultiHead(nn.Module):
         mask: AnyMask = None,
         bias: Bias | Tensor | None = None,
         at: Tensor | None = None,
+        past: Callable[[KV], KV] = lambda kv: kv,
     ) -> Tensor:
         """`at` are the positions of x; for a memory with other positions, pass `keys_values(memory, positions)`."""
         if memory is None or memory is x:
-            memory = self._keys_values(x, at)
+            memory = past(self._keys_values(x, at))
         elif isinstance(memory, Tensor):
             memory = self._keys_values(memory)
         q = self.split(self.q(x))  # (B, H, T, K)
@@ -301,7 +311,7 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """Self-attention of x (B, T, D); its positions `at` are used by rotary positions only.
 
-        With a cache, `past` appends the keys and values of x to it and returns those of all positions so far.
+        Queries attend to `past` of the keys and values of x: a cache appends them to those of all positions so far.
         """
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
         if isinstance(mask, BlockDiagonal) and qkv.is_cuda and bias is None and self.has_kernel:

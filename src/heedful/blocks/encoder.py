@@ -3,10 +3,12 @@
 B batch, S positions, D width.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.attention import MultiHead, SelfAttention
+from heedful.blocks.attention import KV, MultiHead, SelfAttention
 from heedful.blocks.feedforward import Activation, FeedForward
 from heedful.blocks.linear import Linear
 from heedful.blocks.masks import AnyMask, Bias
@@ -25,8 +27,15 @@ class EncoderBlock(nn.Module):
         self.add1, self.add2 = add1, add2
         self.output = Tap()
 
-    def forward(self, x: Tensor, mask: AnyMask = None, bias: Bias | None = None, at: Tensor | None = None) -> Tensor:
-        x = self.add1(x, lambda x: self.attention.self_attend(x, mask, bias, at))  # (B, S, D)
+    def forward(
+        self,
+        x: Tensor,
+        mask: AnyMask = None,
+        bias: Bias | None = None,
+        at: Tensor | None = None,
+        past: Callable[[KV], KV] = lambda kv: kv,
+    ) -> Tensor:
+        x = self.add1(x, lambda x: self.attention.self_attend(x, mask, bias, at, past))  # (B, S, D)
         return self.output(self.add2(x, self.mlp))  # (B, S, D)
 
 

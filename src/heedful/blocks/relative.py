@@ -81,18 +81,18 @@ def segment_bias(distance: Bias, q: Tensor, segments: Tensor, same: Tensor) -> B
 
 @dataclass(frozen=True)
 class RankedPairs:
-    """Distances, masks and segments of queries (B, T) and keys (B, S) as int32 numbers, which a kernel compares.
+    """Distances, masks and segments of the queries of all streams and of the keys as int32, which a kernel compares.
 
-    Key s has the distance key base + s of a query. A query attends to the keys whose ranks are below its limit.
-    `classes` is 8 where the base falls by one from query to query, to 0, and there are a multiple of 8; else 1.
+    Key s has the distance key base + s of a query. A query attends to the keys whose ranks are below its limit. In the
+    first stream, the base falls by one from query to query, to 0.
     """
 
-    base: Tensor  # (B, T)
-    limit: Tensor  # (B, T)
-    segment: Tensor  # (B, T)
+    sizes: tuple[int, ...]  # T of each stream, Q in all
+    base: Tensor  # (B, Q)
+    limit: Tensor  # (B, Q)
+    segment: Tensor  # (B, Q)
     ranks: Tensor  # (B, S)
     segments: Tensor  # (B, S)
-    classes: int = 1
 
 
 def relative_attention(
@@ -106,19 +106,34 @@ def relative_attention(
 ) -> Tensor:
     """Attention with the terms of distance and segment in a Triton kernel; the same values as `attend` with biases.
 
-    q are the queries (B, H, T, K) for contents, distances and segments: each with its own vector added.
+    q are the queries (B, H, Q, K) for contents, distances and segments: each with its own vector added.
     """
     from heedful.blocks.kernels import relative  # needs Triton, which comes with torch's GPU builds only
 
     content, distance, segment = q
-    classes, count = pairs.classes, r.shape[1] + pairs.classes
-    room = count + -count % 16  # products of even sizes are faster
-    r = F.pad(r, (0, 0, classes, room - r.shape[1]))  # (H, P, K)
-    starts = [classes - (query + 1) % classes for query in range(classes)]  # so that bases become multiples
-    shifted = torch.stack([r[:, start : start + room] for start in starts])  # (C, H, P, K)
-    rows = distance.unflatten(2, (-1, classes)).permute(3, 1, 0, 2, 4).flatten(2, 3)  # (C, H, B * T / C, K)
-    terms = rows @ shifted.mT  # (C, H, B * T / C, P)
-    same = (segment @ (segments[0] - segments[1])[:, :, None].to(segment.dtype))[..., 0]  # (B, H, T)
-    base = pairs.base + pairs.base.neg() % classes  # (B, T)
-    rules = (base, pairs.segment, pairs.segments, pairs.limit, pairs.ranks)
-    return relative.attend(content, k, v, terms, same, *rules, dropout)  # (B, H, T, K)
+    same = (segment * (segments[0] - segments[1])[:, None].to(segment.dtype)).sum(-1).contiguous()  # (B, H, Q)
+    first, *others = distance.split(list(pairs.sizes), 2)
+    terms = [consecutive_terms(first, r, k.shape[2]), *(distance_terms(other, r) for other in others)]
+    rules = (pairs.base, pairs.segment, pairs.segments, pairs.limit, pairs.ranks)
+    return relative.attend(content, k, v, same, terms, *rules, dropout)  # (B, H, Q, K)
+
+
+def distance_terms(q: Tensor, r: Tensor) -> Tensor:
+    """The products of queries (B, H, T, K) and distances as the kernel reads them: one group and class."""
+    r = F.pad(r, (0, 0, 0, -r.shape[1] % 16))  # (H, P, K) products of even sizes are faster
+    return (q.transpose(0, 1).flatten(1, 2) @ r.mT)[None, None]  # (1, 1, H, B * T, P)
+
+
+def consecutive_terms(q: Tensor, r: Tensor, keys: int) -> Tensor:
+    """The same for queries at consecutive positions, by groups and classes if their number is a multiple of 8."""
+    queries = q.shape[2]
+    if queries % 8:
+        return distance_terms(q, r)
+    group = next((size for size in range(128, 63, -8) if queries % size == 0), queries)  # G
+    width = group + keys + -(group + keys) % 16  # P
+    r = F.pad(r, (0, 0, 8, width + queries - group - r.shape[1]))
+    classes = torch.stack([r[:, 7 - c : 7 - c + queries - group + width] for c in range(8)])  # (8, H, T - G + P, K)
+    starts = range(queries - group, -1, -group)
+    groups = torch.stack([classes[:, :, start : start + width] for start in starts])  # (T / G, 8, H, P, K)
+    rows = q.unflatten(2, (len(groups), -1, 8)).permute(2, 4, 1, 0, 3, 5).flatten(3, 4)  # (T / G, 8, H, B * G / 8, K)
+    return rows @ groups.mT  # (T / G, 8, H, B * G / 8, P)

@@ -12,7 +12,8 @@ from heedful.errors import UserError, printable
 from heedful.runs.load import few_threads, load
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
-from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
+from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
+from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder

@@ -23,7 +23,8 @@ from heedful.files.reading import exists, is_file
 from heedful.runs.load import read_recipe
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
-from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, GeneratedText, TextGenerator
+from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
+from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.predictor import Result
 from heedful.tasks.pretraining.predictor import Embedding, TextEncoder

@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -106,7 +106,29 @@ def known_languages(codes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(NumberWords(source=code).source for code in codes)
 
 
-class NumberLanguages(Embedded):
+class LanguageNumbers(Embedded):
+    """The base of datasets whose numbers are spelled out in several languages, one after another."""
+
+    if TYPE_CHECKING:
+        languages: tuple[str, ...]
+        train: int
+        valid: int
+        test: int
+        below: int
+        seed: int
+
+    _known = field_validator("languages", check_fields=False)(known_languages)
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        self._numbers()
+        return self
+
+    def _numbers(self) -> NumberWords:
+        return NumberWords(train=self.train, valid=self.valid, test=self.test, below=self.below, seed=self.seed)
+
+
+class NumberLanguages(LanguageNumbers):
     """Spelled-out numbers, each in one of several languages, which is the label; the splits are disjoint."""
 
     kind: Literal["number_languages"] = "number_languages"
@@ -119,16 +141,6 @@ class NumberLanguages(Embedded):
     below: int = Field(1_000_000, ge=3, le=10**12, description="upper limit of the numbers, exclusive")
     seed: int = Field(0, ge=0, lt=2**63, description="random seed of the sampled numbers")
 
-    _known = field_validator("languages")(known_languages)
-
-    @model_validator(mode="after")
-    def _enough(self) -> NumberLanguages:
-        self._numbers()
-        return self
-
-    def _numbers(self) -> NumberWords:
-        return NumberWords(train=self.train, valid=self.valid, test=self.test, below=self.below, seed=self.seed)
-
     def read(self, split: Split) -> Items:
         """The numbers of a split, cycling through the languages."""
         numbers, count = self._numbers().numbers(split), len(self.languages)
@@ -137,7 +149,7 @@ class NumberLanguages(Embedded):
         return Items([Item(next(spelled[code]), None, code, "data") for code in codes], 0)
 
 
-class Counting(Embedded):
+class Counting(LanguageNumbers):
     """Documents that count in words, "forty-one, forty-two, forty-three", each in one of several languages."""
 
     kind: Literal["counting"] = "counting"
@@ -150,16 +162,6 @@ class Counting(Embedded):
     length: int = Field(8, ge=2, le=1_000, description="numbers of a document, one sentence each")
     below: int = Field(1_000_000, ge=3, le=10**12, description="upper limit of the first numbers, exclusive")
     seed: int = Field(0, ge=0, lt=2**63, description="random seed of the first numbers")
-
-    _known = field_validator("languages")(known_languages)
-
-    @model_validator(mode="after")
-    def _enough(self) -> Counting:
-        self._numbers()
-        return self
-
-    def _numbers(self) -> NumberWords:
-        return NumberWords(train=self.train, valid=self.valid, test=self.test, below=self.below, seed=self.seed)
 
     def documents(self, split: Split) -> Iterator[list[str]]:
         """The documents of a split, cycling through the languages."""
@@ -247,10 +249,18 @@ def docstrings(path: Path) -> Iterator[str]:
     except (SyntaxError, ValueError):  # some files of the library are invalid on purpose
         return
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = (node for node in ast.walk(module) if isinstance(node, kinds))
+    nodes = (node for node in _statements(module) if isinstance(node, kinds))
     for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         if text := ast.get_docstring(node):
             yield text
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and the statements in it; expressions, of which there are far more, define no docstrings."""
+    yield node
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for inner in getattr(node, field, ()):
+            yield from _statements(inner)
 
 
 def languages() -> list[str]:

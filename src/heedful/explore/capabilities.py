@@ -72,6 +72,15 @@ class HasPositions(Protocol):
 
 
 @runtime_checkable
+class HasDistances(Protocol):
+    """The settings of a model whose attention depends on distances, of which larger ones can be clamped."""
+
+    clamp: int | None
+    context: int
+    width: int
+
+
+@runtime_checkable
 class HasMask(Protocol):
     """A tokenizer with a mask token."""
 

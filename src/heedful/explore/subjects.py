@@ -6,7 +6,6 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from threading import Lock, RLock
@@ -15,7 +14,6 @@ from typing import Any, Protocol, TypeVar
 import torch
 from pydantic import ValidationError
 
-from heedful.blocks.taps import taps
 from heedful.config import AnyConfig
 from heedful.errors import UserError, shown
 from heedful.explore import inspect, samples
@@ -92,10 +90,6 @@ class Subject:
     def attentions(self) -> dict[str, tuple[str, ...]]:
         """The taps of the attention weights by kind, layer by layer; empty for a model that reads no text."""
         return inspect.attention_taps(self.model) if inspect.reads_text(self.predictor) else {}
-
-    def has_tap(self, pattern: str) -> bool:
-        """Whether a tap of the model matches."""
-        return any(fnmatchcase(name, pattern) for name in taps(self.model))
 
     def trace(self, given: TextInput, pattern: str = f"*.{inspect.WEIGHTS}") -> Trace:
         """The activations at the model's taps for an input, cached."""

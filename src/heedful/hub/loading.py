@@ -310,7 +310,7 @@ def task_model(model: Pretrained) -> TaskModel:
         return TaskModel(TASKS[model.config.role], model.config, model.tensors, ())
     kind, labels, top, where = model.head
     cls = config_class(kind)
-    encoder = model.config.under_head(cls.pools)
+    encoder = model.config.under_head(cls.pools, kind)
     settings: dict[str, Any] = {
         "encoder": encoder,
         "dropout": model.config.dropout,

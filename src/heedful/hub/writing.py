@@ -38,7 +38,7 @@ def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
     kind, labels = (None, ()) if head is None else (head.kind, head.labels)
     is_encoder = tokenizer is not None and not model.writes
     pad = tokenizer.pad if is_encoder else 0
-    end = tokenizer.end if isinstance(tokenizer, Gpt2Tokenizer) else None
+    end = tokenizer.end if isinstance(tokenizer, Gpt2Tokenizer) else tokenizer.sep if is_encoder else None
     settings = exchange.config_json(config, kind, labels, pad, end)
     tensors = model.tensors | ({} if head is None else {f"head.{name}": value for name, value in head.tensors.items()})
     require_finite(tensors, "model", "go back to an earlier checkpoint")

@@ -1,6 +1,6 @@
 """Language models with each kind of positions, or none (Haviv et al., 2022), of the same size and budget.
 
-They learn numbers in words, letter by letter: "seven hundred twelve". A causal model without positions comes near
+They learn number words, letter by letter: "seven hundred twelve". A causal model without positions comes near
 the others, since the number of tokens it attends to reveals the position: a linear probe reads it from the layers. One
 layer alone sees a bag of past letters, which does not show how words are spelled.
 

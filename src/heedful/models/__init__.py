@@ -37,6 +37,8 @@ MODELS = {
     "distilbert": Model("encoder", "DistilBertConfig"),
     "xlm_roberta": Model("encoder", "XlmRobertaConfig"),
     "xlnet": Model("encoder", "XLNetConfig", more=("two_streams",)),
+    "linformer": Model("encoder", "LinformerConfig"),
+    "bigbird": Model("encoder", "BigBirdConfig"),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),
     "multiple_choice": Model("multiple_choice", "MultipleChoiceConfig", "heads"),

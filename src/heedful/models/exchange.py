@@ -118,6 +118,24 @@ def block_rules(ours: str, theirs: str, qkv: tuple[str, ...] = SELF, layer: Mapp
     return rules
 
 
+def word_rules(dense: str, norm: str, bias: str) -> list[Rule]:
+    """The head that predicts masked tokens; its last matrix is that of the embeddings."""
+    inner = weight_and_bias("masked_words.dense", dense) + weight_and_bias("masked_words.norm", norm)
+    return [*inner, Rule("masked_words.bias", (bias,))]
+
+
+def head_rules(head: str | None) -> list[Rule]:
+    """The layer that a task adds to an encoder."""
+    return [] if head is None else weight_and_bias("head", "qa_outputs" if head == "answerer" else "classifier")
+
+
+def add_prefix(names: Iterable[str], prefix: str, inner: tuple[str, ...]) -> dict[str, str]:
+    """Names with the prefix of the encoder; in the file of an encoder alone, those that start with `inner` lack it."""
+    given = list(names)
+    bare = not any(name.startswith(prefix) for name in given)
+    return {name: prefix + name if bare and name.startswith(inner) else name for name in given}
+
+
 class Twin(NamedTuple):
     """A tensor of theirs that is tied to another one, and may be missing."""
 
@@ -144,6 +162,15 @@ class PublishedConfig(NamedTuple):
     notes: tuple[str, ...] = ()  # shown to the user when it is loaded
 
 
+def infer_head(published: PublishedConfig, names: set[str], pools: bool) -> str | None:
+    """The head of a task; if the file does not name its architecture, the one for which there are tensors."""
+    if published.head is not None or published.named:
+        return published.head
+    if "classifier.weight" in names:
+        return "classifier" if pools else "tagger"
+    return "answerer" if "qa_outputs.weight" in names else None
+
+
 class Exchange(Protocol):
     """The contents of a `weights.py`."""
 
@@ -158,7 +185,7 @@ class Exchange(Protocol):
     def config_json(
         self, config: Any, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
     ) -> dict[str, Any]:
-        """The config.json of a model with this config and head; `pad` and `end` are token ids."""
+        """The config.json of a model with this config and head; `pad` and `end`, of a text, are token ids."""
 
     def table(self, config: Any, head: str | None = None) -> Table:
         """The names of all tensors of a model with this head."""
@@ -224,11 +251,12 @@ def unwritable(title: str, name: str, found: str, expected: str) -> UserError:
     )  # fmt: skip
 
 
-def refuse_attention(config: Any, title: str) -> None:
+def refuse_attention(config: Config, title: str) -> None:
     """Refuse to write a model with attention scores or weights that published models do not have."""
-    for name, usual in (("score", "scaled_dot"), ("normalize", "softmax")):
-        if getattr(config, name) != usual:
-            raise unwritable(title, name, getattr(config, name), usual)
+    settings = config.model_dump()
+    for name, usual in (("score", "scaled_dot"), ("normalize", "softmax")):  # not every model has both
+        if settings.get(name, usual) != usual:
+            raise unwritable(title, name, settings[name], usual)
 
 
 def int_setting(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:

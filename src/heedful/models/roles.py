@@ -93,6 +93,8 @@ class ModelConfig(Config):
 class EncoderConfig(ModelConfig):
     """What the settings of every encoder have."""
 
+    settled: ClassVar[tuple[str, ...]] = ()  # settings that no weight shows, and that stay as they were in training
+
     if TYPE_CHECKING:
         vocab: int | None
         width: int
@@ -110,8 +112,11 @@ class EncoderConfig(ModelConfig):
         return "next_sentence" if self.next_sentence else None
 
     @abstractmethod
-    def under_head(self, pools: bool) -> Self:
-        """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
+    def under_head(self, pools: bool, head: str | None = None) -> Self:
+        """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read.
+
+        `head` is the kind of the head, where published ones differ in what is below them.
+        """
 
 
 class Encoder(Protocol):

@@ -20,12 +20,14 @@ from heedful.plots.style import CLASSES, Figure, Palette, Style, drawing, label
 from heedful.plots.text_heatmap import Grid, as_grid
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 Labels = Sequence[str] | None
 CELL, LARGEST = 0.36, 9.0  # inches of a cell, and of a whole heat map, at most
 WIDEST = 16.0  # inches of a row of heat maps, at most; the others follow below
 TICKS = ((1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 5.0), (1.0, 3.0))  # parts of a decade
+WIDEST_LEGEND = 0.84  # of the figure; beside a wider one the axes would become narrow
 NAMED = 40  # classes with a name; more names would cover the points
 
 
@@ -170,7 +172,7 @@ def curves(
                 label(name, 40), (at, 0.5), (6, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
                 color=palette.quiet, fontsize="small", va="center",
             )  # fmt: skip
-        put_legend(axes, len(data), max(map(len, data), default=0))
+        put_legend(axes)
     return figure
 
 
@@ -196,25 +198,36 @@ def scale_axis(axes: Axes, name: str, log: bool, values: Sequence[Grid], most: i
     else:
         whole = bool((finite == finite.round()).all())
         axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=whole))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
+    largest = float(abs(finite).max(initial=0))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: brief(value, largest)))
 
 
-def brief(value: float) -> str:
-    """A number in few characters: 0.5, 20, 12,000, 500 k, 1.2 M, 3e12."""
-    for unit, size, least in (("M", 1e6, 1e6), ("k", 1e3, 1e5)):
-        if least <= abs(value) < 1e9:
-            return f"{value / size:.4g} {unit}"
-    if abs(value) >= 1e9 or 0 < abs(value) < 1e-4:
+def brief(value: float, largest: float = 0.0) -> str:
+    """A number in few characters, written like the largest beside it: 0.5, 20, 12,000, 500 k, 1.2 M, 3e12."""
+    size, largest = abs(value), max(abs(value), largest)
+    if 0 < size < 1e-4 or (size >= 1e5 and largest >= 1e9):
         return f"{value:.3g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+    for unit, count in (("M", 1e6), ("k", 1e3)):
+        if size >= count and largest >= 1e5:
+            return f"{value / count:.4g} {unit}"
     return f"{value:,.6f}".rstrip("0").rstrip(".")
 
 
-def put_legend(axes: Axes, count: int, longest: int, width: int = 84) -> None:
+def put_legend(axes: Axes) -> None:
     """The names of the lines above the axes, in as many columns as have room."""
-    if count:
-        columns = max(1, min(count, width // (longest + 6)))
-        rows = math.ceil(count / columns)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.02), ncols=math.ceil(count / rows), columnspacing=1.5)
+    figure = axes.get_figure()
+    assert figure is not None
+    count = len(axes.get_legend_handles_labels()[1])
+    for rows in range(1, count + 1):
+        columns = math.ceil(count / rows)
+        legend = axes.legend(loc="lower left", bbox_to_anchor=(0, 1.02), ncols=columns, columnspacing=1.5)
+        if legend.get_window_extent().width <= WIDEST_LEGEND * figure.bbox.width:
+            break
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist], columns: int = 1, length: float = 2.0) -> None:
+    """The legend of a whole figure, below it; `length` is that of its lines: 1 is enough for points."""
+    figure.legend(handles=handles, loc="outside lower left", ncols=columns, handlelength=length, borderaxespad=0.6)
 
 
 # ------------------------------------------------------------------ bars
@@ -282,7 +295,7 @@ def scatter(
             columns = max(
                 1, min(len(handles), int(13 * side * len(panels)) // (6 + max(len(name) for name, _ in classes)))
             )
-            figure.legend(handles=handles, loc="outside lower left", ncols=columns, handlelength=1.0, handletextpad=0.4)
+            legend_below(figure, handles, columns, length=1.0)
     return figure
 
 
@@ -311,13 +324,13 @@ def numbered_points(
             _panel(axes, palette, name)
             axes.set_aspect("equal", adjustable="datalim")
             axes.margins(0.2)
-        figure.legend(
-            handles=[
+        legend_below(
+            figure,
+            [
                 every[0].plot([], [], "o", color=colour, label=f"{number}: {label(name, 90)}")[0]
                 for number, (name, colour) in enumerate(zip(names, colours, strict=True), 1)
             ],
-            loc="outside lower left",
-            handlelength=1.0,
+            length=1.0,
         )
     return figure
 

@@ -253,15 +253,12 @@ def encode(figure: Figure, suffix: str, dots: int = DOTS) -> bytes:
 
     fixed: dict[Any, Any] = {"svg.hashsalt": "heedful", "svg.fonttype": "none", "pdf.fonttype": 42}
     undated: dict[str, None] = {{".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}[suffix]: None}
-    smaller: dict[str, Any] = {"pil_kwargs": {"optimize": True}} if suffix == ".png" else {}
     file = BytesIO()
     with matplotlib.rc_context({**fixed, "image.composite_image": False}), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of layouts that have little room
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        figure.savefig(
-            file, format=suffix[1:], dpi=dots, bbox_inches="tight", pad_inches=0.15, metadata=undated, **smaller
-        )
+        figure.savefig(file, format=suffix[1:], dpi=dots, bbox_inches="tight", pad_inches=0.15, metadata=undated)
     return file.getvalue()
 
 

@@ -41,7 +41,8 @@ from heedful.training.checkpoint.weights import load_strictly, require_fit
 if TYPE_CHECKING:
     from heedful.tasks.answering.predictor import QuestionAnswerer
     from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
-    from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
+    from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
+    from heedful.tasks.language_model.predictor import TextGenerator
     from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
     from heedful.tasks.pretraining.predictor import TextEncoder
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder

@@ -127,10 +127,12 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
         **environment(device),
         **team.environment(recipe.train.parallel),
     }
-    about = machine | _contents(run, task, data, config)
+    sources = task.sources() if folder else {}
+    about = machine | _contents(run, task, data, config) | {name: sha256 for name, (sha256, _) in sources.items()}
     changed: Changes = {}
     if checkpoint:
-        _require_same_samples(checkpoint, places(task, path), about)
+        read = {name: place for name, (_, place) in sources.items()}
+        _require_same_samples(checkpoint, places(task, path) | read, about)
         changed = _require_own(checkpoint, path, recipe, about["run"])
         require_fit(model, checkpoint.load("model"), checkpoint.path / "model.safetensors")
     saved = {

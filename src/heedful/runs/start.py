@@ -80,7 +80,7 @@ def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str) -> list[
     """Copy the weights of a folder into an encoder, and note unused and randomly initialized ones."""
     needed = part.state_dict()
     missing = [name for name in needed if name not in tensors]
-    random = [name for name in missing if name.startswith("pooler.")]
+    random = [name for name in missing if name.startswith(("pooler.", "last."))]
     problems = [f"{name}: not in the folder" for name in missing if name not in random]
     problems += [
         f"{name}: {tuple(tensors[name].shape)} in the folder, {tuple(value.shape)} in the model"
@@ -102,7 +102,8 @@ def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str) -> list[
     if unused := [name for name in tensors if name not in needed]:
         notes.append(f"unused weights of {folder}: {listing(unused)}")
     if random:
-        notes.append(f"{folder} has no pooler: {listing(random)} are randomly initialized")
+        parts = " and ".join(sorted({"pooler" if name.startswith("pooler.") else "last layer" for name in random}))
+        notes.append(f"{folder} has no {parts}: {listing(random)} are randomly initialized")
     return notes
 
 

@@ -233,6 +233,10 @@ class Task(Protocol[R, V, E, P]):
         """Initialize a new model, with word vectors for example, and return notes about it."""
         return []
 
+    def sources(self) -> dict[str, tuple[str, str]]:
+        """What training reads besides the data, and must not change until it ends: a SHA-256 and a place, by name."""
+        return {}
+
     def encode(self, read: R, vocabulary: V) -> E:
         """The examples as arrays of ids."""
 

@@ -1,14 +1,14 @@
 """Permutation language modelling: texts, the tokens to predict, and the order in which they are predicted.
 
-An example is `earlier text | A <sep> B <sep> <cls>`: A goes on from the earlier text, B from A, or from another place.
-Each lane of a batch reads on by its earlier text from step to step, so that a model may remember it (Yang et al., 2019,
-section 2.4). One of K tokens is predicted: a span of L tokens in each stretch of K L tokens. The order is given by
-ranks: tokens that are not predicted come first, and see each other; the predicted ones follow, one by one in random
-order. No earlier text comes after A and B, so that what is remembered of it does not depend on them.
+An example is `earlier text | A <sep> B <sep> <cls>`: A continues the earlier text; B continues A, or starts at a random
+place. From step to step, each lane of a batch advances by its earlier text, which a model can keep in its memory (Yang
+et al., 2019, section 2.4). One of K tokens is predicted: a span of L tokens in each stretch of K L tokens. The order is
+given by ranks: tokens that are not predicted come first, and see each other; the predicted ones follow, one by one in
+random order. Earlier text comes before A and B in the order, so that its memory does not depend on them.
 
-All is a function of the seed, the epoch and the example.
+An example is a function of the seed, the epoch and its index.
 
-Differs from the published script: no words are kept whole, and no lane reads backwards.
+Differs from the published script: words may be split between spans, and no lane reads backwards.
 
 B rows, T positions in a row, G positions to predict, N tokens of all documents.
 """
@@ -38,10 +38,10 @@ class PermutationRules:
     one_in: int = 6  # K
     longest: int = 5  # tokens of a span
     unrelated: float = 0.5  # share of the pairs that do not follow each other
-    earlier: int = 0  # tokens of a row that are remembered
+    earlier: int = 0  # tokens of a row that go into the memory
 
     def most(self, context: int) -> int:
-        """No row has more tokens to predict."""
+        """The maximum number of predicted tokens in a row."""
         return context // self.one_in + self.longest
 
 
@@ -56,7 +56,7 @@ class PermutationBatch(TensorBatch):
     targets: Tensor  # (B, G) long, the ids there, IGNORE_INDEX where a position is repeated
     fresh: Tensor  # (B,) bool, the lane starts here
     whole: Tensor  # (2,) long: tokens, and tokens to predict, of the whole batch that this may be a shard of
-    earlier: int  # the first tokens of a row, which are remembered
+    earlier: int  # the first tokens of a row, which go into the memory
 
     @property
     def tokens(self) -> int:
@@ -67,7 +67,7 @@ class PermutationBatch(TensorBatch):
 def choose_spans(text: NDArray[np.bool_], rules: PermutationRules, lengths: Ints, starts: Ints) -> NDArray[np.bool_]:
     """Which positions (B, T) of text are predicted: a span of L in each stretch of K L, where L = lengths[b, number].
 
-    The span begins starts[b, number] modulo the places that it has, for stretch after stretch.
+    In its stretch, the span starts at starts[b, number], modulo the number of possible places.
     """
     chosen = np.zeros_like(text)
     for row, marked in enumerate(chosen):
@@ -97,7 +97,7 @@ def order_ranks(chosen: NDArray[np.bool_], earlier: int, random: NDArray[np.uint
 
 
 def random_lengths(random: NDArray[np.uint64], longest: int) -> Ints:
-    """Lengths from 1 to `longest`, a length L with a probability in proportion to 1 / L."""
+    """Random lengths from 1 to `longest`; the probability of a length L is proportional to 1 / L."""
     ends = np.cumsum(1 / np.arange(1, longest + 1))
     return 1 + np.searchsorted(ends[:-1] / ends[-1], random / 2.0**64, side="right").astype(np.int64)
 
@@ -116,7 +116,7 @@ class PermutationBatches(FixedEpochs):
     def __init__(self, encoded: EncodedDocuments, rules: PermutationRules, seed: int, batch_tokens: int) -> None:
         self.encoded, self.rules, self.seed = encoded, rules, seed
         self.lanes = max(1, batch_tokens // encoded.context)
-        self.step = rules.earlier or encoded.context - SPECIAL  # tokens that a lane reads on
+        self.step = rules.earlier or encoded.context - SPECIAL  # tokens by which a lane advances
         self.count = max(1, -(-len(encoded) // (self.lanes * self.step)))
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> PermutationBatch:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
+from heedful.config import Config
 from heedful.errors import AGAIN, UserError
 from heedful.files.reading import open_file
 from heedful.files.writing import write_text_atomic
@@ -138,58 +139,43 @@ class MaskTokenizer(PairTokenizer, Protocol):
         """The ids of each word; the unknown token for a word that normalization deletes."""
 
 
-class ClsSepLayout:
-    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, whatever these special tokens are called."""
+class PairLayout:
+    """The base of layouts: where special tokens stand around one text or a pair, whatever they are called."""
 
     cls_last: ClassVar[bool] = False
     pads_left: ClassVar[bool] = False
+    between: ClassVar[int] = 1  # separators between the texts of a pair
     cls: int
     sep: int
 
     def pair(
         self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
     ) -> tuple[list[int], list[int]]:
-        """Add special tokens to one text or a pair; returns ids and segments, 0 for A and 1 for B.
+        """Add special tokens to one text or a pair; returns ids and segments: 0 for A, 1 for B, 2 for a last `<cls>`.
 
-        Without `last_sep`, a pair is `[CLS] A [SEP] B`.
+        Without `last_sep`, there is no separator after B.
         """
-        first = [self.cls, *a, self.sep]
-        second = [] if b is None else [*b, *[self.sep] * last_sep]
-        return [*first, *second], [0] * len(first) + [1] * len(second)
+        first = [*a, self.sep]
+        second = [] if b is None else [*[self.sep] * (self.between - 1), *b, *[self.sep] * last_sep]
+        ids, segments = [*first, *second], [0] * len(first) + [1] * len(second)
+        return ([*ids, self.cls], [*segments, 2]) if self.cls_last else ([self.cls, *ids], [0, *segments])
 
 
-class DoubleSepLayout:
-    """`<s> A </s>` or `<s> A </s></s> B </s>`, as in RoBERTa."""
-
-    cls_last: ClassVar[bool] = False
-    pads_left: ClassVar[bool] = False
-    cls: int
-    sep: int
-
-    def pair(
-        self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
-    ) -> tuple[list[int], list[int]]:
-        """Add special tokens to one text or a pair; returns ids and segments, which RoBERTa ignores."""
-        first = [self.cls, *a, self.sep]
-        second = [] if b is None else [self.sep, *b, *[self.sep] * last_sep]
-        return [*first, *second], [0] * len(first) + [1] * len(second)
+class ClsSepLayout(PairLayout):
+    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, as in BERT."""
 
 
-class SepClsLayout:
+class DoubleSepLayout(PairLayout):
+    """`<s> A </s>` or `<s> A </s></s> B </s>`, as in RoBERTa, which ignores segments."""
+
+    between: ClassVar = 2
+
+
+class SepClsLayout(PairLayout):
     """`A <sep> <cls>` or `A <sep> B <sep> <cls>`, as in XLNet, with padding on the left."""
 
-    cls_last: ClassVar[bool] = True
-    pads_left: ClassVar[bool] = True
-    cls: int
-    sep: int
-
-    def pair(
-        self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
-    ) -> tuple[list[int], list[int]]:
-        """Add special tokens to one text or a pair; returns ids and segments: 0 for A, 1 for B, 2 for `<cls>`."""
-        first = [*a, self.sep]
-        second = [] if b is None else [*b, *[self.sep] * last_sep]
-        return [*first, *second, self.cls], [*[0] * len(first), *[1] * len(second), 2]
+    cls_last: ClassVar = True
+    pads_left: ClassVar = True
 
 
 def count_special_tokens(tokenizer: PairTokenizer, texts: int) -> int:
@@ -219,6 +205,19 @@ def truncate_pair(a: Sequence[int], b: Sequence[int], room: int) -> tuple[Sequen
     shorter = min(len(a), len(b), room // 2)
     longer = room - shorter
     return (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])
+
+
+class TokenizerFile(Config):
+    """The base of settings that read an existing tokenizer."""
+
+    @abstractmethod
+    def read(self) -> Tokenizer:
+        """Read the file."""
+
+    @property
+    def vocab(self) -> int:
+        """The vocabulary size."""
+        return self.read().vocab
 
 
 class EngineTokenizer(ABC):

@@ -21,6 +21,7 @@ from pydantic import Field
 from heedful.config import Config
 from heedful.data.tokenizers.base import (
     EngineTokenizer,
+    TokenizerFile,
     parse_json,
     read_tokenizer_file,
     replace_surrogates,
@@ -74,7 +75,7 @@ class Gpt2Bpe(Config):
     )
 
 
-class Gpt2BpeFiles(Config):
+class Gpt2BpeFiles(TokenizerFile):
     """An existing byte-level BPE tokenizer, such as GPT-2's own."""
 
     kind: Literal["byte_pair_files"] = "byte_pair_files"
@@ -88,11 +89,6 @@ class Gpt2BpeFiles(Config):
     def read(self) -> Gpt2Tokenizer:
         """Read the files."""
         return Gpt2Tokenizer.read(self.file, self.merges)
-
-    @property
-    def vocab(self) -> int:
-        """The number of pieces."""
-        return self.read().vocab
 
 
 class ByteTokenizer(EngineTokenizer):

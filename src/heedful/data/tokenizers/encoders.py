@@ -17,6 +17,9 @@ from heedful.data.tokenizers.unigram import (
     AlbertTokenizer,
     AlbertUnigram,
     AlbertUnigramFile,
+    BigBirdTokenizer,
+    BigBirdUnigram,
+    BigBirdUnigramFile,
     XlmRobertaTokenizer,
     XlmUnigram,
     XlmUnigramFile,
@@ -35,15 +38,16 @@ class Kind(NamedTuple):
     trained: type[Any]
     files: type[Any]
     model: str  # the type of the model in its tokenizer.json
-    special: str  # a special token; the first kind with this model that has it reads the file
+    special: tuple[str, ...]  # special tokens; the first kind with this model that has them reads the file
 
 
 KINDS = (
-    Kind(BertTokenizer, WordPiece, WordPieceFile, "WordPiece", "[CLS]"),
-    Kind(RobertaTokenizer, RobertaBpe, RobertaBpeFiles, "BPE", "<s>"),
-    Kind(AlbertTokenizer, AlbertUnigram, AlbertUnigramFile, "Unigram", "[CLS]"),
-    Kind(XlnetTokenizer, XlnetUnigram, XlnetUnigramFile, "Unigram", "<cls>"),
-    Kind(XlmRobertaTokenizer, XlmUnigram, XlmUnigramFile, "Unigram", "<s>"),
+    Kind(BertTokenizer, WordPiece, WordPieceFile, "WordPiece", ("[CLS]",)),
+    Kind(RobertaTokenizer, RobertaBpe, RobertaBpeFiles, "BPE", ("<s>",)),
+    Kind(BigBirdTokenizer, BigBirdUnigram, BigBirdUnigramFile, "Unigram", ("[CLS]", "<s>")),
+    Kind(AlbertTokenizer, AlbertUnigram, AlbertUnigramFile, "Unigram", ("[CLS]",)),
+    Kind(XlnetTokenizer, XlnetUnigram, XlnetUnigramFile, "Unigram", ("<cls>",)),
+    Kind(XlmRobertaTokenizer, XlmUnigram, XlmUnigramFile, "Unigram", ("<s>",)),
 )
 TRAINABLE = tuple(kind.trained for kind in KINDS)
 
@@ -101,7 +105,8 @@ def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         model, special = "WordPiece", set()  # the parser reports the error
     same = [kind for kind in KINDS if kind.model == model] or KINDS[:1]
-    found: MaskTokenizer = next((kind for kind in same if kind.special in special), same[0]).tokenizer(text, where)
+    kind = next((kind for kind in same if special.issuperset(kind.special)), same[0])
+    found: MaskTokenizer = kind.tokenizer(text, where)
     return found
 
 

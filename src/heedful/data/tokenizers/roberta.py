@@ -20,6 +20,7 @@ from heedful.data.tokenizers.base import (
     MAX_FILE,
     DoubleSepLayout,
     FolderTokenizer,
+    TokenizerFile,
     parse_json,
     read_tokenizer_file,
     require_fit,
@@ -61,7 +62,7 @@ class RobertaBpe(Config):
     )
 
 
-class RobertaBpeFiles(Config):
+class RobertaBpeFiles(TokenizerFile):
     """An existing RoBERTa tokenizer."""
 
     kind: Literal["roberta_files"] = "roberta_files"
@@ -76,11 +77,6 @@ class RobertaBpeFiles(Config):
             return RobertaTokenizer.load(path)
         vocab, merges = (read_tokenizer_file(each, RobertaTokenizer.invalid_file) for each in (path, other))
         return RobertaTokenizer.from_texts(vocab, merges, str(path), str(other))
-
-    @property
-    def vocab(self) -> int:
-        """The vocabulary size."""
-        return self.read().vocab
 
 
 class RobertaTokenizer(DoubleSepLayout, ByteLevelTokenizer):

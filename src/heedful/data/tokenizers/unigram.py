@@ -12,19 +12,17 @@ followed by a combining mark or a joiner: the `tokenizers` package normalizes bo
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.tokenizers import base
 from heedful.data.tokenizers.base import (
     MAX_FILE,
     ClsSepLayout,
@@ -32,7 +30,7 @@ from heedful.data.tokenizers.base import (
     EngineTokenizer,
     FolderTokenizer,
     SepClsLayout,
-    replace_surrogates,
+    TokenizerFile,
     require_corpus,
     train_engine,
 )
@@ -46,14 +44,23 @@ from heedful.data.tokenizers.sentencepiece import (
     write_model,
 )
 from heedful.data.tokenizers.tokenizer import MAX_VOCAB, sort_unigram
-from heedful.data.tokenizers.wordpiece import AddedTokenSpec, added_token
+from heedful.data.tokenizers.unigram_parts import (
+    SPACE,
+    UnigramParts,
+    invalid,
+    number_pieces,
+    order_added,
+    parse_unigram_json,
+    read_parts,
+    require_same_rules,
+)
+from heedful.data.tokenizers.wordpiece import AddedTokenSpec
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_file, is_folder, read_file
 
 if TYPE_CHECKING:
     import tokenizers
 
-SPACE = "▁"  # begins a word
 NUMBER_COMMA = re.compile(r".*\d,", re.DOTALL)  # pieces that are not preferred
 PENALTY = 100
 VOCAB_FIELD = Field(8000, ge=32, le=MAX_VOCAB, description="vocabulary size, including special tokens")
@@ -84,7 +91,14 @@ class XlmUnigram(Config):
     vocab: int = VOCAB_FIELD
 
 
-class AlbertUnigramFile(Config):
+class BigBirdUnigram(Config):
+    """A unigram vocabulary with BigBird's special tokens, trained on the text."""
+
+    kind: Literal["bigbird_unigram"] = "bigbird_unigram"
+    vocab: int = VOCAB_FIELD
+
+
+class AlbertUnigramFile(TokenizerFile):
     """An existing ALBERT vocabulary."""
 
     kind: Literal["albert_files"] = "albert_files"
@@ -96,13 +110,8 @@ class AlbertUnigramFile(Config):
         """Read the file."""
         return AlbertTokenizer.read(self.file, self.lowercase, self.keep_accents)
 
-    @property
-    def vocab(self) -> int:
-        """The vocabulary size."""
-        return self.read().vocab
 
-
-class XlnetUnigramFile(Config):
+class XlnetUnigramFile(TokenizerFile):
     """An existing XLNet vocabulary."""
 
     kind: Literal["xlnet_files"] = "xlnet_files"
@@ -113,13 +122,8 @@ class XlnetUnigramFile(Config):
         """Read the file."""
         return XlnetTokenizer.read(self.file, self.lowercase)
 
-    @property
-    def vocab(self) -> int:
-        """The vocabulary size."""
-        return self.read().vocab
 
-
-class XlmUnigramFile(Config):
+class XlmUnigramFile(TokenizerFile):
     """An existing XLM-R vocabulary."""
 
     kind: Literal["xlm_files"] = "xlm_files"
@@ -129,20 +133,16 @@ class XlmUnigramFile(Config):
         """Read the file."""
         return XlmRobertaTokenizer.read(self.file)
 
-    @property
-    def vocab(self) -> int:
-        """The vocabulary size."""
-        return self.read().vocab
 
+class BigBirdUnigramFile(TokenizerFile):
+    """An existing BigBird vocabulary."""
 
-class UnigramParts(NamedTuple):
-    """What a tokenizer is built from."""
+    kind: Literal["bigbird_files"] = "bigbird_files"
+    file: str = FILE_FIELD
 
-    pieces: Sequence[tuple[str, float]]  # with their scores, in id order
-    charsmap: bytes | None = None  # SentencePiece's normalization table
-    lowercase: bool = False
-    keep_accents: bool = False
-    added: Mapping[int, AddedTokenSpec] = {}  # by id, without the tokenizer's own special tokens
+    def read(self) -> BigBirdTokenizer:
+        """Read the file."""
+        return BigBirdTokenizer.read(self.file)
 
 
 class UnigramTokenizer(EngineTokenizer):
@@ -151,7 +151,7 @@ class UnigramTokenizer(EngineTokenizer):
     names: ClassVar[tuple[str, ...]]  # its special tokens, in the order of their ids
     roles: ClassVar[dict[str, str]]  # the name of each one's role in tokenizer_config.json
     first_pieces: ClassVar[int]  # special tokens before the ordinary pieces; the rest follow them
-    unknown: ClassVar[int]  # the id of the unknown token
+    unknown: ClassVar[int | None]  # the id of the unknown token; None: any
     template: ClassVar[tuple[str, str]]  # of one text and of a pair
     switches: ClassVar[dict[str, bool]]  # its settings of normalization in tokenizer_config.json, with their defaults
     class_name: ClassVar[str]  # in `transformers`
@@ -246,7 +246,7 @@ class UnigramTokenizer(EngineTokenizer):
         vocab = number_pieces(parts.pieces, where)
         if missing := [name for name in self.names if name not in vocab]:
             raise self.invalid_file(where, f"{len(vocab):,} pieces, but none is {' or '.join(missing)}")
-        if vocab[self.roles["unk_token"]] != self.unknown:
+        if self.unknown is not None and vocab[self.roles["unk_token"]] != self.unknown:
             name = self.roles["unk_token"]
             raise self.invalid_file(where, f"{name} with the id {vocab[name]:,}, not {self.unknown}")
         added = order_added(parts, vocab, where)
@@ -276,7 +276,9 @@ class UnigramTokenizer(EngineTokenizer):
         from tokenizers import Tokenizer as Engine
         from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-        engine = Engine(models.Unigram(list(pieces), cls.unknown, False))
+        name = cls.roles["unk_token"]
+        unknown = next((number for number, (piece, _) in enumerate(pieces) if piece.rstrip() == name), cls.unknown)
+        engine = Engine(models.Unigram(list(pieces), unknown, False))
         steps = cls.normalizers(parts)
         try:
             steps += [normalizers.Precompiled(parts.charsmap)] if parts.charsmap else []
@@ -459,6 +461,40 @@ class XlmRobertaTokenizer(DoubleSepLayout, UnigramTokenizer):
         return []
 
 
+class BigBirdTokenizer(ClsSepLayout, UnigramTokenizer):
+    """BigBird's tokenizer: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`; the published pieces are those of GPT-2.
+
+    All of them have the score 0: of several ways to divide a word, the one whose last piece is longest is taken, then
+    the one whose last piece but one is, as in SentencePiece.
+    """
+
+    names: ClassVar = ("<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+    roles: ClassVar = {
+        "pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>", "unk_token": "<unk>", "cls_token": "[CLS]",
+        "sep_token": "[SEP]", "mask_token": "[MASK]",
+    }  # fmt: skip
+    first_pieces: ClassVar = 7
+    unknown: ClassVar = None  # 100 as published
+    template: ClassVar = ("[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1")
+    switches: ClassVar = {}
+    class_name: ClassVar = "BigBirdTokenizer"
+    model_file: ClassVar = "spiece.model"
+    expected: ClassVar = "tokenizer.json or spiece.model"
+
+    @classmethod
+    def train(cls, config: BigBirdUnigram, texts: Iterable[str]) -> BigBirdTokenizer:
+        """Train a tokenizer on texts."""
+        return cls.train_parts(UnigramParts(()), config.vocab, texts)
+
+    @classmethod
+    def prefer(cls, piece: str, score: float) -> float:
+        return score
+
+    @classmethod
+    def normalizers(cls, parts: UnigramParts) -> list[Any]:
+        return []
+
+
 def quotes_and_accents(parts: UnigramParts) -> list[Any]:
     """ALBERT's and XLNet's normalization: one kind of double quotes, no accents, and lower case."""
     from tokenizers import normalizers
@@ -466,106 +502,3 @@ def quotes_and_accents(parts: UnigramParts) -> list[Any]:
     found: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     found += [] if parts.keep_accents else [normalizers.NFKD(), normalizers.StripAccents()]
     return [*found, normalizers.Lowercase()] if parts.lowercase else found
-
-
-def number_pieces(pieces: Sequence[tuple[str, float]], where: str) -> dict[str, int]:
-    """The id of each piece; duplicates, and pieces that are not valid text, are refused."""
-    vocab = {piece: number for number, (piece, _) in enumerate(pieces)}
-    if len(vocab) < len(pieces):
-        twice = next(piece for number, (piece, _) in enumerate(pieces) if vocab[piece] != number)
-        raise invalid(where, f"the piece {shown(twice)} for the second time")
-    if lone := next((piece for piece in vocab if replace_surrogates(piece)[1]), None):
-        raise invalid(where, f"the piece {shown(lone)}, which is not valid text")
-    return vocab
-
-
-def order_added(parts: UnigramParts, vocab: dict[str, int], where: str) -> list[AddedTokenSpec]:
-    """The added tokens in id order; each id must be that of the same piece, or follow the vocabulary without a gap."""
-    end, found = len(vocab), dict[str, AddedTokenSpec]()
-    for number, token in sorted(parts.added.items()):
-        here = vocab.get(token.content, end)
-        if number != here or not token.content or token.content in found or replace_surrogates(token.content)[1]:
-            raise invalid(where, f"the added token {shown(token.content)} with the id {number:,}, not {here:,}")
-        end += here == end
-        found[token.content] = token
-    return list(found.values())
-
-
-def parse_unigram_json(text: str, where: str) -> dict[str, Any]:
-    """Parse a tokenizer.json, which must have a unigram model."""
-    data = base.parse_json(text, where, invalid)
-    model = data.get("model") if isinstance(data, dict) else None
-    if not isinstance(model, dict):
-        raise invalid(where, "no object with a `model`")
-    if model.get("type", "Unigram" if "unk_id" in model else None) != "Unigram":
-        raise invalid(where, f"model of type {shown(model.get('type'))}")
-    if model.get("byte_fallback"):
-        raise invalid(where, "a model with byte_fallback, which none of these models has")
-    vocab = model.get("vocab")
-    if not isinstance(vocab, list) or not 0 < len(vocab) <= MAX_VOCAB:
-        raise invalid(where, "a model without its vocab")
-    for one in vocab:
-        if not (
-            isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) and one[0]
-            and isinstance(one[1], int | float) and abs(one[1]) < 1e9
-        ):  # fmt: skip
-            raise invalid(where, f"the piece {shown(one)}")
-    if not isinstance(data.get("added_tokens") or [], list):
-        raise invalid(where, f"added_tokens of {shown(data['added_tokens'])}")
-    found: dict[str, Any] = data
-    return found
-
-
-def read_parts(data: dict[str, Any], own: Iterable[str], where: str) -> UnigramParts:
-    """The parts of a tokenizer file."""
-    steps = normalizer_steps(data.get("normalizer"))
-    kinds = [step.get("type") for step in steps]
-    maps = [step.get("precompiled_charsmap") for step in steps if step.get("type") == "Precompiled"]
-    try:
-        charsmap = base64.b64decode(maps[0], validate=True) if maps and maps[0] else None
-    except (ValueError, TypeError):
-        raise invalid(where, "a precompiled_charsmap that is not base64") from None
-    added = dict(added_token(token, where) for token in data.get("added_tokens") or [])
-    vocab = {piece: number for number, (piece, _) in enumerate(data["model"]["vocab"])}
-    for number, token in added.items():
-        if token.content in own and vocab.get(token.content, number) != number:
-            raise invalid(where, f"the added token {shown(token.content)} with another id than the piece")
-    return UnigramParts(
-        [(piece, float(score)) for piece, score in data["model"]["vocab"]],
-        charsmap,
-        "Lowercase" in kinds,
-        "StripAccents" not in kinds,
-        {number: token for number, token in added.items() if token.content not in own},
-    )
-
-
-def normalizer_steps(normalizer: Any) -> list[dict[str, Any]]:
-    """The normalizers of a tokenizer file in order; those of a sequence one by one."""
-    if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence":
-        inner = normalizer.get("normalizers")
-        return [step for one in (inner if isinstance(inner, list) else []) for step in normalizer_steps(one)]
-    return [normalizer] if isinstance(normalizer, dict) else []
-
-
-def require_same_rules(data: dict[str, Any], built: dict[str, Any], where: str) -> None:
-    """Refuse a tokenizer file whose texts are split by other rules than those of the tokenizer built from it."""
-    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}  # no effect: words are split at spaces
-    steps = [step for step in normalizer_steps(data.get("normalizer")) if step != spaces]
-    if steps != normalizer_steps(built["normalizer"]):
-        raise invalid(where, f"normalizers {shown([step.get('type') for step in steps])}")
-    found = data.get("pre_tokenizer")
-    inner = found.get("pretokenizers") if isinstance(found, dict) else None
-    splits = inner if isinstance(inner, list) else []
-    kinds = [one.get("type") if isinstance(one, dict) else None for one in splits]
-    usual = {"replacement": SPACE, "add_prefix_space": True, "prepend_scheme": "always", "split": True}
-    if kinds != ["WhitespaceSplit", "Metaspace"] or {**usual, **splits[1], "type": None} != {**usual, "type": None}:
-        raise invalid(where, f"a pre_tokenizer of {shown(found)}")
-
-
-def invalid(where: str, found: str) -> UserError:
-    """The error for a file that is not a unigram tokenizer of these models."""
-    return UserError(
-        "this is not a unigram tokenizer of this model, or it is damaged", where=where, found=found,
-        expected="a tokenizer.json or SentencePiece model with the model's special tokens",
-        todo="copy the file again from its model's folder",
-    )  # fmt: skip

@@ -14,12 +14,8 @@ from typing import Any
 
 from heedful.data.tokenizers.base import MAX_FILE, FolderTokenizer, require_fit
 from heedful.data.tokenizers.sentencepiece import USER_DEFINED, parse_model
-from heedful.data.tokenizers.unigram import (
-    UnigramTokenizer,
-    parse_unigram_json,
-    read_parts,
-    require_same_rules,
-)
+from heedful.data.tokenizers.unigram import UnigramTokenizer
+from heedful.data.tokenizers.unigram_parts import parse_unigram_json, read_parts, require_same_rules
 from heedful.data.tokenizers.wordpiece_files import (
     BACKEND,
     CONFIG,

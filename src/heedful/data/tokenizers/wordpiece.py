@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from heedful.config import Config
 from heedful.data.tokenizers import base
 from heedful.data.tokenizers.base import (
     ClsSepLayout,
     EngineTokenizer,
     FolderTokenizer,
+    TokenizerFile,
     replace_surrogates,
     require_corpus,
     train_engine,
@@ -53,7 +53,7 @@ class AddedTokenSpec(NamedTuple):
         return AddedToken(self.content, **dict(zip(TOKEN_FLAGS, self[1:], strict=True)))
 
 
-class WordPieceFile(Config):
+class WordPieceFile(TokenizerFile):
     """An existing WordPiece vocabulary."""
 
     kind: Literal["pieces"] = "pieces"
@@ -69,11 +69,6 @@ class WordPieceFile(Config):
         if self.file.endswith(".json"):
             return BertTokenizer.load(self.file)
         return BertTokenizer.from_vocab(read_vocab(self.file), self.lowercase, self.file)
-
-    @property
-    def vocab(self) -> int:
-        """The vocabulary size."""
-        return self.read().vocab
 
 
 class TokenizerParts(NamedTuple):

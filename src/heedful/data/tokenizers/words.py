@@ -78,8 +78,7 @@ def description(words: Sequence[str], lowercase: bool, where: str) -> dict[str, 
     if len(words) > MAX_VOCAB:
         raise WordTokenizer.invalid_file(where, f"{len(words):,} words, more than {MAX_VOCAB:,}")
     if len(vocab) < len(words):
-        seen: set[str] = set()
-        twice = next(word for word in words if word in seen or seen.add(word))  # type: ignore[func-returns-value]
+        twice = next(word for number, word in enumerate(words) if vocab[word] != number)
         raise WordTokenizer.invalid_file(where, f"{shown(twice)} twice")
     if EOS not in vocab or unknown is None:
         raise WordTokenizer.invalid_file(where, f"{len(words):,} words without {EOS if unknown else '<unk>'}")

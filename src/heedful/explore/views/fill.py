@@ -50,10 +50,10 @@ def fits(subject: Subject) -> bool:
 
 
 def tokens(subject: Subject, request: InputRequest) -> bytes:
-    """The tokens, the default masked token, and the probability that the second text follows the first."""
+    """The tokens, the default masked token, the mask, and the probability that the second text follows the first."""
     row, segments = rows(subject, request)
-    after = follows(subject, request, row, segments)
-    return pack({**described(subject.trace(request)), "first": default_mask(subject, row), "follows": after})
+    found = {"first": default_mask(subject, row), "mask": subject.predictor.tokenizer.mask_name}
+    return pack({**described(subject.trace(request)), **found, "follows": follows(subject, request, row, segments)})
 
 
 def guess(subject: Subject, request: MaskRequest) -> bytes:

@@ -15,9 +15,10 @@ from torch import Tensor
 from heedful.blocks import masks
 from heedful.blocks.masks import Mask, dense
 from heedful.blocks.positions import FixedPositions, LearnedPositions, Rotary, sinusoid_halves, sinusoids
+from heedful.blocks.relative import distance_sinusoids
 from heedful.config import Config
 from heedful.errors import UserError, shown
-from heedful.explore.capabilities import HasPositions
+from heedful.explore.capabilities import HasDistances, HasPositions
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, ModelRequest
 
@@ -67,7 +68,7 @@ def described(model: Any) -> list[dict[str, Any]]:
     """The position encodings of a model, for the page."""
     found = [
         {
-            "name": name, "kind": kind, "layout": layout_of(values) if kind == "fixed" else None,
+            "name": name, "kind": kind, "layout": layout_of(values) if kind in ("fixed", "relative") else None,
             "places": values.shape[0], "width": values.shape[1],
         }
         for name, (kind, values) in tables(model).items()
@@ -80,7 +81,10 @@ def described(model: Any) -> list[dict[str, Any]]:
 
 
 def tables(model: Any) -> dict[str, tuple[str, Tensor]]:
-    """A model's tables (T, D) by name; of rotary positions, which all layers share, sines beside cosines."""
+    """A model's tables (T, D) by name; of rotary positions, which all layers share, sines beside cosines.
+
+    Those of relative positions have a row for each distance to an earlier token.
+    """
     found: dict[str, tuple[str, Tensor]] = {}
     for name, module in model.named_modules():
         if isinstance(module, LearnedPositions):
@@ -89,6 +93,8 @@ def tables(model: Any) -> dict[str, tuple[str, Tensor]]:
             found[name] = ("fixed", module.table)
         elif isinstance(module, Rotary) and not any(kind == "rotary" for kind, _ in found.values()):
             found[name] = ("rotary", torch.cat([module.sin, module.cos], -1))
+    if isinstance(settings := model.config, HasDistances):
+        found["distances"] = ("relative", distance_sinusoids(torch.arange(settings.context), settings.width))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from heedful.extras.scaling.fits import LEVEL, Estimate, Laws, Line, Run, Variable
-from heedful.plots.figures import brief, scale_axis
+from heedful.plots.figures import brief, legend_below, scale_axis
 from heedful.plots.style import VERMILION, Figure, Palette, Style, drawing
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def plot(runs: Sequence[Run], laws: Laws, predicted: Sequence[Predicted], title:
         handles = [panels[0].plot([], [], "o", color=colour, label=name)[0] for name, colour in names.items()]
         if predicted:
             handles += panels[0].plot([], [], "o", color=VERMILION, mfc="none", mew=1.5, label="held out, not fitted")
-        figure.legend(
-            handles=handles, loc="outside lower left", ncols=min(8, len(handles)), handlelength=1.0, handletextpad=0.4
-        )
+        legend_below(figure, handles, min(8, len(handles)), length=1.0)
     return figure
 
 

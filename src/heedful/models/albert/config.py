@@ -16,9 +16,11 @@ class AlbertConfig(MaskedEncoderConfig):
     implementation: ClassVar = "model.Albert"
 
     kind: Literal["albert"] = "albert"
-    embedding: int = Field(128, ge=1, le=65_536, description="width of the embeddings, which a matrix then widens")
+    embedding: int = Field(
+        128, ge=1, le=65_536, description="width of the embeddings, before a matrix projects them to that of the model"
+    )
     shared_groups: int = Field(
-        1, ge=1, le=1000, description="number of blocks with weights of their own; layers next to each other share them"
+        1, ge=1, le=1000, description="number of blocks with separate weights; consecutive layers share them"
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate of attention weights")
@@ -32,7 +34,7 @@ class AlbertConfig(MaskedEncoderConfig):
 
     @field_validator("shared_groups")
     @classmethod
-    def _each_has_a_layer(cls, groups: int, info: ValidationInfo) -> int:
+    def _check_groups(cls, groups: int, info: ValidationInfo) -> int:
         if groups > info.data.get("layers", groups):
             raise ValueError(f"{groups} groups need as many layers; write at most {info.data['layers']}")
         return groups
@@ -44,7 +46,7 @@ class AlbertConfig(MaskedEncoderConfig):
 
     @property
     def groups(self) -> int:
-        """The number of blocks with weights of their own."""
+        """The number of blocks with separate weights."""
         return self.shared_groups
 
     @property
@@ -54,16 +56,16 @@ class AlbertConfig(MaskedEncoderConfig):
 
     @property
     def usual_tokenizer(self) -> str:
-        """What it was published with."""
+        """The tokenizer it was published with."""
         return "albert_unigram"
 
     def parameters(self, vocab: int) -> int:
-        """The number of parameters: the matrix that widens the embeddings, and what BERT has too."""
+        """The number of parameters: those of a BERT, and the matrix that projects the embeddings."""
         return super().parameters(vocab) + (self.embedding + 1) * self.width
 
-    def under_head(self, pools: bool) -> Self:
+    def under_head(self, pools: bool, head: str | None = None) -> Self:
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
-        return super().under_head(pools).model_copy(update={"sentence_order": False})
+        return super().under_head(pools, head).model_copy(update={"sentence_order": False})
 
     @classmethod
     def tiny(cls) -> Self:
@@ -75,7 +77,7 @@ def _albert(layers: int, width: int, heads: int) -> AlbertConfig:
     return AlbertConfig(vocab=30_000, width=width, heads=heads, layers=layers, hidden=4 * width)
 
 
-SIZES = {  # version 2; heads of 64, but for xlarge, whose heads are of 128
+SIZES = {  # version 2; the heads are 64 wide, those of xlarge 128
     "albert-base": _albert(12, 768, 12),
     "albert-large": _albert(24, 1024, 16),
     "albert-xlarge": _albert(24, 2048, 16),

@@ -1,7 +1,7 @@
 """ALBERT ("A lite BERT for self-supervised learning of language representations", Lan et al., 2020).
 
-BERT with fewer parameters: token embeddings are narrow (V x E), and a matrix widens them (E x D); all layers
-share the weights of one block. Instead of next sentences, it predicts whether two texts are in order or swapped.
+BERT with fewer parameters: the token embeddings are factorized, a narrow table (V x E) and a matrix (E x D), and all
+layers share the weights of one block. Instead of next sentences, it predicts whether two texts are in order or swapped.
 
 B batch, T positions, D width, E width of the embeddings, N sequences.
 """
@@ -25,7 +25,7 @@ class Albert(MaskedEncoder):
                 init_weights(added)
 
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
-        """Token + position + segment, normalized, then widened."""
+        """Token + position + segment, normalized, then projected to the width of the model."""
         x = self.add_segments(self.positions(self.tokens(tokens), at), segments)  # (B, T, E)
         return self.embedded(self.widen(self.dropout(self.norm(x))))  # (B, T, D)
 

@@ -15,9 +15,9 @@ from heedful.models.exchange import (
     ENCODER_SIZES,
     QKV,
     PublishedConfig,
-    Rule,
     Table,
     Twin,
+    add_prefix,
     architecture_in,
     block_rules,
     embedding_rules,
@@ -25,11 +25,14 @@ from heedful.models.exchange import (
     encoder_keys,
     encoder_settings,
     head_in,
+    head_rules,
+    infer_head,
     label_settings,
     labels_in,
     refuse,
     validate_config,
     weight_and_bias,
+    word_rules,
 )
 
 TITLE = "ALBERT"
@@ -103,41 +106,29 @@ def table(config: AlbertConfig, head: str | None = None) -> Table:
     if config.pooler:
         rules += weight_and_bias("pooler.dense", "albert.pooler")
     if config.masked_words:
-        rules += weight_and_bias("masked_words.dense", "predictions.dense")
-        rules += weight_and_bias("masked_words.norm", "predictions.LayerNorm")
-        rules.append(Rule("masked_words.bias", ("predictions.bias",)))
+        rules += word_rules("predictions.dense", "predictions.LayerNorm", "predictions.bias")
         twins.append(Twin("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"))
         twins.append(Twin("predictions.decoder.bias", "predictions.bias"))
     if config.sentence_order:
         rules += weight_and_bias("sentence_order", "sop_classifier.classifier")
-    if head is not None:
-        rules += weight_and_bias("head", "qa_outputs" if head == "answerer" else "classifier")
+    rules += head_rules(head)
     return Table(tuple(rules), tuple(twins), ("albert.embeddings.position_ids",))
 
 
 def canonical(names: Iterable[str]) -> dict[str, str]:
     """The table's name of each name in a file: encoders are saved without `albert.`."""
-    given = list(names)
-    bare = not any(name.startswith(PREFIX) for name in given)
-    return {
-        name: PREFIX + name if bare and name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-        for name in given
-    }
+    return add_prefix(names, PREFIX, ("embeddings.", "encoder.", "pooler."))
 
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
     """The same, with the parts for which there are tensors; where the file names no head, it is inferred."""
-    config, head, named = published.config, published.head, published.named
+    config, named = published.config, published.named
     pooler = "albert.pooler.weight" in names
+    head = infer_head(published, names, pooler)
     order = any(name.startswith("sop_classifier.") for name in names)
     parts = {
         "pooler": pooler or order or (config.pooler and named and head is not None),
         "masked_words": any(name.startswith("predictions.") for name in names),
         "sentence_order": order,
     }
-    if head is None and not named:
-        if "classifier.weight" in names:
-            head = "classifier" if pooler else "tagger"
-        elif "qa_outputs.weight" in names:
-            head = "answerer"
     return published._replace(config=config.model_copy(update=parts), head=head)

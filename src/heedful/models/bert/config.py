@@ -85,7 +85,7 @@ class MaskedEncoderConfig(EncoderConfig):
         blocks = self.groups * block_parameters(self.width, self.hidden, self.heads, self.score)
         return embeddings + blocks + heads
 
-    def under_head(self, pools: bool) -> Self:
+    def under_head(self, pools: bool, head: str | None = None) -> Self:
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
         return self.model_copy(update={"pooler": pools, "masked_words": False, "next_sentence": False})
 

@@ -80,7 +80,11 @@ class MaskedEncoder(nn.Module):
         """The vectors (B, T, D) before the first block, and after each block."""
         layout = layout or Unpadded(tokens)
         check_length(layout.max_length(self.config.context), self.config.context)
-        outputs, mask = [self.embed(tokens, segments, layout.at)], layout.mask
+        return self.encode(self.embed(tokens, segments, layout.at), layout)
+
+    def encode(self, x: Tensor, layout: Layout | PackedTexts) -> list[Tensor]:
+        """The input of the first block (B, T, D), and the output of each."""
+        outputs, mask = [x], layout.mask
         for block in self.blocks:
             outputs.append(block(outputs[-1], mask))
         return outputs
@@ -120,11 +124,8 @@ class MaskedEncoder(nn.Module):
         return self.words(x.flatten(0, 1)).unflatten(0, x.shape[:2])  # (B, T, V)
 
 
-class Bert(MaskedEncoder):
-    """tokens (B, T), segments (B, T) -> a vector for each token (B, T, D)."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
+class BertEncoder(MaskedEncoder):
+    """What BERT and encoders with its embeddings and objectives share."""
 
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
         """Token + position + segment, normalized."""
@@ -135,3 +136,10 @@ class Bert(MaskedEncoder):
         """Next-sentence logits (N, 2): "follows" and "does not follow"."""
         assert self.next_sentence is not None, "this model has no head for next sentences"
         return self.next_sentence(self.pool(first))  # (N, 2)
+
+
+class Bert(BertEncoder):
+    """BERT's encoder, with its pre-training heads."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)

@@ -21,17 +21,21 @@ from heedful.models.exchange import (
     Rule,
     Table,
     Twin,
+    add_prefix,
     architecture_in,
     encoder_json,
     encoder_keys,
     encoder_rules,
     encoder_settings,
     head_in,
+    head_rules,
+    infer_head,
     label_settings,
     labels_in,
     refuse,
     validate_config,
     weight_and_bias,
+    word_rules,
 )
 
 if TYPE_CHECKING:
@@ -53,17 +57,11 @@ ARCHITECTURES: dict[str, tuple[bool, bool, bool, str | None]] = {
     "BertForQuestionAnswering": (False, False, False, "answerer"),
 }
 HARMLESS: dict[str, tuple[Any, ...]] = {**ENCODER_HARMLESS, "embedding_size": (None,)}
-HEADS: dict[str, str] = {
-    "classifier": "classifier",
-    "regressor": "classifier",
-    "multiple_choice": "classifier",
-    "tagger": "classifier",
-    "answerer": "qa_outputs",
-}
 ORIGINAL_HEADS: dict[str, tuple[str, str]] = {
     "classifier": ("output_weights", "output_bias"),
     "answerer": ("cls/squad/output_weights", "cls/squad/output_bias"),
 }
+OLD_NORM, NEW_NORM = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$"), {"gamma": "weight", "beta": "bias"}
 OPTIMIZER_STATE = re.compile(r".+/(adam_[mv]|AdamWeightDecayOptimizer(_1)?|LAMBOptimizer(_1)?)|global_step")
 
 
@@ -105,45 +103,33 @@ def table(config: BertConfig, head: str | None = None) -> Table:
     if config.pooler:
         rules += weight_and_bias("pooler.dense", "bert.pooler.dense")
     if config.masked_words:
-        rules += weight_and_bias("masked_words.dense", "cls.predictions.transform.dense")
-        rules += weight_and_bias("masked_words.norm", "cls.predictions.transform.LayerNorm")
-        rules.append(Rule("masked_words.bias", ("cls.predictions.bias",)))
+        inner = "cls.predictions.transform"
+        rules += word_rules(f"{inner}.dense", f"{inner}.LayerNorm", "cls.predictions.bias")
         twins.append(Twin("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"))
         twins.append(Twin("cls.predictions.decoder.bias", "cls.predictions.bias"))
     if config.next_sentence:
         rules += weight_and_bias("next_sentence", "cls.seq_relationship")
-    if head is not None:
-        rules += weight_and_bias("head", HEADS[head])
+    rules += head_rules(head)
     return Table(tuple(rules), tuple(twins), ("bert.embeddings.position_ids",))
 
 
 def canonical(names: Iterable[str]) -> dict[str, str]:
     """The table's name of each name in a file, which may have old names of norms, or no prefix `bert.`."""
-    given = list(names)
-    bare = not any(name.startswith("bert.") for name in given)
-    found = {}
-    for name in given:
-        new = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-        inner = new.startswith(("embeddings.", "encoder.", "pooler."))
-        found[name] = f"bert.{new}" if bare and inner else new
-    return found
+    whole = add_prefix(names, PREFIX, ("embeddings.", "encoder.", "pooler."))
+    return {name: OLD_NORM.sub(lambda part: NEW_NORM[part[1]], found) for name, found in whole.items()}
 
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
     """The config with the parts for which there are tensors; the head is inferred if the file does not name one."""
-    config, head, named = published.config, published.head, published.named
+    config, named = published.config, published.named
     pooler = "bert.pooler.dense.weight" in names
+    head = infer_head(published, names, pooler)
     follows = any(name.startswith("cls.seq_relationship.") for name in names)
     parts = {
         "pooler": pooler or follows or (config.pooler and named and head is not None),
         "masked_words": any(name.startswith("cls.predictions.") for name in names),
         "next_sentence": follows,
     }
-    if head is None and not named:
-        if "classifier.weight" in names:
-            head = "classifier" if pooler else "tagger"
-        elif "qa_outputs.weight" in names:
-            head = "answerer"
     return published._replace(config=config.model_copy(update=parts), head=head)
 
 

@@ -18,18 +18,19 @@ class DistilBertConfig(MaskedEncoderConfig):
     layers: int = Field(6, ge=1, le=1000, description="number of blocks")
     segments: Literal[0] = Field(0, description="always 0: there are no segment embeddings")
     pooler: bool = Field(
-        False, description="whether there is a dense layer on the first token's vector; under a head for classes only"
+        False,
+        description="whether there is a dense layer on the first token's vector; only below a classification head",
     )
     next_sentence: Literal[False] = Field(False, description="always false: there is no next-sentence prediction")
 
     @property
     def pooler_activation(self) -> str:
-        """The activation of the pooler, which is a part of the head for classes."""
+        """The activation of the pooler, which is part of the classification head."""
         return "relu"
 
     @property
     def usual_tokenizer(self) -> str:
-        """What it was published with."""
+        """The tokenizer it was published with."""
         return "wordpiece"
 
 

@@ -14,9 +14,9 @@ from heedful.models.distilbert.config import DistilBertConfig
 from heedful.models.exchange import (
     ENCODER_HARMLESS,
     PublishedConfig,
-    Rule,
     Table,
     Twin,
+    add_prefix,
     architecture_in,
     block_rules,
     embedding_rules,
@@ -24,12 +24,15 @@ from heedful.models.exchange import (
     encoder_keys,
     encoder_settings,
     head_in,
+    head_rules,
+    infer_head,
     label_settings,
     labels_in,
     refuse,
     unwritable,
     validate_config,
     weight_and_bias,
+    word_rules,
 )
 
 TITLE = "DistilBERT"
@@ -104,32 +107,20 @@ def table(config: DistilBertConfig, head: str | None = None) -> Table:
     if config.pooler:
         rules += weight_and_bias("pooler.dense", "pre_classifier")
     if config.masked_words:
-        rules += weight_and_bias("masked_words.dense", "vocab_transform")
-        rules += weight_and_bias("masked_words.norm", "vocab_layer_norm")
-        rules.append(Rule("masked_words.bias", ("vocab_projector.bias",)))
+        rules += word_rules("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")
         twins.append(Twin("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"))
-    if head is not None:
-        rules += weight_and_bias("head", "qa_outputs" if head == "answerer" else "classifier")
+    rules += head_rules(head)
     return Table(tuple(rules), tuple(twins), ("distilbert.embeddings.position_ids",))
 
 
 def canonical(names: Iterable[str]) -> dict[str, str]:
     """The table's name of each name in a file: encoders are saved without `distilbert.`."""
-    given = list(names)
-    bare = not any(name.startswith(PREFIX) for name in given)
-    return {
-        name: PREFIX + name if bare and name.startswith(("embeddings.", "transformer.")) else name for name in given
-    }
+    return add_prefix(names, PREFIX, ("embeddings.", "transformer."))
 
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
     """The same, with the parts for which there are tensors; where the file names no head, it is inferred."""
-    config, head = published.config, published.head
     pools = "pre_classifier.weight" in names
-    if head is None and not published.named:
-        if "classifier.weight" in names:
-            head = "classifier" if pools else "tagger"
-        elif "qa_outputs.weight" in names:
-            head = "answerer"
+    head = infer_head(published, names, pools)
     parts = {"pooler": pools or head in POOLED, "masked_words": "vocab_projector.bias" in names}
-    return published._replace(config=config.model_copy(update=parts), head=head)
+    return published._replace(config=published.config.model_copy(update=parts), head=head)

@@ -43,7 +43,7 @@ class HeadConfig(ModelConfig):
     def _has_no_heads(cls, encoder: EncoderConfig | None) -> EncoderConfig | None:
         if encoder is None:
             return None
-        bare = encoder.under_head(cls.pools)
+        bare = encoder.under_head(cls.pools, cls.model_fields["kind"].default)
         known = dict(bare)
         for name, value in encoder:
             if name in encoder.model_fields_set and value != known[name]:

@@ -13,9 +13,9 @@ from heedful.models.exchange import (
     ENCODER_HARMLESS,
     ENCODER_SIZES,
     PublishedConfig,
-    Rule,
     Table,
     Twin,
+    add_prefix,
     architecture_in,
     encoder_json,
     encoder_keys,
@@ -27,6 +27,7 @@ from heedful.models.exchange import (
     refuse,
     validate_config,
     weight_and_bias,
+    word_rules,
 )
 from heedful.models.roberta.config import FIRST, RobertaConfig, RobertaEncoderConfig
 
@@ -113,9 +114,7 @@ def table(config: RobertaEncoderConfig, head: str | None = None) -> Table:
     if config.pooler:
         rules += weight_and_bias("pooler.dense", pooler)
     if config.masked_words:
-        rules += weight_and_bias("masked_words.dense", "lm_head.dense")
-        rules += weight_and_bias("masked_words.norm", "lm_head.layer_norm")
-        rules.append(Rule("masked_words.bias", ("lm_head.bias",)))
+        rules += word_rules("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
         twins.append(Twin("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"))
         twins.append(Twin("lm_head.decoder.bias", "lm_head.bias"))
     if head is not None:
@@ -125,12 +124,7 @@ def table(config: RobertaEncoderConfig, head: str | None = None) -> Table:
 
 def canonical(names: Iterable[str]) -> dict[str, str]:
     """The table's name of each name in a file; encoders have no prefix `roberta.`."""
-    given = list(names)
-    bare = not any(name.startswith(PREFIX) for name in given)
-    return {
-        name: PREFIX + name if bare and name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-        for name in given
-    }
+    return add_prefix(names, PREFIX, ("embeddings.", "encoder.", "pooler."))
 
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:

@@ -102,10 +102,11 @@ class Transformer(nn.Module):
         return self.dropout(self.positions(self.tokens(tokens), at))  # (B, T, D)
 
     def encode(self, source: Tensor, layout: Layout) -> Tensor:
-        x = self.embed(source, layout.at)  # (B, S, D)
-        bias = alibi(self.config.heads, at=layout.at) if self.config.positions == "alibi" else None
+        at, mask = layout.at, layout.mask
+        x = self.embed(source, at)  # (B, S, D)
+        bias = alibi(self.config.heads, at=at) if self.config.positions == "alibi" else None
         for block in self.encoder:
-            x = block(x, layout.mask, bias, layout.at)  # (B, S, D)
+            x = block(x, mask, bias, at)  # (B, S, D)
         return self.norms[0](x)
 
     def start(self, source: Tensor, layout: Layout | None = None) -> DecoderState:

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
+from heedful.models.sizes import Normalizer
 
 
 class TransformerXLConfig(ModelConfig):
@@ -24,14 +25,15 @@ class TransformerXLConfig(ModelConfig):
     head_width: int | None = Field(
         None, ge=1, le=65_536, description="width of each head; null: an equal part of the width"
     )
+    normalize: Normalizer = "softmax"
     layers: int = Field(16, ge=1, le=1000, description="number of Transformer blocks")
     hidden: int = Field(2100, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
     context: int = Field(150, ge=2, le=1_048_576, description="tokens in a segment; texts may have any length")
     memory: int = Field(150, ge=1, le=1_048_576, description="number of earlier tokens whose hidden states are kept")
     same_length: bool = Field(
         True,
-        description="every token attends to as many tokens as the memory has, itself included, so that the "
-        "segments of a text do not matter; false: to the whole memory and its segment so far",
+        description="each token attends to the last `memory` tokens, itself included, so that the result does not "
+        "depend on the segments of a text; false: to the whole memory and its segment so far",
     )
     clamp: int | None = Field(
         None, ge=1, le=1_048_576, description="distances beyond this one count as this one; null: no limit"
@@ -47,7 +49,10 @@ class TransformerXLConfig(ModelConfig):
         "frequency; empty: an ordinary softmax",
     )
     divisor: int = Field(
-        1, ge=1, le=1024, description="adaptive embeddings: each cluster's are narrower by this factor; 1: all alike"
+        1,
+        ge=1,
+        le=1024,
+        description="adaptive embeddings: those of each cluster are narrower by this factor; 1: all have one width",
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate of attention weights")

@@ -14,6 +14,7 @@ from heedful.blocks.adaptive import AdaptiveEmbedding
 from heedful.blocks.attention import attend
 from heedful.blocks.feedforward import FeedForward
 from heedful.blocks.linear import Linear
+from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.relative import distance_sinusoids, distances, relative_bias
 from heedful.blocks.state import Memory
@@ -39,7 +40,7 @@ class RelativeAttention(nn.Module):
 
     def __init__(self, c: TransformerXLConfig) -> None:
         super().__init__()
-        self.heads, self.dropout = c.heads, c.attention_dropout
+        self.heads, self.dropout, self.normalize = c.heads, c.attention_dropout, NORMALIZERS[c.normalize]
         self.qkv = Linear(c.width, 3 * c.inner, bias=False)
         self.distance = Linear(c.width, c.inner, bias=False)
         self.out = Linear(c.inner, c.width, bias=False)
@@ -59,7 +60,10 @@ class RelativeAttention(nn.Module):
         r = self.split(self.distance(table)[None])[0]  # (H, P, K)
         bias = relative_bias(with_v, r)
         dropout = self.dropout if self.training else 0.0
-        o = attend(with_u, k, v, mask, bias, scores=self.scores, weights=self.weights, dropout=dropout)  # (B, H, T, K)
+        o = attend(
+            with_u, k, v, mask, bias, normalize=self.normalize, scores=self.scores, weights=self.weights,
+            dropout=dropout,
+        )  # (B, H, T, K)  # fmt: skip
         return self.out(o.transpose(1, 2).flatten(2))  # (B, T, D)
 
 

@@ -19,6 +19,7 @@ from heedful.models.exchange import (
     float_setting,
     int_setting,
     refuse,
+    refuse_attention,
     validate_config,
     weight_and_bias,
 )
@@ -112,6 +113,7 @@ def config_json(
     end: int | None = None,
 ) -> dict[str, Any]:
     """The config.json of such a model."""
+    refuse_attention(config, TITLE)
     whole = config.model_copy(
         update={"embed": config.table_width, "head_width": config.inner // config.heads}
     )  # as the file has them

@@ -16,7 +16,7 @@ class XlmRobertaConfig(RobertaEncoderConfig):
 
     @property
     def usual_tokenizer(self) -> str:
-        """What it was published with."""
+        """The tokenizer it was published with."""
         return "xlm_unigram"
 
 

@@ -1,7 +1,7 @@
 """XLM-R ("Unsupervised cross-lingual representation learning at scale", Conneau et al., 2020).
 
 RoBERTa's encoder, pre-trained by masked tokens on text in 100 languages at once, with one unigram vocabulary of 250,002
-pieces for all of them. Nothing tells it which language a text is in.
+pieces for all of them. It is not given the language of a text.
 
 B batch, T positions, D width.
 """

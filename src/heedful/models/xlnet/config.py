@@ -56,7 +56,7 @@ class XLNetConfig(EncoderConfig):
 
     @property
     def usual_tokenizer(self) -> str:
-        """What it was published with."""
+        """The tokenizer it was published with."""
         return "xlnet_unigram"
 
     def parameters(self, vocab: int) -> int:
@@ -66,7 +66,7 @@ class XLNetConfig(EncoderConfig):
         heads = (self.width + 1) * self.width * self.pooler + vocab * self.masked_words
         return (vocab + 1) * self.width + self.layers * (attention + mlp + 4 * self.width) + heads
 
-    def under_head(self, pools: bool) -> Self:
+    def under_head(self, pools: bool, head: str | None = None) -> Self:
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
         return self.model_copy(update={"pooler": pools, "masked_words": False})
 

@@ -54,7 +54,6 @@ class Stream:
     mask: Tensor | None  # (B, 1, T, S) the keys that each may attend to; None: all
     same: Tensor | None  # (B, 1, T, S) the keys of its own segment; None: all
     index: Tensor | None  # (B, 1, T, S) the distance key of each pair; None: positions are consecutive
-    pairs: RankedPairs | None  # the same for a kernel, where it can compute them
 
 
 @dataclass(frozen=True)
@@ -114,28 +113,29 @@ class Keys:
 
     def content(self) -> Stream:
         """The stream of all tokens, each of which attends to itself too."""
-        columns = torch.arange(self.memory, self.at.shape[1], device=self.at.device).expand(len(self.at), -1)  # (B, T)
-        pairs = self._pairs(columns, 1, 1 if columns.shape[1] % 8 else 8)
-        return self._stream(lambda x: x[:, self.memory :], 1, self.gaps, pairs)
+        return self._stream(lambda x: x[:, self.memory :], 1, self.gaps)
 
     def query(self, places: Tensor) -> Stream:
         """The stream at places (B, G), where none attends to the token there."""
-        columns = self.memory + places  # (B, G)
-        return self._stream(lambda x: x.gather(1, columns), 0, True, self._pairs(columns, 0, 1))
+        return self._stream(lambda x: x.gather(1, self.memory + places), 0, True)
 
-    def _pairs(self, queries: Tensor, more: int, classes: int) -> RankedPairs | None:
-        """The stream of queries at these columns (B, T), for a kernel; None where it does not compute their masks."""
+    def pairs(self, places: Tensor | None = None) -> RankedPairs | None:
+        """Both streams for a kernel; None where it does not compute their masks."""
         if self.gaps or self.left:
             return None
+        columns = torch.arange(self.memory, self.at.shape[1], device=self.at.device).expand(len(self.at), -1)  # (B, T)
+        sizes = [columns.shape[1]] if places is None else [columns.shape[1], places.shape[1]]
+        columns = columns if places is None else torch.cat([columns, self.memory + places], 1)  # (B, Q)
+        itself = torch.arange(columns.shape[1], device=self.at.device) < sizes[0]  # (Q,)
         segments = torch.zeros_like(self.at) if self.segments is None else self.segments  # (B, S)
         ranks = torch.zeros_like(self.at) if self.ranks is None else self.ranks  # (B, S)
-        limit = ranks.gather(1, queries) + more  # (B, T)
+        limit = ranks.gather(1, columns) + itself  # (B, Q)
         ranks = ranks if self.real is None else ranks.masked_fill(~self.real, NEVER)
-        whole = (self.at.shape[1] - 1 - queries, limit, segments.gather(1, queries), ranks, segments)
+        whole = (self.at.shape[1] - 1 - columns, limit, segments.gather(1, columns), ranks, segments)
         base, limit, segment, ranks, segments = (x.int().contiguous() for x in whole)
-        return RankedPairs(base, limit, segment, ranks, segments, classes)
+        return RankedPairs(tuple(sizes), base, limit, segment, ranks, segments)
 
-    def _stream(self, of: Callable[[Tensor], Tensor], more: int, apart: bool, pairs: RankedPairs | None) -> Stream:
+    def _stream(self, of: Callable[[Tensor], Tensor], more: int, apart: bool) -> Stream:
         """The stream of queries at some of the keys; they attend to all that rank below their own rank and `more`."""
         at = of(self.at)  # (B, T)
 
@@ -148,7 +148,7 @@ class Keys:
         same_segment = None if self.segments is None else whole(same(self.segments, of(self.segments)))
         last = self.at.shape[1] - self.memory - 1
         index = (last - at)[:, None, :, None] + (self.memory + self.at)[:, None, None] if apart else None
-        return Stream(at.shape[1], whole(reduce(and_, rules)) if rules else None, same_segment, index, pairs)
+        return Stream(at.shape[1], whole(reduce(and_, rules)) if rules else None, same_segment, index)
 
 
 class RelativeAttention(nn.Module):
@@ -183,29 +183,31 @@ class RelativeAttention(nn.Module):
         distance = relative_bias(v, r) if stream.index is None else gathered_bias(v, r, stream.index)
         return distance if stream.same is None else segment_bias(distance, s, self.segments, stream.same)
 
-    def forward(self, x: Tensor, read: Tensor, r: Tensor, streams: list[Stream]) -> Tensor:
-        """Queries of all streams x (B, Q, D), one after another, attend to what is read (B, S, D)."""
+    def forward(self, x: Tensor, read: Tensor, r: Tensor, streams: list[Stream], pairs: RankedPairs | None) -> Tensor:
+        """Queries of all streams x (B, Q, D), one after another, attend to what is read (B, S, D).
+
+        By the definition or, where there are `pairs`, in a kernel that computes the same.
+        """
         k, v = map(self.split, self.kv(read).chunk(2, -1))  # (B, H, S, K)
         k, v = self.keys(k), self.values(v)
         r = self.r(r).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # (H, P, K)
         q = self.queries(self.split(self.q(x)))  # (B, H, Q, K)
-        found = [
-            self.attend(some, k, v, r, stream)
-            for some, stream in zip(q.split([stream.size for stream in streams], 2), streams, strict=True)
-        ]
-        return self.out(torch.cat(found, 2).transpose(1, 2).flatten(2))  # (B, Q, D)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor, stream: Stream) -> Tensor:
-        """The queries of one stream (B, H, T, K): by the definition, or in a kernel that computes the same."""
-        content, distance, segment = (q + each[:, None].to(q.dtype) for each in (self.u, self.v, self.s))
         dropout = self.dropout if self.training else 0.0
-        if q.is_cuda and stream.pairs is not None and self.has_kernel:
-            some = (content, distance, segment)
-            return relative_attention(some, k, v, r, self.segments, stream.pairs, dropout)
-        bias = self.bias(distance, segment, r, stream)
+        content, distance, segment = (q + each[:, None].to(q.dtype) for each in (self.u, self.v, self.s))
+        if q.is_cuda and pairs is not None and self.has_kernel:
+            o = relative_attention((content, distance, segment), k, v, r, self.segments, pairs, dropout)  # (B, H, Q, K)
+        else:
+            sizes = [stream.size for stream in streams]
+            parts = zip(*(x.split(sizes, 2) for x in (content, distance, segment)), streams, strict=True)
+            o = torch.cat([self.attend(some, k, v, r, stream, dropout) for *some, stream in parts], 2)  # (B, H, Q, K)
+        return self.out(o.transpose(1, 2).flatten(2))  # (B, Q, D)
+
+    def attend(self, q: list[Tensor], k: Tensor, v: Tensor, r: Tensor, stream: Stream, dropout: float) -> Tensor:
+        """The queries of one stream, for contents, distances and segments (B, H, T, K) each."""
+        content, distance, segment = q
         return attend(
-            content, k, v, stream.mask, bias, normalize=self.normalize, scores=self.scores, weights=self.weights,
-            dropout=dropout,
+            content, k, v, stream.mask, self.bias(distance, segment, r, stream), normalize=self.normalize,
+            scores=self.scores, weights=self.weights, dropout=dropout,
         )  # (B, H, T, K)  # fmt: skip
 
 
@@ -219,10 +221,12 @@ class Block(nn.Module):
         self.add1, self.add2 = (PostNorm(c.width, c.dropout, c.norm_eps) for _ in range(2))
         self.output = Tap()
 
-    def forward(self, x: Tensor, memory: Tensor | None, r: Tensor, streams: list[Stream]) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor | None, r: Tensor, streams: list[Stream], pairs: RankedPairs | None
+    ) -> Tensor:
         content = x[:, : streams[0].size]  # (B, T, D)
         read = content if memory is None else torch.cat([memory.to(x.dtype), content], 1)  # (B, S, D)
-        x = self.add1(x, lambda x: self.attention(x, read, r, streams))  # (B, Q, D)
+        x = self.add1(x, lambda x: self.attention(x, read, r, streams, pairs))  # (B, Q, D)
         return self.output(self.add2(x, self.mlp))  # (B, Q, D)
 
 
@@ -307,10 +311,11 @@ class XLNet(nn.Module):
     def read(self, x: Tensor, keys: Keys, memory: tuple[Tensor, ...], places: Tensor | None = None) -> list[Tensor]:
         """The vectors of all streams (B, Q, D) before the first block, and after each block."""
         streams = [keys.content()] if places is None else [keys.content(), keys.query(places)]
+        pairs = keys.pairs(places)
         r = self.dropout(keys.sinusoids(self.config.width, self.config.clamp).to(self.query.dtype))  # (P, D)
         outputs = [x]
         for number, block in enumerate(self.blocks):
-            outputs.append(block(outputs[-1], memory[number] if memory else None, r, streams))
+            outputs.append(block(outputs[-1], memory[number] if memory else None, r, streams, pairs))
         outputs[-1] = self.dropout(outputs[-1])
         return outputs
 

@@ -18,6 +18,7 @@ from heedful.models.exchange import (
     Rule,
     Table,
     Twin,
+    add_prefix,
     architecture_in,
     float_setting,
     head_in,
@@ -25,8 +26,8 @@ from heedful.models.exchange import (
     label_settings,
     labels_in,
     refuse,
+    refuse_attention,
     unsupported,
-    unwritable,
     validate_config,
     weight_and_bias,
 )
@@ -116,8 +117,7 @@ def config_json(
     config: XLNetConfig, head: str | None = None, labels: Sequence[str] = (), pad: int = 0, end: int | None = None
 ) -> dict[str, Any]:
     """The config.json of such a model."""
-    if config.normalize != "softmax":
-        raise unwritable(TITLE, "normalize", config.normalize, "softmax")
+    refuse_attention(config, TITLE)
     kind = "classifier" if head == "regressor" else head
     words = config.masked_words and head is None
     name = next(name for name, parts in ARCHITECTURES.items() if parts[1:] == (words, kind))
@@ -169,12 +169,7 @@ def table(config: XLNetConfig, head: str | None = None) -> Table:
 
 def canonical(names: Iterable[str]) -> dict[str, str]:
     """The table's name of each name in a file: encoders are saved without `transformer.`."""
-    given = list(names)
-    bare = not any(name.startswith(PREFIX) for name in given)
-    return {
-        name: PREFIX + name if bare and name.startswith(("word_embedding.", "mask_emb", "layer.")) else name
-        for name in given
-    }
+    return add_prefix(names, PREFIX, ("word_embedding.", "mask_emb", "layer."))
 
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:

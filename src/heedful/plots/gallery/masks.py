@@ -12,7 +12,7 @@ from pydantic import Field
 
 from heedful.blocks.masks import Mask, causal, dense, order, padding, prefix, window
 from heedful.data.masking import MaskingVocab, apply_masking, choose_tokens, count_masked
-from heedful.plots.figures import put_legend
+from heedful.plots.figures import legend_below, put_legend
 from heedful.plots.style import Figure, Style, drawing, label
 
 Grid = NDArray[np.bool_]
@@ -108,7 +108,7 @@ def _grids(panels: Mapping[str, Grid], title: str, style: Style) -> Figure:
                 axes.set_ylabel("query")
         names = ("masked", "may attend")
         handles = [Patch(color=colour, label=name) for name, colour in zip(names, colours, strict=True)]
-        figure.legend(handles=handles[::-1], loc="outside lower left", ncols=2)
+        legend_below(figure, handles[::-1], 2)
     return figure
 
 
@@ -184,5 +184,5 @@ def masking(
         lower.set(xlim=(0, 1), ylim=(-0.4, 0.4), yticks=[])
         lower.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         lower.set_xlabel(f"share of the {int(chosen.sum()):,} tokens chosen in {len(ids):,} maskings")
-        put_legend(lower, 3, 20)
+        put_legend(lower)
     return figure

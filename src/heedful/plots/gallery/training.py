@@ -26,7 +26,7 @@ from heedful.lectures import Progress
 from heedful.lectures.learning import learn, seeded
 from heedful.models import build, config_class
 from heedful.models.autoencoder.network import ACTIVATIONS as SIMPLE
-from heedful.plots.figures import curves, scale_axis
+from heedful.plots.figures import curves, legend_below, scale_axis
 from heedful.plots.style import Figure, Style, drawing
 from heedful.runs.report import plot_loss
 from heedful.training.configs import ScheduleConfig
@@ -73,7 +73,7 @@ def activations(
             axes.axhline(0, color=palette.quiet, linewidth=0.8, linestyle="-")
             scale_axis(axes, "x", False, [])
         handles, names = axes.get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower left", ncols=len(names))
+        legend_below(figure, handles, len(names))
     return figure
 
 

@@ -99,7 +99,7 @@ class Finetuning(Recipe):
         if self.model.encoder is not None:
             return self.model.encoder
         assert self.start is not None
-        return self.start.encoder().under_head(type(self.model).pools)
+        return self.start.encoder().under_head(type(self.model).pools, self.model.kind)
 
     @property
     def size(self) -> int:

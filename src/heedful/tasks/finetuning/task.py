@@ -17,6 +17,7 @@ from heedful.data.tokenizers.encoders import (
 )
 from heedful.errors import UserError
 from heedful.hub import pretrained
+from heedful.models.roles import EncoderConfig
 from heedful.tasks.base import Codec, E, P, R, Source, Task, V
 
 
@@ -52,4 +53,17 @@ class FinetuningTask(Task[R, V, E, P]):
                 expected=f"{tokenizer_class(found.config.usual_tokenizer).expected} beside the weights",
                 todo="add the tokenizer file that the encoder was trained with",
             )  # fmt: skip
+        if self.recipe.model.encoder is not None:
+            self._require_settled(found.config, self.recipe.model.encoder)
         return Source(found.tokenizer, found.tensors, folder, "encoder")
+
+    def _require_settled(self, there: EncoderConfig, here: EncoderConfig) -> None:
+        """Refuse to change a setting that the encoder was trained with, and that no weight shows."""
+        was, now = there.model_dump(), here.model_dump()
+        for name in there.settled if there.kind == here.kind else ():
+            if was[name] != now[name]:
+                raise UserError(
+                    f"the encoder of this folder was trained with another {name}", where=f"model.encoder.{name}",
+                    found=str(now[name]), expected=f"{was[name]}, as in {self.recipe.start.folder}",
+                    todo="leave out model.encoder, to use the encoder of the folder",
+                )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Predictors of language models: text generation, and the contextual embeddings of bidirectional models.
+"""The predictor of causal language models: text generation.
 
-B batch, T tokens, D width, V vocabulary, L layers, N tokens of a text, P tokens of a prompt.
+B batch, T tokens, V vocabulary, N tokens of a text, P tokens of a prompt.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from torch import Tensor, nn
 
 from heedful.blocks.state import Cache, Ragged
 from heedful.blocks.taps import watched
-from heedful.data.text.files import Text, TextFiles
-from heedful.data.text.windows import EncodedText, encode_text
+from heedful.data.text.windows import EncodedText
 from heedful.data.tokenizers.base import require_list
 from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, TextCodec, codec_of
-from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import (
     ForcedPrefix,
@@ -40,23 +38,18 @@ from heedful.errors import UserError
 from heedful.models.own import Plain
 from heedful.tasks.language_model.perplexity import (
     STRIDE,
-    bidirectional_loss,
-    bits_per_byte,
     bits_per_character,
     perplexity,
     sliding_loss,
     text_loss,
-    windows_loss,
-    word_perplexity,
 )
+from heedful.tasks.language_model.scores import encode_whole, read_text, text_scores
+from heedful.tasks.language_model.streaming import StreamDecoder
 from heedful.tasks.predictor import Evaluation, Predictor, Result
-from heedful.tasks.pretraining.predictor import TokenEmbeddings
 
 BATCH_SIZE = 64  # texts generated in one batch
 NO_END = -1  # not a token: texts of models without an end token do not end
 PAD_MULTIPLE = 64  # prompts are padded to a multiple of this for the rules, so that few shapes occur
-HELD_BACK = 12  # characters at the end of a line that later word pieces may change
-DECODING_CONTEXT = 16  # ids before a token that its text depends on
 
 
 @dataclass(frozen=True, repr=False)
@@ -224,7 +217,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
             yield self.generate([prompt], settings, special=special)[0].completion
             return
         text = self._text(prompt, special, seed_of(settings.seed, 0))
-        decoder = StreamDecoder(self, text.prompt)
+        decoder = StreamDecoder(self.tokenizer, self.text_after, text.prompt)
         for step in self._sample([text], settings):
             token = int(step.tokens[0, 0])
             if not bool(step.done[0]) and token != self.codec.end_id:
@@ -331,7 +324,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
 
     def _encode(self, text: str) -> EncodedText:
         """The token ids of a text, of which all but the first are predicted."""
-        whole = _encode(text, self.tokenizer, self.context or STRIDE)
+        whole = encode_whole(text, self.tokenizer, self.context or STRIDE)
         if self.start_token:
             return whole
         ids = self.codec.encode(text)
@@ -489,103 +482,3 @@ def _path_ids(paths: Paths) -> list[list[list[int]]]:
         [ids[:length] for ids, length in zip(some, lengths, strict=True)]
         for some, lengths in zip(paths.tokens.tolist(), paths.lengths.tolist(), strict=True)
     ]
-
-
-class StreamDecoder:
-    """Decodes a stream of token ids; text is returned once later ids cannot change it.
-
-    Incomplete characters are held back, and with word pieces the end of a line, to which the next piece may be joined.
-    """
-
-    def __init__(self, generator: TextGenerator, before: Sequence[int]) -> None:
-        self.generator, self.before, self.ids, self.emitted = generator, list(before), list[int](), 0
-        pieces = (
-            ()
-            if isinstance(generator.tokenizer, Gpt2Tokenizer)
-            else generator.tokenizer.pieces(range(generator.tokenizer.vocab))
-        )
-        self.held_back = HELD_BACK if any(piece.startswith("##") for piece in pieces) else 0
-
-    def add(self, number: int) -> str:
-        """The text that is final after one more id."""
-        self.ids.append(number)
-        text = self.generator.text_after(self.before, self.ids)
-        final = text if text.endswith("\n") else text[: max(0, len(text) - self.held_back)].rstrip("\ufffd")
-        piece, self.emitted = final[self.emitted :], max(self.emitted, len(final))
-        if final == text:  # nothing is held back: the next text depends only on the last ids
-            self.before, self.ids, self.emitted = [*self.before, *self.ids][-DECODING_CONTEXT:], [], 0
-        return piece
-
-    def rest(self) -> str:
-        """The text that was held back."""
-        return self.generator.text_after(self.before, self.ids)[self.emitted :]
-
-
-@dataclass
-class BidirectionalLanguageModel(Predictor[str, TokenEmbeddings, str]):
-    """Contextual token embeddings from every layer of a forward and a backward language model (ELMo)."""
-
-    task: ClassVar = "language_model"
-
-    model: nn.Module
-    tokenizer: TrainedTokenizer
-    device: torch.device
-    context: int
-    notes: tuple[str, ...] = ()
-
-    def predict(self, inputs: Sequence[str]) -> list[TokenEmbeddings]:
-        """The embeddings and all layers (L + 1, T, 2 D) of the tokens of each text."""
-        encodings = self.tokenizer.encode_batch(require_list(inputs))
-        parts = zip(encodings, self.layers(inputs), strict=True)
-        return [TokenEmbeddings(self.tokenizer.pieces(one.ids), one.offsets, values.cpu()) for one, values in parts]
-
-    @property
-    def decode_settings(self) -> WritingConfig:
-        """The default generation settings, which recipes contain and this model does not use."""
-        return WritingConfig()
-
-    def _evaluate(self, data: Path | Sequence[str]) -> Evaluation:
-        text = "\n".join(read_text(data).lines if isinstance(data, Path) else data) + "\n"
-        return text_scores(self.loss(text), _encode(text, self.tokenizer, self.context))
-
-    @torch.inference_mode()
-    def layers(self, texts: Sequence[str]) -> list[Tensor]:
-        """The embeddings and all layers (L + 1, T, 2 D) of each text with the T tokens of `tokenizer.encode`."""
-        codec = codec_of(self.tokenizer)
-        rows = [[codec.start_id, *codec.encode(text), codec.start_id] for text in require_list(texts)]
-        if not rows:
-            return []
-        lengths = torch.tensor([len(row) for row in rows])  # (B,)
-        real = torch.arange(int(lengths.max())) < lengths[:, None]  # (B, T + 2)
-        ids = torch.full(real.shape, TrainedTokenizer.pad)  # (B, T + 2)
-        ids[real] = torch.tensor([number for row in rows for number in row])
-        layers = self._net.layers(ids.to(self.device), real.to(self.device))  # (B, L + 1, T + 2, 2 D)
-        return [layers[index, :, 1 : len(row) - 1] for index, row in enumerate(rows)]
-
-    def loss(self, text: str) -> float:
-        """The mean loss per token of both directions, in nats, over windows as in training."""
-        encoded = _encode(text, self.tokenizer, self.context)
-        return windows_loss(bidirectional_loss, self.model, encoded, self.device, STRIDE)
-
-    def perplexity(self, text: str) -> float:
-        """exp(loss)."""
-        return math.exp(self.loss(text))
-
-
-def read_text(path: Path) -> Text:
-    """The text of a file or folder."""
-    return TextFiles(train=str(path), valid=str(path)).read("valid")
-
-
-def text_scores(loss: float, text: EncodedText) -> Evaluation:
-    """Perplexity and bits per byte and per character, from the mean loss of a text."""
-    names = {"perplexity": perplexity(loss), "word_perplexity": word_perplexity(loss, text)}
-    bits = {"bits_per_byte": bits_per_byte(loss, text), "bits_per_character": bits_per_character(loss, text)}
-    return Evaluation(names | bits, loss, len(text))
-
-
-def _encode(text: str, tokenizer: LanguageTokenizer, context: int = STRIDE) -> EncodedText:
-    """The token ids of a text, whose last line ends with a newline."""
-    if not text:
-        raise ValueError("an empty text has no perplexity")
-    return encode_text(Text(text.removesuffix("\n").split("\n")), tokenizer, context)

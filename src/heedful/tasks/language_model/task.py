@@ -35,6 +35,7 @@ from heedful.errors import UserError
 from heedful.hub.loading import no_tokenizer_error, pretrained
 from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Sample, Source, Task
 from heedful.tasks.compiled import compile_model, compile_steps
+from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.perplexity import (
     LossOf,
     bidirectional_loss,
@@ -49,7 +50,7 @@ from heedful.tasks.language_model.perplexity import (
     windows_loss,
     word_perplexity,
 )
-from heedful.tasks.language_model.predictor import BidirectionalLanguageModel, TextGenerator
+from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.training.metrics import Score
 

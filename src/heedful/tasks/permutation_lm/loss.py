@@ -24,9 +24,9 @@ Streams = Callable[..., tuple[list[Tensor], Tensor]]
 def permutation_loss(
     model: Any, batch: PermutationBatch, memory: Any = None, read: Streams | None = None
 ) -> tuple[Loss, Any]:
-    """The mean loss of the predicted tokens of the whole batch, times its tokens; and what is remembered then.
+    """The mean loss of the predicted tokens of the whole batch, times its tokens; and the new memory.
 
-    `read` is what reads instead of `model.two_streams`, such as the same compiled.
+    `read` replaces `model.two_streams`, for example by its compiled form.
     """
     query, memory = query_stream(read or model.two_streams, batch, memory)
     head = model.masked_words
@@ -47,11 +47,11 @@ def query_stream(read: Streams, batch: PermutationBatch, memory: Any) -> tuple[T
 
 @dataclass
 class PermutationSums:
-    """Losses and right predictions, summed over a whole set."""
+    """Losses and correct predictions, summed over a whole set."""
 
     total: float = 0.0
     count: int = 0
-    right: int = 0
+    correct: int = 0
 
     @property
     def loss(self) -> float:
@@ -61,7 +61,7 @@ class PermutationSums:
     def scores(self, one_in: int) -> tuple[Score, ...]:
         """Accuracy and perplexity of the predicted tokens, one of `one_in`."""
         how = f"words:{self.count}|one_in:{one_in}"
-        accuracy = Score("permutation_accuracy", 100 * self.right / max(1, self.count), how)
+        accuracy = Score("permutation_accuracy", 100 * self.correct / max(1, self.count), how)
         return accuracy, Score("permutation_perplexity", math.exp(min(700.0, self.loss)), how)
 
 
@@ -80,10 +80,10 @@ def predictions(
 def evaluate_permutations(
     model: Any, batches: PermutationBatches, device: torch.device, memory: int
 ) -> PermutationSums:
-    """Losses and right predictions on held-out text, in the same orders each time."""
+    """Losses and correct predictions on held-out text, in the same orders each time."""
     found = PermutationSums()
     for batch, logits in predictions(model, batches, device, memory):
         loss = cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
         found.total, found.count = found.total + loss.plain.item(), found.count + int(loss.count)
-        found.right += int((logits.argmax(-1) == batch.targets).sum())
+        found.correct += int((logits.argmax(-1) == batch.targets).sum())
     return found

@@ -31,15 +31,15 @@ class PermutationTaskConfig(Config):
     """The task: predict some tokens from those before them in a random order (Yang et al., 2019)."""
 
     kind: Literal["permutation_lm"] = "permutation_lm"
-    one_in: int = Field(6, ge=1, le=1000, description="K: one of this many tokens is predicted")
-    longest_span: int = Field(5, ge=1, le=100, description="tokens in a row that are predicted, at most")
+    one_in: int = Field(6, ge=1, le=1000, description="K: one of K tokens is predicted")
+    longest_span: int = Field(5, ge=1, le=100, description="maximum length of a predicted span, in tokens")
     unrelated: float = Field(
-        0.5, ge=0, le=1, description="fraction of the pairs whose second text is from another place"
+        0.5, ge=0, le=1, description="fraction of the pairs whose second text is from a random place"
     )
     memory: int = Field(
         0, ge=0, le=1_048_576,
-        description="tokens of earlier text that are remembered; half of the context is then text that the next step "
-        "remembers; 0: none",
+        description="tokens of earlier text in the memory; half of the context is then text for the memory of the next "
+        "step; 0: none",
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ class PermutationRecipe(Recipe):
 
     @field_validator("model")
     @classmethod
-    def _learns_something(cls, model: EncoderConfig) -> EncoderConfig:
+    def _check_model(cls, model: EncoderConfig) -> EncoderConfig:
         return require_words(model)
 
     @field_validator("train")
@@ -67,7 +67,7 @@ class PermutationRecipe(Recipe):
     def _check_tokenizer(self) -> Self:
         require_tokenizer(self)
         if self.task.memory and self.model.context < SHORTEST:
-            raise FieldError(f"earlier text and a pair need {SHORTEST} tokens at least", "model", "context")
+            raise FieldError(f"earlier text and a pair need at least {SHORTEST} tokens", "model", "context")
         return self
 
     @property

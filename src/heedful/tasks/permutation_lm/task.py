@@ -22,7 +22,7 @@ MOST_SHOWN = 48  # tokens of a sample
 
 
 class PermutationTask(DocumentsTask):
-    """Each of some tokens from those that come before it in a random order (Yang et al., 2019)."""
+    """Predict some of the tokens, each from those before it in a random order (Yang et al., 2019)."""
 
     def __init__(self, recipe: PermutationRecipe) -> None:
         super().__init__(recipe)
@@ -36,7 +36,7 @@ class PermutationTask(DocumentsTask):
         return PermutationBatches(encoded, self.orders, self.recipe.train.seed, self.recipe.train.batch_tokens)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
-        """The loss of the predicted tokens, which may depend on what is remembered."""
+        """The loss of the predicted tokens, which may depend on a memory."""
         read = torch.compile(model.two_streams, dynamic=False) if self.recipe.train.compile else None
         if self.recipe.task.memory:
             return partial(permutation_loss, model, read=read)
@@ -47,7 +47,7 @@ class PermutationTask(DocumentsTask):
         return loss
 
     def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
-        """What is remembered before the first text of each lane: nothing."""
+        """The memory before the first text of each lane: empty."""
         memory = self.recipe.task.memory
         return model.start(batches.lanes, memory, device) if memory else None
 

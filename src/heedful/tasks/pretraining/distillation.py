@@ -1,9 +1,9 @@
 """Distillation (Hinton et al., 2015): a student learns to predict what a trained encoder, its teacher, predicts.
 
 The loss of DistilBERT (Sanh et al., 2019) has three parts: cross-entropy with the teacher's probabilities, both
-softened by a temperature, the usual loss of masked words, and 1 - cosine of the vectors of the last layer.
+softened by a temperature, the loss of masked tokens, and 1 - cosine of the vectors of the last layer.
 
-N tokens, D width, V vocabulary, M masked words.
+N tokens, D width, V vocabulary, M masked tokens.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
-from heedful.data.text.pretraining import PretrainingBatch
+from heedful.data.text.pretraining_batches import PretrainingBatch
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.errors import UserError
 from heedful.hub.loading import Pretrained, no_tokenizer_error, pretrained
 from heedful.models import build
 from heedful.tasks.pretraining.loss import masked_vectors
 from heedful.tasks.pretraining.recipe import PretrainingRecipe, Teacher
+from heedful.training.checkpoint.weights import hash_tensors
 
 Read = Callable[..., Tensor]
 
@@ -43,8 +44,13 @@ def teacher_tokenizer(config: Teacher) -> MaskTokenizer:
     return tokenizer
 
 
+def teacher_hash(config: Teacher) -> str:
+    """A hash of the teacher's weights."""
+    return hash_tensors(load_teacher(config).tensors)
+
+
 def teacher_model(recipe: PretrainingRecipe, device: torch.device) -> Any:
-    """The teacher, which does not learn."""
+    """The teacher in evaluation mode, without gradients."""
     assert recipe.task.teacher is not None
     if problems := recipe.problems():
         raise problems[0]
@@ -55,14 +61,14 @@ def teacher_model(recipe: PretrainingRecipe, device: torch.device) -> Any:
 
 
 def initialize_student(student: nn.Module, config: Teacher) -> list[str]:
-    """Start the student with weights of its teacher, if that is asked for; returns notes."""
+    """Initialize the student from its teacher, if the recipe asks for it; returns notes."""
     return copy_layers(student, load_teacher(config), config.folder) if config.copy_layers else []
 
 
 def copy_layers(student: Any, teacher: Pretrained, folder: str) -> list[str]:
-    """Start the student with the teacher's weights, of its L layers with every L / l-th; returns notes.
+    """Initialize the l layers of a student from every (L / l)-th of its teacher's L layers; returns notes.
 
-    Parts that the teacher does not have stay random, and a shorter context takes its first positions.
+    Parts that the teacher does not have stay random; with a shorter context, the student gets the first positions.
     """
     config = student.config
     every = teacher.config.layers / config.layers
@@ -99,24 +105,26 @@ def _teacher_name(name: str, every: float) -> str:
 
 
 def _is_needed(name: str) -> bool:
-    """Whether a student without this tensor of its teacher would not be like it."""
+    """Whether a student cannot be initialized from a teacher without this tensor."""
     return name.startswith(("tokens.", "positions.", "norm.", "blocks."))
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """T^2 KL(softmax(targets / T) || softmax(logits / T)) for each token (N,): logits and targets (N, V)."""
     size = min(logits.shape[1], targets.shape[1])  # a published table may have more rows than there are tokens
-    right, found = ((_wide(x[:, :size]) / temperature).log_softmax(-1) for x in (targets, logits))  # (N, V)
-    return F.kl_div(found, right, reduction="none", log_target=True).sum(-1) * temperature**2  # (N,)
+    teacher, student = (
+        (_at_least_float32(x[:, :size]) / temperature).log_softmax(-1) for x in (targets, logits)
+    )  # (N, V)
+    return F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1) * temperature**2  # (N,)
 
 
 def cosine_loss(x: Tensor, target: Tensor) -> Tensor:
     """1 - cosine of the two vectors of each token (N,): x and target (N, D)."""
-    return 1 - F.cosine_similarity(_wide(x), _wide(target), dim=-1)  # (N,)
+    return 1 - F.cosine_similarity(_at_least_float32(x), _at_least_float32(target), dim=-1)  # (N,)
 
 
-def _wide(x: Tensor) -> Tensor:
-    """In float32 at least."""
+def _at_least_float32(x: Tensor) -> Tensor:
+    """Convert to float32, unless it is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -134,24 +142,24 @@ def distillation_loss(
         return seen[-1]
 
     loss = objective(model, batch, keep)
-    x, real = seen[-1].flatten(0, 1), _real(batch)  # (N, D) and (N,)
+    x, real = seen[-1].flatten(0, 1), _real_positions(batch)  # (N, D) and (N,)
     with torch.no_grad():
-        right = masked_vectors(teacher.masked_vectors, batch)  # (N, D)
+        target = masked_vectors(teacher.masked_vectors, batch)  # (N, D)
     tokens, hidden, _ = batch.whole.clamp(min=1)
-    added = _wide(x.new_zeros(()))
+    added = _at_least_float32(x.new_zeros(()))
     if config.soft > 0 and config.tokens == "all":
-        each = soft_cross_entropy(model.words(x), teacher.words(right), config.temperature)  # (N,)
+        each = soft_cross_entropy(model.words(x), teacher.words(target), config.temperature)  # (N,)
         added = added + config.soft * torch.where(real, each, 0.0).sum()
     elif config.soft > 0:
-        logits, targets = model.words(x[batch.places]), teacher.words(right[batch.places])  # (M, V)
+        logits, targets = model.words(x[batch.places]), teacher.words(target[batch.places])  # (M, V)
         each = soft_cross_entropy(logits, targets, config.temperature)  # (M,)
         added = added + config.soft * torch.where(batch.targets >= 0, each, 0.0).sum() * tokens / hidden
     if config.cosine > 0:
-        added = added + config.cosine * torch.where(real, cosine_loss(x, right), 0.0).sum()
+        added = added + config.cosine * torch.where(real, cosine_loss(x, target), 0.0).sum()
     return Loss(config.masked * loss.total + added, config.masked * loss.plain + added.detach(), loss.count)
 
 
-def _real(batch: PretrainingBatch) -> Tensor:
+def _real_positions(batch: PretrainingBatch) -> Tensor:
     """Which of the N positions are not padding."""
     lengths = torch.where(batch.indices >= 0, batch.lengths, 0)
     at = torch.arange(batch.ids.shape[1], device=lengths.device)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,12 +14,7 @@ from heedful.data.formats.sources import Split
 from heedful.data.masking import MaskingVocab
 from heedful.data.own import OwnData, documents
 from heedful.data.text.documents import Prose, read_documents
-from heedful.data.text.pretraining import (
-    EncodedDocuments,
-    PairRules,
-    encode_documents,
-    prepare_examples,
-)
+from heedful.data.text.pretraining import EncodedDocuments, PairRules, encode_documents, prepare_examples
 from heedful.data.text.token_documents import TokenFiles, TokenizedDocuments
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.encoders import encoder_tokenizer, load_encoder_tokenizer, open_encoder_tokenizer
@@ -28,6 +24,8 @@ from heedful.models.roles import EncoderConfig
 from heedful.tasks.base import Codec, Evaluated, Example, Names, Task
 from heedful.tasks.pretraining.predictor import TextEncoder
 
+MASK = re.compile(r"\[MASK\]|<mask>")
+SPECIAL = re.compile(r"\[(?:CLS|SEP|PAD)\]|</?s>|<(?:cls|sep|pad)>")
 MAX_UNKNOWN = 0.01  # fraction of unknown tokens above which a note warns
 
 
@@ -114,7 +112,16 @@ class DocumentsTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocum
     def next(self, folder: Path, test: Evaluated | None) -> list[str]:
         """To fill masks, and to evaluate."""
         run = shlex.quote(str(folder))
-        return [
-            f"heedful fill-mask {run} {shlex.quote('This module provides a [MASK] interface.')}",
-            f"heedful eval {run} --split valid",
-        ]
+        text = masked_words([text for text, _, _ in test.samples] if test else [])
+        return [f"heedful fill-mask {run} {shlex.quote(text)}", f"heedful eval {run} --split valid"]
+
+
+def masked_words(samples: Sequence[str]) -> str:
+    """A few words of a sample around a mask, preferably around a single one."""
+    found = [
+        " ".join(words[max(0, at - 6) : at + 7])
+        for words in (part.split() for sample in samples for part in SPECIAL.split(sample))
+        for at, word in enumerate(words)
+        if MASK.search(word)
+    ]
+    return min(found, key=lambda text: len(MASK.findall(text)), default="This module provides a [MASK] interface.")

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, cross_entropy, projected_cross_entropy
-from heedful.data.text.pretraining import EncodedDocuments, PretrainingBatch
+from heedful.data.text.pretraining import EncodedDocuments
+from heedful.data.text.pretraining_batches import PretrainingBatch, batches_in_order
 from heedful.tasks.reading import layout_of
 from heedful.training.metrics import Score
 
@@ -97,7 +98,7 @@ def evaluate_pretraining(
 ) -> PretrainingSums:
     """Losses and correct predictions on held-out text, where the masked tokens are always the same."""
     found = PretrainingSums()
-    for batch in encoded.in_order(batch_tokens):
+    for batch in batches_in_order(encoded, batch_tokens):
         batch = batch.to(device)
         x = masked_vectors(model.masked_vectors, batch)  # (B * T, D)
         logits = model.words(x[batch.places]).float()  # (M, V)

@@ -9,7 +9,6 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -33,6 +32,7 @@ from heedful.data.tokenizers.base import (
 from heedful.errors import UserError, shown
 from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.tasks.predictor import Evaluation, Predictor, Result
+from heedful.tasks.pretraining.joint import best_joint, chain_log_prob
 from heedful.tasks.pretraining.loss import evaluate_pretraining
 
 BATCH_SIZES = {"cpu": 2048, "cuda": 65536}  # tokens; batches on a CPU fit into its caches
@@ -362,38 +362,13 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
 
     def _joint(self, row: list[int], masks: list[int], logs: Tensor, top: int) -> list[JointPrediction]:
         """The best joint predictions by each of the three probabilities, sorted by the forward one."""
-        alone = best_independent(logs, top)
-        ahead, back = (self._beam_search(row, order, top) for order in (masks, masks[::-1]))
-        tried = dict.fromkeys([*alone, *ahead, *(words[::-1] for words in back)])
         found = []
-        for words in tried:
-            spelled = tuple(self.tokenizer.pieces(words))
-            apart = sum(float(logs[mask, number]) for mask, number in enumerate(words))
-            there = [self._chain_log_prob(row, masks, words), self._chain_log_prob(row, masks[::-1], words[::-1])]
-            found.append(JointPrediction(spelled, apart, *there))
+        for words in best_joint(self._mask_log_probs, row, masks, logs, top):
+            independent = sum(float(logs[mask, number]) for mask, number in enumerate(words))
+            forward = chain_log_prob(self._mask_log_probs, row, masks, words)
+            backward = chain_log_prob(self._mask_log_probs, row, masks[::-1], words[::-1])
+            found.append(JointPrediction(tuple(self.tokenizer.pieces(words)), independent, forward, backward))
         return sorted(found, key=lambda filling: -filling.forward)
-
-    def _beam_search(self, row: list[int], order: Sequence[int], top: int) -> list[tuple[int, ...]]:
-        """The best tokens for all masks by a beam search with `top` beams, mask by mask."""
-        beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-        for place, mask in enumerate(order):
-            logs = self._mask_log_probs([fill_masks(row, order[:place], words) for _, words in beams], [mask])[
-                :, 0
-            ]  # (N, V)
-            values, ids = logs.topk(top)  # (N, top)
-            longer = [
-                (score + value, (*words, number))
-                for (score, words), those, some in zip(beams, values.tolist(), ids.tolist(), strict=True)
-                for value, number in zip(those, some, strict=True)
-            ]
-            beams = sorted(longer, reverse=True)[:top]
-        return [words for _, words in beams]
-
-    def _chain_log_prob(self, row: list[int], order: Sequence[int], words: Sequence[int]) -> float:
-        """The log-probability of tokens by the chain rule, filled in one after the other."""
-        rows = [fill_masks(row, order[:place], words) for place in range(len(order))]
-        logs = self._mask_log_probs(rows, order)  # (G, G, V)
-        return sum(float(logs[place, place, number]) for place, number in enumerate(words))
 
     # -------------------------------------------------------------- sentences
     @torch.inference_mode()
@@ -448,24 +423,6 @@ def length_batches(lengths: Sequence[int], budget: int, equal: bool = False) -> 
         batch.append(place)
     if batch:
         yield batch
-
-
-def fill_masks(row: Sequence[int], masks: Sequence[int], words: Sequence[int]) -> list[int]:
-    """A text with tokens in place of some masks."""
-    found = list(row)
-    for mask, number in zip(masks, words, strict=False):
-        found[mask] = number
-    return found
-
-
-def best_independent(logs: Tensor, top: int) -> list[tuple[int, ...]]:
-    """The most probable tokens for all masks if they were independent; logs (G, V)."""
-    beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    for values, ids in zip(*(part.tolist() for part in logs.topk(top)), strict=True):
-        longer = product(beams, zip(values, ids, strict=True))
-        beams = sorted(((score + value, (*words, number)) for (score, words), (value, number) in longer), reverse=True)
-        beams = beams[:top]
-    return [words for _, words in beams]
 
 
 def truncation_note(cut: int, room: int) -> str:

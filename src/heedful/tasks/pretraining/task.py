@@ -12,18 +12,15 @@ import torch
 
 from heedful.blocks.losses import Loss
 from heedful.data.text.documents import Prose
-from heedful.data.text.pretraining import (
-    EncodedDocuments,
-    PairRules,
-    PretrainingBatches,
-    padded_batch,
-)
+from heedful.data.text.pretraining import EncodedDocuments, PairRules
+from heedful.data.text.pretraining_batches import PretrainingBatches, padded_batch
 from heedful.data.text.token_documents import TokenizedDocuments
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.tasks.base import Evaluated, HeldOut
 from heedful.tasks.pretraining.distillation import (
     distillation_loss,
     initialize_student,
+    teacher_hash,
     teacher_model,
     teacher_tokenizer,
 )
@@ -62,6 +59,11 @@ class PretrainingTask(DocumentsTask):
         """Start a student with the weights of its teacher."""
         teacher = self.recipe.task.teacher
         return [] if teacher is None else initialize_student(model, teacher)
+
+    def sources(self) -> dict[str, tuple[str, str]]:
+        """The weights of the teacher."""
+        teacher = self.recipe.task.teacher
+        return {} if teacher is None else {"teacher": (teacher_hash(teacher), f"task.teacher.folder: {teacher.folder}")}
 
     def batches(self, encoded: EncodedDocuments, packed: bool, even: bool) -> PretrainingBatches:
         """Batches of random pairs, masked differently in every epoch."""

@@ -39,8 +39,13 @@ def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def fingerprint(model: nn.Module) -> str:
     """A hash of the weights."""
+    return hash_tensors(model.state_dict())
+
+
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of the names and values of tensors."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    for name, value in sorted(tensors.items()):
         digest.update(f"{name} {_kind(value)}".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

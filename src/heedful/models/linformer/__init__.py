@@ -1,0 +1,1 @@
+"""Linformer (Wang et al., 2020)."""
