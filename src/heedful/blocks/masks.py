@@ -157,7 +157,7 @@ class Bias:
     """What is added to a score: a rule over indices (b, h, q, k) -> float; rules are added with `+`.
 
     `whole` is the same rule for the indices of all queries and keys at once, where there is a faster way than indexing.
-    `linear` is the number of heads when the rule is exactly -slopes(H)[h] * |q - k|, for kernels that compute it.
+    `linear` is the number of heads when the rule is exactly -slopes(H)[h] * abs(q - k), for kernels that compute it.
     """
 
     rule: Rule
