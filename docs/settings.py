@@ -69,7 +69,7 @@ def filled(text: str) -> str:
             return found[0].rstrip("\n") + f"\n\n{fresh}\n" if fresh else found[0]
         return TABLE.sub(lambda _: fresh, found[0], count=1)
 
-    return MARK.sub(fill, text)
+    return MARK.sub(fill, text).rstrip("\n") + "\n"
 
 
 def main() -> int:

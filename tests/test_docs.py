@@ -124,9 +124,12 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     assert unknown == []
 
 
-def test_every_shipped_recipe_is_documented() -> None:
+@pytest.mark.parametrize("recipe", shipped())
+def test_every_shipped_recipe_is_documented(recipe: str) -> None:
     text = (ROOT / "docs" / "reference" / "recipes.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)) == set(shipped())
+    rows = re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)
+    assert rows.count(recipe) == 1, f"add a row for `{recipe}` to docs/reference/recipes.md"
+    assert set(rows) <= set(shipped())
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -233,6 +236,8 @@ def test_sidebar_lists_existing_pages() -> None:
     listed = [name for names in sidebar.values() for name in names.split()]
     assert len(listed) > 60
     assert [name for name in listed if not (ROOT / "docs" / f"{name}.md").is_file()] == []
+    models = {f"models/{page.stem}" for page in (ROOT / "docs" / "models").glob("*.md")}
+    assert models - {*listed} == set(), "add these pages to SIDEBAR of docs/conf.py"
 
 
 def test_formulas_become_mathml() -> None:

@@ -70,6 +70,8 @@ def test_correct_comments_pass_and_all_are_checked(tmp_path: Path) -> None:
         ("(B, T * D)", "(B, T + D)", 15),
         ("(B, T * D)", "(B, T, D)", 15),
         ("(B, D, T)", "(B, T, D)", 20),
+        ("(B, 2 * T, D)", "(B, 4 * K, D)", 6),  # no size of K makes 6
+        ("(B, 2 * T, D)", "(B, K + 7, D)", 6),
     ],
 )
 def test_wrong_shape_comment_is_reported(tmp_path: Path, right: str, wrong: str, line: int) -> None:

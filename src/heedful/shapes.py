@@ -152,14 +152,22 @@ def _fits(
     bound: dict[str, int],
     allowed: Mapping[str, Collection[int]],
 ) -> bool:
-    """Whether a shape matches its comment; a letter seen for the first time in a call takes the size found."""
+    """Whether a shape matches its comment; a letter seen for the first time in a call takes the size found.
+
+    If it is seen first within an expression, it takes the size that makes the expression right; there must be one.
+    """
     known = {name: value for name, value in local.items() if type(value) is int}
     fits = len(dims) == len(found)
     for dim, size in zip(dims, found, strict=False):
-        if dim.isidentifier() and dim not in known:
-            bound.setdefault(dim, size)
-            fits &= dim not in allowed or bound[dim] in allowed[dim]
-        fits &= _value(ast.parse(dim, mode="eval").body, {**bound, **known}) in (size, None)
+        body = ast.parse(dim, mode="eval").body
+        new = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)} - {*bound, *known}
+        if len(new) == 1:
+            (letter,) = new
+            choices = allowed.get(letter, range(2 * size + 100))
+            right = [n for n in choices if _value(body, {**bound, **known, letter: n}) == size]
+            fits &= bool(right)
+            bound |= {letter: right[0]} if len(right) == 1 else {}
+        fits &= _value(body, {**bound, **known}) in (size, None)
     return fits
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -49,3 +51,9 @@ def test_frozen_weights_are_counted_separately() -> None:
 def test_bert_tiny_has_its_published_size() -> None:
     config = SIZES["bert-tiny"].model_copy(update={"vocab": 30_522, "masked_words": False, "next_sentence": False})
     assert heedful.summary(config).parameters == 4_385_920
+
+
+def test_summary_of_a_predictor_asks_for_its_model() -> None:
+    predictor: Any = SimpleNamespace(model=None)
+    with pytest.raises(TypeError, match=r"not a SimpleNamespace; pass its \.model"):
+        heedful.summary(predictor)

@@ -232,7 +232,7 @@ def test_model_folder_of_another_task_is_named(text: list[str], tmp_path: Path) 
     config.write_text(json.dumps({**content, "task": "translation"}))
     with pytest.raises(UserError, match="invalid value for kind") as error:
         load(tmp_path / "run")
-    assert error.value.expected == "one of transformer, seq2seq"
+    assert error.value.expected == f"one of {', '.join(kinds_of('seq2seq'))}"
     config.write_text(json.dumps({**content, "task": "telepathy"}))
     with pytest.raises(UserError, match="invalid value for task"):
         load(tmp_path / "run")

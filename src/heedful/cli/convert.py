@@ -1,4 +1,4 @@
-"""The command `convert`: a BERT or GPT from one format to another, or a BERT to ONNX."""
+"""The command `convert`: a model from one format to another, or an encoder to ONNX."""
 
 from __future__ import annotations
 

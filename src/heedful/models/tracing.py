@@ -34,6 +34,8 @@ def summary(model: nn.Module | ModelConfig, depth: int = 1) -> Summary:
     if isinstance(model, ModelConfig):
         with torch.random.fork_rng(devices=[]):
             model = build(model)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"summary takes a model or its settings, not a {type(model).__name__}; pass its .model")
     net: Any = model
     config: ModelConfig = net.config
     if config.role == "autoencoder" and depth == 1:
