@@ -107,6 +107,19 @@ class EncoderConfig(ModelConfig):
         next_sentence: bool
 
     @property
+    def first_position(self) -> int | None:
+        """The row of the first token in the table of positions; None: no such table could be repeated for more."""
+        return None
+
+    @classmethod
+    def adopt(cls, other: EncoderConfig, published: bool) -> dict[str, Any] | None:
+        """The settings with which it computes the same as another encoder with its weights; None: there are none.
+
+        `published`: as a published folder can express them.
+        """
+        return None
+
+    @property
     def pairs(self) -> PairObjective | None:
         """What its head for pairs of texts predicts, if it has one."""
         return "next_sentence" if self.next_sentence else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heedful.config import FieldError
 from heedful.models.bert.config import MaskedEncoderConfig
+from heedful.models.roles import EncoderConfig
 
 
 class BigBirdConfig(MaskedEncoderConfig):
@@ -69,6 +70,16 @@ class BigBirdConfig(MaskedEncoderConfig):
     def packs(self) -> bool:
         """Whether it can read sequences packed end to end in one row: blocks begin with the text."""
         return False
+
+    @classmethod
+    def adopt(cls, other: EncoderConfig, published: bool) -> dict[str, Any] | None:
+        """The settings of a BERT or RoBERTa: texts up to `dense_length` give the same vectors."""
+        if not isinstance(other, MaskedEncoderConfig) or other.head_activation != other.activation:
+            return None
+        settings = {name: value for name, value in other if name in MaskedEncoderConfig.model_fields and name != "kind"}
+        settings |= {"segments": max(1, other.segments), "pool": other.pooler_activation}
+        settings["block"] = min(cls.model_fields["block"].default, other.context)
+        return settings | ({"random_from": "first"} if published else {})
 
     @property
     def dense_length(self) -> int:
