@@ -92,14 +92,9 @@ class Gpt(nn.Module):
     def mask(self, state: Past, rows: int, count: int) -> AnyMask:
         """What the next `count` tokens attend to; a window over a long text as lists of blocks."""
         c, mask = self.config, state.attention_mask(count)
-        if (
-            self.local is None
-            or not isinstance(mask, Mask)
-            or mask.spans is None
-            or not has_kernel(c.score, c.normalize)
-        ):
+        if self.local is None or count <= SMALL or not has_kernel(c.score, c.normalize) or watched(self.blocks):
             return mask
-        if count <= SMALL or watched(self.blocks):
+        if not isinstance(mask, Mask) or mask.spans is None:  # after cached keys, which are not where they stood
             return mask
         return BlockSparse.of(mask, rows, c.heads, count, device=self.tokens.weight.device)
 
