@@ -80,6 +80,11 @@ class ModelConfig(Config):
         """Why its steps cannot be compiled, and what to write instead; None: they can be."""
         return None
 
+    @property
+    def unexported(self) -> str | None:
+        """Why it cannot be written as ONNX; None: it can be."""
+        return None
+
     @abstractmethod
     def parameters(self, vocab: int) -> int:
         """The number of parameters."""

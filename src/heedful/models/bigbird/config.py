@@ -87,6 +87,12 @@ class BigBirdConfig(MaskedEncoderConfig):
         return (2 + self.window_blocks + 2 * self.random_blocks) * self.block
 
     @property
+    def unexported(self) -> str | None:
+        """Why it cannot be written as ONNX: random blocks are sorted, which ONNX does not do."""
+        random = self.attention == "block_sparse" and self.random_blocks and self.random_from == "seed"
+        return "random blocks by a seed are not in ONNX; those of Hugging Face's folders are" if random else None
+
+    @property
     def pooler_activation(self) -> str:
         """The activation of the pooler."""
         return self.pool
