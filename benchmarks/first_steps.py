@@ -39,6 +39,7 @@ SETTINGS = {
     "gpt2": f"data.folder=gpt2-tokens {LARGE}",
     "gpt2-wikitext": f"data.root=DATA/wikitext-2 {GPU}",
     "imdb": f"data.root=DATA/imdb-subset {TUNED}",
+    "imdb-long": "data.root=DATA/imdb-subset start.folder=long-bert train.accumulate=2",
     "language-model": "data.root=DATA/tinyshakespeare data.train=input.txt.gz",
     "mnist-conv": "data.root=DATA/mnist",
     "mnist-denoising": "data.root=DATA/mnist",
@@ -59,6 +60,11 @@ SETTINGS = {
 FIRST = {
     "distilbert-prose": (f"train bert-prose {SHORT}", "runs/bert-prose/model"),
     "bert-base": ("tokenize bert-prose --out bert-tokens", "bert-tokens"),
+    "imdb-long": (f"train bert-prose {SHORT}", "runs/bert-prose/model"),
+    "start.folder=long-bert": (
+        "convert runs/bert-prose long-bert --to heedful --context 4096 --kind bigbird",
+        "long-bert",
+    ),
     "gpt2": ("tokenize gpt-prose --out gpt2-tokens data={kind:~text,~train:~short.txt}", "gpt2-tokens"),
     TUNED: (f"train bert-prose {SHORT}", "runs/bert-prose/model"),
 }

@@ -30,8 +30,8 @@ SIDEBAR = {
         tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune tutorials/own-csv tutorials/embed
         tutorials/word-vectors tutorials/trees tutorials/autoencoders tutorials/images tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume how-to/decode
-        how-to/distributed how-to/convert how-to/explorer how-to/explorer-views how-to/own-model how-to/own-loop
-        how-to/plots how-to/figures how-to/scikit-learn""",
+        how-to/distributed how-to/convert how-to/long-texts how-to/explorer how-to/explorer-views how-to/own-model
+        how-to/own-loop how-to/plots how-to/figures how-to/scikit-learn""",
     "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
         python/language-models python/encoders python/autoencoders python/word-vectors""",
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",

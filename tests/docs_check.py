@@ -179,6 +179,9 @@ def write_labelled(small: Path) -> None:
     for name in ("train.tsv", "dev.tsv", "valid.tsv"):
         (small / name).write_text(table, encoding="utf-8")
         (small / f"{name}.gz").write_bytes(gzip.compress(table.encode()))
+    reviews = "".join(json.dumps({"text": f"{a} {b}", "label": label}) + "\n" for a, b, label in rows)
+    for name in ("train.jsonl.gz", "test.jsonl.gz"):
+        (small / name).write_bytes(gzip.compress(reviews.encode()))
     conll = "Ada NNP B-PER\nLovelace NNP I-PER\nlived VBD O\nin IN O\nLondon NNP B-LOC\n. . O\n\n" * 20
     for name in ("eng.train", "eng.testa", "eng.testb"):
         (small / f"{name}.gz").write_bytes(gzip.compress(conll.encode()))

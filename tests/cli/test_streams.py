@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -13,8 +14,9 @@ import pytest
 import torch
 
 from heedful.cli import app as cli
-from heedful.cli.train import memory_errors
+from heedful.cli.train import memory_error, memory_errors
 from heedful.errors import EXIT_MEMORY, UserError, lacks_memory
+from heedful.runs.recipe import load_recipe
 
 TINY = (
     "data.train=100", "data.valid=5", "data.test=5", "tokenizer.vocab=90", "model.width=8", "model.heads=2",
@@ -68,13 +70,43 @@ def test_ctrl_c_during_import_has_no_traceback(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
-def test_out_of_memory_has_its_own_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+LONG = "model={kind: gpt, context: 16384}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "sizes", "advice"),
+    [
+        ([], "batch_tokens", "batches of 2,048 tokens, in rows of up to 128 tokens", "lower train.batch_tokens"),
+        (
+            [LONG, "train.batch_tokens=65536"],
+            "batch_tokens",
+            "batches of 65,536 tokens, in rows of up to 16,384 tokens",
+            "lower train.batch_tokens(.|\n)*shorter rows(.|\n)*model.window",
+        ),
+        (
+            [LONG, "train.batch_tokens=16384"],
+            "batch_tokens",
+            "batches of 16,384 tokens, in rows of up to 16,384 tokens",
+            "a batch is one row already",
+        ),
+    ],
+)
+def test_memory_error_has_the_sizes_of_batches_and_rows(
+    changes: list[str], where: str, sizes: str, advice: str
 ) -> None:
-    with pytest.raises(UserError, match="not enough memory") as raised, memory_errors():
+    error = memory_error(load_recipe("gpt-prose", changes), "no memory left")
+    assert (error.where, error.found, error.exit_code) == (f"train.{where}", f"no memory left\n{sizes}", EXIT_MEMORY)
+    assert re.match(advice, error.todo or "") and ("shorter rows" in str(error.todo)) == bool(changes)
+
+
+def test_out_of_memory_has_its_own_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = load_recipe("prose")
+    with pytest.raises(UserError, match="not enough memory") as raised, memory_errors(recipe, tmp_path):
         torch.empty(10**15)
-    assert raised.value.exit_code == EXIT_MEMORY
-    with pytest.raises(RuntimeError, match="shapes"), memory_errors():
+    assert raised.value.exit_code == EXIT_MEMORY and raised.value.where == "train.batch_tokens"
+    with pytest.raises(RuntimeError, match="shapes"), memory_errors(recipe, tmp_path):
         raise RuntimeError("shapes do not fit")
 
     def app() -> None:

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from heedful.blocks.layouts import PackedPairs, Padded
 from heedful.blocks.losses import cross_entropy
-from heedful.blocks.state import Cache, Ragged, regroup, reserve, select
+from heedful.blocks.state import Ragged, regroup, reserve, select
 from heedful.blocks.taps import taps, watch
 from heedful.decode.search import beam, drain, greedy
 from heedful.hub.model_folder import read_model, write_model
@@ -92,7 +92,7 @@ def aligned(model: Any, source: Tensor, real: Tensor) -> Any:
         return model(source, state)[1]
     order = real.int().argsort(dim=1, stable=True)
     ragged = Ragged((~real).sum(1), model.config.context)
-    return model(source.gather(1, order), Cache(state.layers, ragged))[1]
+    return model(source.gather(1, order), replace(state, ragged=ragged))[1]
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,12 @@ HEADS: dict[str, dict[str, Any]] = {
     "general-entmax15": {"score": "general", "normalize": "entmax15"},
     "cosine": {"score": "cosine"},
 }
+WINDOWS: dict[str, dict[str, Any]] = {
+    "window": {"window": 7},
+    "window-sink": {"window": 4, "sink": 2},
+    "window-sink-alibi": {"window": 5, "sink": 1, "positions": "alibi"},
+    "window-sink-rotary": {"window": 5, "sink": 3, "positions": "rotary"},
+}
 READS: dict[Role, Callable[[Any, Tensor, Tensor], Any]] = {"seq2seq": encoded, "bidirectional": written}
 MORE: dict[str, dict[str, Any]] = {  # by kind: the tested settings, and the learning rate for memorizing
     "transformer": {"vary": ("positions", "norm"), "more": HEADS},
@@ -176,7 +182,7 @@ MORE: dict[str, dict[str, Any]] = {  # by kind: the tested settings, and the lea
         },
         "rate": 1e-2,
     },
-    "gpt": {"vary": ("positions",), "more": {"post": {"norm": "post"}} | HEADS, "rate": 1e-2},
+    "gpt": {"vary": ("positions",), "more": {"post": {"norm": "post"}} | HEADS | WINDOWS, "rate": 1e-2},
 }
 
 

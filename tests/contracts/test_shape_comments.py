@@ -1,6 +1,7 @@
 """Every shape comment of the blocks, the models and the search is compared with a tensor, on all-distinct sizes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,12 @@ def ahead_alone() -> None:
             _, state = model(tokens, model.start(B, tokens.device))
             model(tokens[:, :1], reserve(state, 12))
             model(tokens, Cache((None, None), Ragged(torch.tensor([0, 2]), 40)))
+        windowed = Gpt(model.config.model_copy(update={"window": 3, "sink": 2})).eval()
+        with torch.inference_mode():
+            _, state = windowed(
+                tokens, replace(windowed.start(B, tokens.device), ragged=Ragged(torch.tensor([0, 2]), 40))
+            )
+            windowed(tokens, reserve(state, 12))
     Documents.of(documents, in_one_row=True)
 
 

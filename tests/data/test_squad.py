@@ -37,6 +37,21 @@ def test_questions_are_read_with_all_their_answers(tmp_path: Path) -> None:
     assert question == ("q7", "Where was Ada born?", PASSAGE, (Answer("London", 25), Answer("in London", 22)))
 
 
+@pytest.mark.parametrize(("count", "passages"), [(1, 3), (2, 2), (3, 1), (None, 1)])
+def test_paragraphs_are_joined_with_their_answers(tmp_path: Path, count: int | None, passages: int) -> None:
+    data = squad_file()
+    paragraph = data["data"][0]["paragraphs"][0]
+    data["data"][0]["paragraphs"] = [{**paragraph, "context": PASSAGE + " " * place} for place in range(3)]
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    files = Squad(root=str(tmp_path), train="a.json", valid="a.json", paragraphs=count)
+    found = files.read("train").questions
+    assert len(found) == 3 and len({one.passage for one in found}) == passages
+    assert max(one.passage.count("\n") for one in found) == (count or 3) - 1
+    for one in found:
+        assert [one.passage[answer.start :][: len(answer.text)] for answer in one.answers] == ["London", "in London"]
+    assert len({(one.passage, one.answers) for one in found}) == 3
+
+
 @pytest.mark.parametrize(
     ("answer", "found", "expected", "todo"),
     [
@@ -112,3 +127,5 @@ def test_published_files_have_the_published_counts() -> None:
     assert len(found) == 10570 and len({question.name for question in found}) == 10570
     assert len({question.passage for question in found}) == 2067
     assert len(files.read("train").questions) == 10571
+    articles = files.model_copy(update={"paragraphs": None}).read("valid").questions
+    assert len(articles) == 10570 and len({question.passage for question in articles}) == 48

@@ -46,6 +46,8 @@ NEW_KEYS = (  # keys added since, with defaults that change nothing
     "score: scaled_dot",
     "normalize: softmax",
     "full_sentences: false",
+    "window: null",
+    "sink: 0",
 )
 CONVERTED = sorted(folder.name for folder in PUBLISHED.iterdir())
 

@@ -11,10 +11,13 @@ import torch
 from bert_folders import batch, random_bert, save_folder
 from torch import Tensor
 
+from heedful.blocks.layouts import Padded
 from heedful.errors import UserError
 from heedful.hub import onnx, pretrained
 from heedful.hub.loading import Pretrained
 from heedful.hub.onnx import Exported, write_onnx
+from heedful.models import build
+from heedful.models.bigbird.config import BigBirdConfig
 from tolerance import close
 
 ort = pytest.importorskip("onnxruntime", reason="ONNX files need `pip install 'heedful[onnx]'`")
@@ -48,6 +51,30 @@ def test_onnx_outputs_equal_the_model_at_any_size(tmp_path: Path) -> None:
         x, weight = theirs["last_hidden_state"], given["attention_mask"][:, :, None]
         mean = torch.nn.functional.normalize((x * weight).sum(1) / weight.sum(1), dim=-1)
         close(torch.from_numpy(results[names.index("sentence_embedding")]), mean)
+
+
+def test_random_blocks_by_a_seed_are_not_exported(tmp_path: Path) -> None:
+    config = BigBirdConfig(vocab=23, width=16, heads=2, layers=2, hidden=20, context=64)
+    with pytest.raises(UserError, match="cannot be written as ONNX") as caught:
+        write_onnx(tmp_path / "model.onnx", Pretrained(config, None, {}, ()))
+    assert "random blocks by a seed" in str(caught.value.found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"random_from": "first"}, {"random_blocks": 0, "global_tokens": 4}], ids=str)
+def test_block_sparse_attention_is_exported_for_short_and_long_texts(settings: dict[str, Any], tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"vocab": 23, "width": 16, "heads": 2, "layers": 2, "hidden": 20, "context": 60}
+    config = BigBirdConfig(**sizes | {"block": 2, "random_blocks": 1} | settings)
+    model: Any = build(config).eval()
+    tensors = {name: value + 0.2 * torch.randn_like(value) for name, value in model.state_dict().items()}
+    model.load_state_dict(tensors)
+    session = export(Pretrained(config, None, tensors, ()), tmp_path / "model.onnx")
+    for length in (3, 14, 15, 33, 60):  # 14 are the most that all see each other
+        ids, real = torch.randint(5, 23, (2, length)), torch.arange(length) < torch.tensor([[length], [length - 2]])
+        given = {"input_ids": ids, "attention_mask": real.long(), "token_type_ids": torch.zeros_like(ids)}
+        found, *_ = session.run(None, {name: value.numpy() for name, value in given.items()})
+        with torch.no_grad():
+            close(torch.from_numpy(found)[real], model(ids, None, Padded(real))[real], slack=64)
 
 
 @pytest.mark.parametrize(

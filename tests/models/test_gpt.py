@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.masks import alibi
+from heedful.blocks.state import Cache
 from heedful.models.gpt.config import SIZES, GptConfig, Positions
 from heedful.models.gpt.model import Gpt
 from tolerance import close
@@ -215,12 +216,13 @@ def test_parameter_counts_of_published_sizes(size: str, count: int) -> None:
 
 
 def test_alibi_is_bias_and_others_have_none() -> None:
-    bias = tiny_model(positions="alibi").bias()
+    state = Cache((None, None))
+    bias = tiny_model(positions="alibi").bias(state, 4)
     assert bias is not None
     q = k = torch.arange(4)
     zero = torch.zeros(1, dtype=torch.long)
     assert torch.equal(bias(zero, zero, q[:, None], k), alibi(2)(zero, zero, q[:, None], k))
-    assert tiny_model(positions="rotary").bias() is None
+    assert tiny_model(positions="rotary").bias(state, 4) is None
 
 
 def test_text_longer_than_the_context_is_rejected() -> None:

@@ -52,9 +52,9 @@ def spread(model: Any, by: float = 0.15) -> Any:
     return model.eval()
 
 
-def gpt(positions: str = "learned", context: int = 20, vocab: int = PAIRS.vocab) -> Any:
+def gpt(positions: str = "learned", context: int = 20, vocab: int = PAIRS.vocab, **more: int) -> Any:
     torch.manual_seed(3)
-    settings = {"width": 16, "heads": 2, "layers": 2, "context": context, "positions": positions}
+    settings = {"width": 16, "heads": 2, "layers": 2, "context": context, "positions": positions, **more}
     return spread(build(GptConfig.model_validate({"vocab": vocab, **settings})))
 
 
@@ -67,6 +67,7 @@ WRITERS = {
     name: (lambda name=name: TextGenerator(gpt(name), PAIRS, CPU, TextSettings(length=30))) for name in POSITIONS
 } | {
     "rnn": lambda: TextGenerator(rnn(), PAIRS, CPU, TextSettings(length=30)),
+    "window": lambda: TextGenerator(gpt("alibi", window=6, sink=2), PAIRS, CPU, TextSettings(length=30)),
     "lines": lambda: TextGenerator(gpt(vocab=LETTERS.vocab), LETTERS, CPU, TextSettings(length=30)),
 }
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from heedful.blocks.state import WindowCache
 from heedful.cli.app import app
 from heedful.config import render
 from heedful.data.text.files import collect
@@ -36,6 +37,8 @@ TINY = [
     "train.batch_tokens=120", "train.budget.steps=12", "train.save_every=6", "train.evaluate_every=6",
     "train.samples=2", "train.device=cpu", "decode.length=8",
 ]  # fmt: skip
+
+FEW = ["train.budget.steps=2", "train.save_every=2", "train.evaluate_every=2", "train.samples=1"]
 
 
 @pytest.fixture
@@ -117,6 +120,25 @@ def test_run_starts_from_a_trained_model_with_its_tokenizer(data: str, tmp_path:
     assert isinstance(again[-1], Finished)
     with pytest.raises(UserError, match="there is no such folder"):
         load_recipe("gpt-prose", start)
+
+
+def test_window_trains_evaluates_generates_and_does_not_change(data: str, tmp_path: Path) -> None:
+    small = [*TINY, *FEW, "model={kind: gpt, width: 16, heads: 2, layers: 1, context: 24, window: 6, sink: 2}", data]
+    events = run(small, tmp_path / "run")
+    predictor: Any = load(tmp_path / "run")
+    assert isinstance(predictor.start(1), WindowCache)
+    recipe = read_recipe(tmp_path / "run")
+    task: Any = task_of(recipe)
+    encoded = task.encode(task.read("test"), predictor.tokenizer)
+    full = build(recipe.model.model_copy(update={"vocab": predictor.tokenizer.vocab, "window": None, "sink": 0}))
+    full.load_state_dict(predictor.model.state_dict())
+    losses = [sliding_loss(one, encoded, torch.device("cpu"), 12, 120) for one in (predictor.model, full.eval())]
+    assert next(event.loss for event in events if isinstance(event, Evaluated) and event.split == "test") == losses[0]
+    assert losses[0] != losses[1]
+    with pytest.raises(UserError, match=r"another recipe(.|\n)*model.window: 6 in the folder, 7 now"):
+        run([*small, "model.window=7"], tmp_path / "run")
+    start = [*TINY[2:], *FEW, data, "tokenizer=null", f"start.folder={tmp_path}/run"]
+    assert isinstance(run([*start, "model={window: 9}"], tmp_path / "wider")[-1], Finished)
 
 
 def test_mismatched_weights_are_named(data: str, tmp_path: Path) -> None:

@@ -181,6 +181,11 @@ class KV(NamedTuple):
         """These keys and values, followed by those of later positions."""
         return KV(torch.cat([self.k, more.k], 2), torch.cat([self.v, more.v], 2))
 
+    def take(self, kept: Tensor) -> "KV":
+        """The keys and values at the places kept (B, S) of each row."""
+        k, v = (x.gather(2, kept[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])) for x in (self.k, self.v))
+        return KV(k, v)
+
     def gather(self) -> "KV":
         """The same keys and values, each stored in its own row."""
         if self.rows is None:

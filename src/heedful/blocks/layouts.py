@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from heedful.blocks.masks import AnyMask, BlockDiagonal, Ranges, causal, same
+from heedful.blocks.masks import AnyMask, BlockDiagonal, Local, Ranges, causal, same
 from heedful.blocks.state import Cache, NoCache, Past
 
 
@@ -193,10 +193,11 @@ class CausalRows:
     """One row for each sequence, all of the same length, with causal attention."""
 
     tokens: Tensor  # (B, T)
+    local: Local | None = None  # None: to every earlier token
 
     def past(self, layers: int) -> Past:
-        width = self.tokens.shape[1]
-        return NoCache(layers, width, torch.arange(width, device=self.tokens.device), causal())
+        width, mask = self.tokens.shape[1], causal() if self.local is None else self.local.mask()
+        return NoCache(layers, width, torch.arange(width, device=self.tokens.device), mask)
 
     def arrange(self, x: Tensor) -> Tensor:
         """Token ids (B, T) in the shape of this layout."""
@@ -217,15 +218,21 @@ class Documents:
     mask: AnyMask
 
     @classmethod
-    def of(cls, documents: Tensor, in_one_row: bool) -> "Documents":
-        """The layout of tokens whose documents have these numbers (B, T), which never decrease within a row."""
+    def of(cls, documents: Tensor, in_one_row: bool, local: Local | None = None) -> "Documents":
+        """The layout of tokens whose documents have these numbers (B, T), which never decrease within a row.
+
+        With `local`, a token attends to some of the earlier tokens of its document alone; not in one row.
+        """
         rows, width = documents.shape
         column = torch.arange(width, device=documents.device).expand(rows, -1)  # (B, T)
         new = documents[:, 1:] != documents[:, :-1]  # (B, T - 1)
         opens, closes = (torch.nn.functional.pad(new, side, value=True) for side in ((1, 0), (0, 1)))  # (B, T)
         begin = torch.where(opens, column, 0).cummax(1).values  # (B, T)
         if not in_one_row:
-            return cls((rows, width), width, column - begin, causal() & same(documents))
+            at = column - begin  # (B, T)
+            earlier = causal() if local is None else local.mask(at)
+            return cls((rows, width), width, at, earlier & same(documents, ascending=True))
+        assert local is None, "the kernels of packed rows know no window"
         row = torch.arange(rows, device=documents.device)[:, None] * width  # (B, 1)
         end = torch.where(closes, column + 1, width).flip(1).cummin(1).values.flip(1)  # (B, T)
         lo, own, last = ((row + x).flatten().int() for x in (begin, column, end))

@@ -220,13 +220,41 @@ def global_tokens(count: int, first: int = 0) -> Mask:
     )
 
 
-def sink(count: int) -> Mask:
-    """Attention sink (Xiao et al., 2024): every query attends to the first `count` keys."""
+def sink(count: int, at: Tensor | None = None) -> Mask:
+    """Attention sink (Xiao et al., 2024): every query attends to the first `count` keys.
+
+    Where a row has several texts, or padding before it, `at` (B, S) are the positions of the keys in their own texts.
+    """
+    if at is not None:
+        return real(at < count)
     return Mask(
         lambda b, h, q, k: k < count,
         spans=lambda b, h, q, k: touched(k.first < count, k.last < count),
         partial=lambda grid: grid.rows if count % grid.width else 0,
     )
+
+
+@dataclass(frozen=True)
+class Local:
+    """Which earlier keys a query attends to: the last `window`, its own included, and the first `sink` of its text."""
+
+    window: int
+    sink: int = 0
+
+    @property
+    def most(self) -> int:
+        """The most keys that later queries still attend to."""
+        return self.sink + self.window - 1
+
+    def mask(self, at: Tensor | None = None) -> Mask:
+        """The rule for whole texts; `at` is that of `sink`."""
+        near = window(self.window - 1)
+        return causal() & (near | sink(self.sink, at) if self.sink else near)
+
+    def seen(self, query: Tensor, key: Tensor, begin: Tensor | int = 0) -> Tensor:
+        """Whether a query sees a key, by their columns in a row whose text begins at `begin`; a key of -1 is none."""
+        near = (key > query - self.window) | (key < begin + self.sink)
+        return (key >= begin) & (key <= query) & near
 
 
 def block_table(allowed: Tensor, block: int) -> Mask:
@@ -355,19 +383,21 @@ def slopes(heads: int, h: Tensor) -> Tensor:
     return torch.exp2(-8.0 * (h + 1) / heads)
 
 
-def alibi(heads: int, offset: int | Tensor = 0, at: Tensor | None = None) -> Bias:
+def alibi(heads: int, offset: int | Tensor = 0, at: Tensor | None = None, queries: Tensor | None = None) -> Bias:
     """Attention with linear biases (Press et al., 2022): a slope per head times the distance.
 
-    Where padding may be between tokens, `at`, (S,) or (B, S), are their positions.
+    Where padding may be between tokens, `at`, (S,) or (B, S), are their positions; `queries`, (T,) or (B, T), are those
+    of the queries, where they are not the same.
     """
 
-    def position(b: Tensor, i: Tensor) -> Tensor:
+    def position(at: Tensor | None, b: Tensor, i: Tensor) -> Tensor:
         if at is None:
             return i
         return at[i] if at.dim() == 1 else at[b, i]
 
     def rule(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return -slopes(heads, h) * (position(b, q) + offset - position(b, k)).abs()
+        distance = position(at if queries is None else queries, b, q) + offset - position(at, b, k)
+        return -slopes(heads, h) * distance.abs()
 
     return Bias(rule, linear=heads if at is None and isinstance(offset, int) and not offset else None)
 

@@ -1,6 +1,6 @@
 """The state of a decoder between steps: caches of keys and values, and functions on nested states.
 
-R rows (sentences times hypotheses), B sentences, H heads, S keys, K width of one head.
+R rows (sentences times hypotheses), B sentences, H heads, S keys, M of them that stay, K width of one head.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.attention import KV
-from heedful.blocks.masks import AnyMask, Mask, causal
+from heedful.blocks.masks import AnyMask, Local, Mask, causal, real
 
 Value = TypeVar("Value")
 
@@ -127,6 +127,95 @@ class Cache:
         return Cache(tuple(cache.held for cache in caches), self.ragged)
 
 
+@dataclass
+class WindowLayerCache:
+    """The layer cache of a `WindowCache`: appending drops the keys that no later query attends to."""
+
+    held: KV | None
+    kept: Tensor | None  # (R, M) the keys that stay, of those held and the new ones; None: all
+    added: int = 0
+
+    def append(self, kv: KV) -> KV:
+        self.added = kv.k.shape[2]
+        whole = kv if self.held is None else self.held.append(kv)
+        self.held = whole if self.kept is None else whole.take(self.kept)
+        return whole
+
+
+@dataclass(frozen=True)
+class WindowCache:
+    """A cache for attention to a window and a sink, which holds no more keys than they see (Xiao et al., 2024).
+
+    Keys and values (R, H, S, K) of each layer, None before the first token; columns (R, S) are where these tokens stood
+    in their rows, -1 where a row has fewer. `length` is that of a row, a tensor if shapes may no longer change.
+    """
+
+    layers: tuple[KV | None, ...]
+    local: Local
+    columns: Tensor
+    length: int | Tensor = 0
+    ragged: Ragged | None = None
+
+    @classmethod
+    def empty(cls, layers: int, local: Local, rows: int, device: torch.device) -> "WindowCache":
+        """The cache before the first token."""
+        return cls((None,) * layers, local, torch.zeros(rows, 0, dtype=torch.long, device=device))
+
+    def max_length(self, queries: int) -> int:
+        return _longest(self.length + queries, self.ragged) if isinstance(self.length, int) else queries
+
+    def positions(self, queries: int, device: torch.device) -> Tensor:
+        return _positions(self.length, queries, device, self.ragged)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there are tokens before the next queries: keys are then not where their tokens stood."""
+        return not isinstance(self.length, int) or self.length > 0
+
+    def with_next(self, queries: int) -> Tensor:
+        """The columns of the keys so far, and of the next queries."""
+        new = _columns(self.length, queries, self.columns.device)  # (T,)
+        return torch.cat([self.columns, new.expand(len(self.columns), -1)], 1)  # (R, S)
+
+    def attention_mask(self, queries: int) -> AnyMask:
+        columns, begin = self.with_next(queries), None if self.ragged is None else self.ragged.skip
+        if self.begun:
+            return Mask(
+                lambda b, h, q, k: self.local.seen(self.length + q, columns[b, k], 0 if begin is None else begin[b])
+            )
+        if begin is None:
+            return self.local.mask()
+        at = columns - begin[:, None]  # (R, S)
+        return self.local.mask(at) & real(at >= 0, gaps=False)
+
+    def layer_caches(self, queries: int) -> Sequence[LayerCache]:
+        columns, kept = self.with_next(queries), None  # (R, S)
+        if columns.shape[1] > self.local.most:
+            kept = self.gone(columns, queries).int().argsort(dim=1, stable=True)[:, : self.local.most]  # (R, M)
+        return [WindowLayerCache(layer, kept) for layer in self.layers]
+
+    def gone(self, columns: Tensor, queries: int) -> Tensor:
+        """The keys that no query after the next ones attends to."""
+        begin = 0 if self.ragged is None else self.ragged.skip[:, None]
+        return ~self.local.seen(_columns(self.length + queries, 1, columns.device), columns, begin)  # (R, S)
+
+    def after(self, caches: Sequence[WindowLayerCache]) -> "WindowCache":
+        kept, added = caches[0].kept, caches[0].added
+        columns = self.with_next(added)  # (R, S)
+        if kept is not None:
+            columns = columns.masked_fill(self.gone(columns, added), -1).gather(1, kept)  # (R, M)
+        layers = tuple(cache.held for cache in caches)
+        return replace(self, layers=layers, columns=columns, length=self.length + added)
+
+    def fill(self) -> "WindowCache":
+        """The same cache with room for all keys that may be seen: its shapes no longer change."""
+        more = max(0, self.local.most - self.columns.shape[1])
+        layers = tuple(_extend(kv, kv.k.shape[2] + more) for kv in self.layers if kv)
+        columns = torch.nn.functional.pad(self.columns, (0, more), value=-1)  # (R, S)
+        length = torch.as_tensor(self.length, device=columns.device)
+        return replace(self, layers=layers, columns=columns, length=length)
+
+
 class NoLayerCache:
     """A layer cache that stores nothing."""
 
@@ -226,6 +315,8 @@ def make_room(state: Any, count: int) -> Any:
     """The state with room in every cache for `count` more keys; a cache that must grow at least doubles."""
     if isinstance(state, Cache) and all(state.layers):
         return PreallocatedCache.of([kv for kv in state.layers if kv], 2 * max(state.length + count, 16), state.ragged)
+    if isinstance(state, WindowCache):
+        return state
     if isinstance(state, PreallocatedCache):
         if state.length + count <= state.layers[0].k.shape[1]:
             return state
@@ -322,8 +413,8 @@ class Memory:
 
 
 def reserve(state: Any, room: int) -> Any:
-    """The state with every cache as a `StaticCache` with room for `room` keys, and every memory filled."""
-    if isinstance(state, Memory):
+    """The state with every cache as a `StaticCache` with room for `room` keys, and memories and windows filled."""
+    if isinstance(state, Memory | WindowCache):
         return state.fill()
     if isinstance(state, Cache):
         first = state.layers[0]
@@ -339,8 +430,8 @@ def reserve(state: Any, room: int) -> Any:
 
 
 def cached_length(state: Any) -> int:
-    """The number of keys in the longest cache of a state."""
-    if isinstance(state, Cache | PreallocatedCache | StaticCache):
+    """The number of tokens in the longest cache of a state."""
+    if isinstance(state, Cache | PreallocatedCache | StaticCache | WindowCache):
         return int(state.length)
     if is_dataclass(state) and not isinstance(state, type):
         return max((cached_length(getattr(state, field.name)) for field in fields(state)), default=0)

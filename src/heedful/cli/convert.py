@@ -13,6 +13,7 @@ from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError, printable, shown
 from heedful.files.reading import is_folder, require_folder
 from heedful.hub.folder import exchanges, is_external, locate_model, model_names, read_kind
+from heedful.hub.lengthen import change_kind, lengthen
 from heedful.hub.loading import HEADS, Pretrained, no_tokenizer_error, pretrained, task_model
 from heedful.hub.model_folder import write_model
 from heedful.hub.onnx import require_packages, write_onnx
@@ -27,7 +28,14 @@ NAMES: dict[Format, str] = {"heedful": "a Heedful model", "hf": "a Hugging Face 
 
 
 def convert_command(
-    source: Path, target: Path, to: Format | None, ledger: bool, force: bool, as_json: bool = False
+    source: Path,
+    target: Path,
+    to: Format | None,
+    ledger: bool,
+    force: bool,
+    as_json: bool = False,
+    context: int | None = None,
+    new_kind: str | None = None,
 ) -> None:
     """Read a model, account for every tensor, and write it in another format; nothing is written if anything fails."""
     kind = to or guess_format(source, target)
@@ -40,6 +48,10 @@ def convert_command(
     typer.echo(f"reading {printable(str(source))} ...", err=True)
     model = pretrained(source, read_any_weights)
     typer.echo(f"read {describe(model)}", err=True)
+    if context is not None:
+        model = lengthen(model, context, source)
+    if new_kind is not None:
+        model = change_kind(model, new_kind, kind == "hf", source)
     for note in model.notes:
         typer.echo(f"note: {printable(note)}", err=True)
     if kind == "heedful":

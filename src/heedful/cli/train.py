@@ -14,10 +14,12 @@ from types import FrameType
 
 from heedful.cli.display import display, scoreboard
 from heedful.cli.output import WRITE_ERRORS, say_safely
+from heedful.config import Config
 from heedful.errors import EXIT_MEMORY, UserError, lacks_memory
 from heedful.files.reading import is_file
 from heedful.files.writing import EXIT_DISK
 from heedful.runs.evaluate import used
+from heedful.runs.load import read_recipe
 from heedful.runs.recipe import find_recipe, load_recipe
 from heedful.runs.train import Finished, Stage, Started, train
 from heedful.tasks import task_of
@@ -27,6 +29,7 @@ from heedful.training.checkpoint.folder import is_saved
 from heedful.training.distributed.team import Team, find_process
 from heedful.training.loop import Step
 
+LONG_ROW = 1024  # tokens from which attention to all of them takes much memory
 ECHO = 2.0  # seconds within which a second signal is taken for the first one, forwarded by a launcher
 
 
@@ -100,7 +103,7 @@ def run_to_end(
     test: Evaluated | None = None
     steps = 0
     with display(task_of(recipe).words, recipe.train.log_every, quiet=not team.leads) as screen:
-        with signal_handler(stopper), memory_errors(), report_interrupt(folder, screen.say):
+        with signal_handler(stopper), memory_errors(recipe, folder), report_interrupt(folder, screen.say):
             for event in train(recipe, folder, stopper, team):
                 screen.show(event)
                 if isinstance(event, Started | Step | Stage):
@@ -129,17 +132,36 @@ def report_interrupt(folder: Path, say: Callable[[str], None]) -> Iterator[None]
 
 
 @contextmanager
-def memory_errors() -> Iterator[None]:
+def memory_errors(recipe: Recipe, folder: Path) -> Iterator[None]:
     """Turn out-of-memory errors into one that says what helps."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
         if not lacks_memory(error):
             raise
-        raise UserError(
-            "there is not enough memory for this model and its batches",
-            where="train.batch_tokens",
-            found=str(error).split(". ")[0] or "no memory left",
-            todo="lower train.batch_tokens and raise train.accumulate, or use a smaller model; a saved run resumes",
-            exit_code=EXIT_MEMORY,
-        ) from error
+        known = read_recipe(folder) if is_file(folder / "recipe.yaml") else recipe  # with the encoder of `start`
+        raise memory_error(known, str(error).split(". ")[0] or "no memory left") from error
+
+
+def memory_error(recipe: Recipe, found: str) -> UserError:
+    """The error for a model and batches that are too large, with their sizes."""
+    examples, tokens, row = recipe.train.batch_examples, recipe.train.batch_tokens, longest_row(recipe.model)
+    setting, size = ("batch_examples", f"{examples} examples") if examples else ("batch_tokens", f"{tokens:,} tokens")
+    batches = f"batches of {size}" + ("" if row is None else f", in rows of up to {row:,} tokens")
+    advice = [f"lower train.{setting} and raise train.accumulate, or use a smaller model; a saved run resumes"]
+    if row is not None and (examples == 1 or (not examples and tokens <= row)):
+        advice = ["a batch is one row already: use a smaller model or shorter rows"]
+    if row is not None and row >= LONG_ROW:
+        advice.append("shorter rows: a smaller model.context, or model.longest of a classifier, say")
+        advice.append("less for long rows: attention to some blocks (kind: bigbird), or of a gpt, model.window")
+    return UserError(
+        "there is not enough memory for this model and its batches", where=f"train.{setting}",
+        found=f"{found}\n{batches}", todo="\n".join(advice), exit_code=EXIT_MEMORY,
+    )  # fmt: skip
+
+
+def longest_row(model: Config) -> int | None:
+    """The most tokens of a row, if the settings of the model say so."""
+    settings = model.model_dump()
+    settings |= settings.get("encoder") or {}
+    return min((settings[name] for name in ("context", "longest") if isinstance(settings.get(name), int)), default=None)

@@ -95,6 +95,10 @@ def require_packages() -> None:
 def write_onnx(file: Path, pretrained: Pretrained) -> list[str]:
     """Write an ONNX file atomically, and return the names of its outputs."""
     require_packages()
+    if reason := pretrained.config.unexported:
+        raise UserError(
+            "this model cannot be written as ONNX", found=reason, todo="keep it as it is: `heedful.load` reads it"
+        )
     if (size := 4 * pretrained.config.parameters(pretrained.config.vocab or 0)) > MAX_BYTES:
         raise UserError(
             "this model is too large for one ONNX file", found=f"{size:,} bytes", expected=f"at most {MAX_BYTES:,}"

@@ -80,6 +80,11 @@ class ModelConfig(Config):
         """Why its steps cannot be compiled, and what to write instead; None: they can be."""
         return None
 
+    @property
+    def unexported(self) -> str | None:
+        """Why it cannot be written as ONNX; None: it can be."""
+        return None
+
     @abstractmethod
     def parameters(self, vocab: int) -> int:
         """The number of parameters."""
@@ -105,6 +110,19 @@ class EncoderConfig(ModelConfig):
         pooler: bool
         masked_words: bool
         next_sentence: bool
+
+    @property
+    def first_position(self) -> int | None:
+        """The row of the first token in the table of positions; None: no such table could be repeated for more."""
+        return None
+
+    @classmethod
+    def adopt(cls, other: EncoderConfig, published: bool) -> dict[str, Any] | None:
+        """The settings with which it computes the same as another encoder with its weights; None: there are none.
+
+        `published`: as a published folder can express them.
+        """
+        return None
 
     @property
     def pairs(self) -> PairObjective | None:

@@ -101,6 +101,11 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
 
     torch.manual_seed(recipe.train.seed)
     config = task.fitted(recipe.model, vocabulary, "model")
+    if recipe.train.batching == "packed" and not config.packs:
+        raise UserError(
+            "this model cannot read packed batches", where="train.batching", found="packed",
+            expected="padded, or auto", todo="write batching: padded",
+        )  # fmt: skip
     source = for_model(source, config, task) if source is not None else None
     if not recipe.own_model and (size := config.parameters(vocabulary.vocab)) > recipe.size:
         require_room(run, size)  # for trees, the vocabulary is known only now

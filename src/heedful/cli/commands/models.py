@@ -23,6 +23,15 @@ def convert(
         Literal["heedful", "hf", "onnx"] | None,
         typer.Option(help="The format to write; by default guessed from the names."),
     ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TOKENS", min=4, max=1_048_576, help="Repeat the positions of an encoder, for longer texts."
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Write an encoder with the same weights as another kind, such as bigbird.")
+    ] = None,
     ledger: Annotated[
         bool, typer.Option("--ledger", help="Print the source and the operation of each tensor.")
     ] = False,
@@ -33,7 +42,7 @@ def convert(
     """Convert a model to another format. Every tensor is accounted for, and no external code is run."""
     from heedful.cli.convert import convert_command
 
-    convert_command(checkpoint_path(source, checkpoint), target, to, ledger, force, as_json)
+    convert_command(checkpoint_path(source, checkpoint), target, to, ledger, force, as_json, context, kind)
 
 
 def explore(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,6 +16,7 @@ from heedful.errors import UserError, shown
 
 MAX_FILE = 1_000_000_000  # characters
 AROUND = 40  # characters that an error quotes
+BETWEEN = "\n"  # joined paragraphs
 
 
 class Answer(NamedTuple):
@@ -70,6 +71,13 @@ class Squad(QuestionFiles):
     """Articles of paragraphs with questions, as SQuAD v1.1 is released."""
 
     kind: Literal["squad"] = "squad"
+    paragraphs: int | None = Field(
+        1,
+        ge=1,
+        le=1_000_000,
+        exclude_if=lambda paragraphs: paragraphs == 1,  # recipes and runs without it stay as they are
+        description="paragraphs of an article that are joined to one passage; null: all of them",
+    )
 
     def rows(self, path: Path) -> Iterator[Question]:
         """The questions of all articles, in order."""
@@ -77,11 +85,13 @@ class Squad(QuestionFiles):
         for number, article in enumerate(_list(data, "data", str(path)), 1):
             title = article.get("title") if isinstance(article.get("title"), str) else None
             there = f"{path}: article {number}" + (f" ({title})" if title else "")
-            for place, paragraph in enumerate(_list(article, "paragraphs", there), 1):
-                where = f"{there}, paragraph {place}"
-                passage = string_field(paragraph, "context", where)
-                for question in _list(paragraph, "qas", where):
-                    yield _question(question, passage, where)
+            found = [
+                _paragraph(paragraph, f"{there}, paragraph {place}")
+                for place, paragraph in enumerate(_list(article, "paragraphs", there), 1)
+            ]
+            size = self.paragraphs or max(1, len(found))
+            for first in range(0, len(found), size):
+                yield from _joined(found[first : first + size])
 
 
 class JsonQuestions(QuestionFiles):
@@ -101,6 +111,22 @@ class JsonQuestions(QuestionFiles):
 
 
 QuestionsConfig = Annotated[Squad | JsonQuestions, Field(discriminator="kind")]
+
+
+def _paragraph(row: dict[str, Any], where: str) -> tuple[str, list[Question]]:
+    """A passage of SQuAD's JSON, and the questions about it."""
+    passage = string_field(row, "context", where)
+    return passage, [_question(question, passage, where) for question in _list(row, "qas", where)]
+
+
+def _joined(paragraphs: Sequence[tuple[str, list[Question]]]) -> Iterator[Question]:
+    """The questions about paragraphs that are one passage, with a line for each."""
+    whole, begin = BETWEEN.join(passage for passage, _ in paragraphs), 0
+    for passage, questions in paragraphs:
+        for one in questions:
+            answers = tuple(Answer(answer.text, begin + answer.start) for answer in one.answers)
+            yield one._replace(passage=whole, answers=answers)
+        begin += len(passage) + len(BETWEEN)
 
 
 def _question(row: Mapping[str, Any], passage: str, where: str) -> Question:

@@ -141,14 +141,14 @@ def encode_questions(
     passages = dict.fromkeys(question.passage for question in questions)
     read = dict(zip(passages, tokenizer.encode_batch(list(passages)), strict=True))
     offsets = {text: np.array(one.offsets, np.int32).reshape(-1, 2) for text, one in read.items()}
-    ids: list[list[int]] = []
+    ids: list[NDArray[np.int32]] = []
     rows: list[tuple[int, int, int, int, int]] = []
     counts = [0]
     for question, words in zip(questions, asked, strict=True):
         words, passage, answer = words[:most], read[question.passage].ids, answer_tokens(question, offsets)
         windows = passage_windows(len(passage), context - special - len(words), config.stride)
         for first, size in windows:
-            ids.append(tokenizer.pair(words, passage[first : first + size])[0])
+            ids.append(np.array(tokenizer.pair(words, passage[first : first + size])[0], np.int32))
             begin = len(ids[-1]) - size - after  # of the passage
             whole = answer is not None and first <= answer[0] and answer[1] < first + size
             start, end = (answer[0] - first, answer[1] - first) if answer and whole else (IGNORE_INDEX, IGNORE_INDEX)
@@ -158,7 +158,7 @@ def encode_questions(
     bounds = np.cumsum(counts)
     known = np.add.reduceat(starts != IGNORE_INDEX, bounds[:-1], dtype=np.int64)
     return EncodedQuestions(
-        ids=Ragged.of([len(some) for some in ids], [np.array(some, np.int32) for some in ids]),
+        ids=Ragged.of([len(some) for some in ids], ids),
         begins=begins,
         firsts=firsts,
         sizes=sizes,

@@ -75,38 +75,39 @@ def tokenizer_class(kind: str) -> Any:
 
 
 def folder_tokenizer(folder: Path, usual: str, vocab: int) -> FolderTokenizer:
-    """The tokenizer of a Hugging Face folder, of the usual kind, or WordPiece, as of some ALBERTs."""
-    kind = tokenizer_class(usual)
-    own = next(one for one in KINDS if one.tokenizer is kind)
+    """The tokenizer of a Hugging Face folder: of the usual kind, or of another, as of some ALBERTs and BigBirds."""
+    own = next(one for one in KINDS if one.tokenizer is tokenizer_class(usual))
     if own.model == "Unigram" and not has_file(folder, "spiece.model"):
-        given = has_file(folder, "tokenizer.json")
-        text = read_text(folder, "tokenizer.json", MAX_FILE) if given else ""
-        if _model_type(text) == "WordPiece" if given else has_file(folder, "vocab.txt"):
-            kind = BertTokenizer
-    found: FolderTokenizer = kind.from_folder(folder, vocab)
+        if has_file(folder, "tokenizer.json"):
+            model, special = _recognize(read_text(folder, "tokenizer.json", MAX_FILE))
+            fits = model == own.model and special.issuperset(own.special)
+            own = own if fits or model is None else _kind_of(model, special, own)
+        elif has_file(folder, "vocab.txt"):
+            own = KINDS[0]
+    found: FolderTokenizer = own.tokenizer.from_folder(folder, vocab)
     return found
 
 
-def _model_type(text: str) -> str | None:
-    """The type of the model in a tokenizer.json, if it says so."""
+def _recognize(text: str) -> tuple[str | None, set[str]]:
+    """The type of the model in a tokenizer.json, if it says so, and its special tokens."""
     try:
-        found = json.loads(text)["model"]["type"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return found if isinstance(found, str) else None
+        data = json.loads(text)
+        model = data["model"].get("type", "Unigram" if "unk_id" in data["model"] else "WordPiece")
+        return model, {token["content"] for token in data["added_tokens"]}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None, set()
+
+
+def _kind_of(model: str | None, special: set[str], otherwise: Kind) -> Kind:
+    """The kind of tokenizer with this type of model and these special tokens."""
+    same = [kind for kind in KINDS if kind.model == model] or [otherwise]
+    usual = otherwise if otherwise in same else same[0]
+    return next((kind for kind in same if special.issuperset(kind.special)), usual)
 
 
 def open_encoder_tokenizer(text: str, where: str) -> MaskTokenizer:
     """Parse a tokenizer file; `where` is its name in errors."""
-    try:
-        data = json.loads(text)
-        model = data["model"].get("type", "Unigram" if "unk_id" in data["model"] else "WordPiece")
-        special = {token["content"] for token in data["added_tokens"]}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        model, special = "WordPiece", set()  # the parser reports the error
-    same = [kind for kind in KINDS if kind.model == model] or KINDS[:1]
-    kind = next((kind for kind in same if special.issuperset(kind.special)), same[0])
-    found: MaskTokenizer = kind.tokenizer(text, where)
+    found: MaskTokenizer = _kind_of(*_recognize(text), KINDS[0]).tokenizer(text, where)  # which reports an error
     return found
 
 

@@ -53,9 +53,14 @@ class MaskedEncoderConfig(EncoderConfig):
         return has_kernel(self.score, self.normalize)
 
     @property
+    def first_position(self) -> int | None:
+        """The row of the first token in the table of positions."""
+        return 0
+
+    @property
     def position_rows(self) -> int:
         """The number of rows of the position table."""
-        return self.context
+        return (self.first_position or 0) + self.context
 
     @property
     def embedding_width(self) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heedful.config import FieldError
 from heedful.models.bert.config import MaskedEncoderConfig
+from heedful.models.roles import EncoderConfig
 
 
 class BigBirdConfig(MaskedEncoderConfig):
@@ -70,10 +71,26 @@ class BigBirdConfig(MaskedEncoderConfig):
         """Whether it can read sequences packed end to end in one row: blocks begin with the text."""
         return False
 
+    @classmethod
+    def adopt(cls, other: EncoderConfig, published: bool) -> dict[str, Any] | None:
+        """The settings of a BERT or RoBERTa: texts up to `dense_length` give the same vectors."""
+        if not isinstance(other, MaskedEncoderConfig) or other.head_activation != other.activation:
+            return None
+        settings = {name: value for name, value in other if name in MaskedEncoderConfig.model_fields and name != "kind"}
+        settings |= {"segments": max(1, other.segments), "pool": other.pooler_activation}
+        settings["block"] = min(cls.model_fields["block"].default, other.context)
+        return settings | ({"random_from": "first"} if published else {})
+
     @property
     def dense_length(self) -> int:
         """The longest text whose tokens all attend to each other, as published: (2 + window + 2 random) blocks."""
         return (2 + self.window_blocks + 2 * self.random_blocks) * self.block
+
+    @property
+    def unexported(self) -> str | None:
+        """Why it cannot be written as ONNX: random blocks are sorted, which ONNX does not do."""
+        random = self.attention == "block_sparse" and self.random_blocks and self.random_from == "seed"
+        return "random blocks by a seed are not in ONNX; those of Hugging Face's folders are" if random else None
 
     @property
     def pooler_activation(self) -> str:

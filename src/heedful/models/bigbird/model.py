@@ -47,7 +47,8 @@ class Pattern:
     @classmethod
     def of(cls, config: BigBirdConfig, lengths: Tensor, width: int) -> Pattern:
         """The pattern of texts of these lengths (B,), with their extra tokens, in rows of `width`."""
-        column = torch.arange(-(-width // config.block), device=lengths.device)  # (C,)
+        blocks = (width + config.block - 1) // config.block  # not -(-width // block): ONNX rounds towards zero
+        column = torch.arange(blocks, device=lengths.device)  # (C,)
         row, last = column[:, None], ((lengths - 1) // config.block)[:, None, None, None]
         lead = config.global_tokens // config.block
         ends = (row < lead) | (column < lead) | (last < 0)  # (B, 1, R, C)
@@ -76,10 +77,11 @@ class Sight:
 def sight(c: BigBirdConfig, lengths: Tensor, width: int, watched: bool) -> Sight:
     """What texts of these lengths (B,), with their extra tokens, attend to in rows of `width`."""
     real, count, device = padding(lengths), c.random_blocks, lengths.device
-    if c.attention == "original_full" or width <= c.global_tokens + c.dense_length:
+    exported = torch.compiler.is_exporting()  # for texts of any length, so that the example's decides nothing
+    if c.attention == "original_full" or (not exported and width <= c.global_tokens + c.dense_length):
         return Sight(real)
     pattern = Pattern.of(c, lengths, width)
-    mask, dense = block_table(pattern.fixed, c.block), watched or width <= SMALL
+    mask, dense = block_table(pattern.fixed, c.block), watched or exported or width <= SMALL
     if count and c.random_from == "first":
         return first_again(c, pattern, lengths, width, dense)
     if count:

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from heedful.config import FieldError
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
 from heedful.models.sizes import HeadScore, Normalizer, block_parameters, check_positions, share_width
@@ -33,6 +34,18 @@ class GptConfig(ModelConfig):
         None, ge=1, le=1_048_576, description="inner width of the feed-forward layers; null: four times the width"
     )
     context: int = Field(1024, ge=1, le=1_048_576, description="maximum length of a text, in tokens")
+    window: int | None = Field(
+        None,
+        ge=1,
+        le=1_048_576,
+        description="how many of the last tokens a token attends to, itself included; null: all earlier ones",
+    )
+    sink: int = Field(
+        0,
+        ge=0,
+        le=65_536,
+        description="with a window, the first tokens of a text that all attend to: an attention sink",
+    )
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate")
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of attention weights")
     norm: Literal["pre", "post"] = Field("pre", description="layer norm before each sublayer (GPT-2) or after it (GPT)")
@@ -48,6 +61,15 @@ class GptConfig(ModelConfig):
     @classmethod
     def _check_positions(cls, positions: str, info: ValidationInfo) -> str:
         return check_positions(positions, info)
+
+    @model_validator(mode="after")
+    def _check_window(self) -> Self:
+        if self.window is not None and self.sink + self.window > self.context:
+            message = f"a window of {self.window} tokens and a sink of {self.sink} do not fit into {self.context}"
+            raise FieldError(f"{message} (model.context); write a smaller window, or null", "window")
+        if self.window is None and self.sink:
+            raise FieldError("without a window, every token attends to the first ones anyway; write sink: 0", "sink")
+        return self
 
     @model_validator(mode="after")
     def _check_size(self) -> Self:

@@ -16,19 +16,22 @@ from heedful.blocks.attention import SelfAttention
 from heedful.blocks.embedding import TiedEmbedding
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import CausalRows, Documents
-from heedful.blocks.masks import AnyMask, Bias, alibi
+from heedful.blocks.masks import AnyMask, Bias, Local, Mask, alibi
 from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.positions import FixedPositions, LearnedPositions, NoPositions, Rotary, sinusoid_halves, sinusoids
 from heedful.blocks.scores import head_score
-from heedful.blocks.state import Cache, LayerCache, Past
-from heedful.blocks.taps import Tap
+from heedful.blocks.sparse import BlockSparse
+from heedful.blocks.state import Cache, LayerCache, Past, WindowCache
+from heedful.blocks.taps import Tap, watched
 from heedful.models.gpt.config import GptConfig
 from heedful.models.limits import check_length
 from heedful.models.sizes import has_kernel
 
 if TYPE_CHECKING:
     from heedful.models.gpt.rows import RowByRow
+
+SMALL = 512  # positions of rows in which a mask of T x T is cheaper than lists of blocks
 
 
 class Block(nn.Module):
@@ -57,6 +60,7 @@ class Gpt(nn.Module):
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
         self.config = c = config
+        self.local = None if c.window is None else Local(c.window, c.sink)
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
         # Sinusoids have values of about 0.7, so embeddings are scaled by sqrt(D), as in the Transformer.
         self.tokens = TiedEmbedding(c.vocab, c.width, scale=None if c.positions.startswith("sinusoid") else 1.0)
@@ -76,9 +80,23 @@ class Gpt(nn.Module):
                 )  # added to a sum of 2 L terms: initialized smaller
                 nn.init.normal_(weight, std=0.02 / (2 * c.layers) ** 0.5 if residual else 0.02)
 
-    def bias(self, before: int | Tensor = 0) -> Bias | None:
-        """The ALiBi bias, if the model has it, for tokens after `before` others."""
-        return alibi(self.config.heads, before) if self.config.positions == "alibi" else None
+    def bias(self, state: Past, count: int) -> Bias | None:
+        """The ALiBi bias, if the model has it, for the next `count` tokens."""
+        if self.config.positions != "alibi":
+            return None
+        if isinstance(state, WindowCache) and state.begun:
+            columns = state.with_next(count)  # (B, S)
+            return alibi(self.config.heads, state.length, columns, torch.arange(count, device=columns.device))
+        return alibi(self.config.heads, state.length)
+
+    def mask(self, state: Past, rows: int, count: int) -> AnyMask:
+        """What the next `count` tokens attend to; a window over a long text as lists of blocks."""
+        c, mask = self.config, state.attention_mask(count)
+        if self.local is None or count <= SMALL or not has_kernel(c.score, c.normalize) or watched(self.blocks):
+            return mask
+        if not isinstance(mask, Mask) or mask.spans is None:  # after cached keys, which are not where they stood
+            return mask
+        return BlockSparse.of(mask, rows, c.heads, count, device=self.tokens.weight.device)
 
     def embed(self, tokens: Tensor, at: Tensor) -> Tensor:
         return self.dropout(self.positions(self.tokens(tokens), at))  # (B, T, D)
@@ -89,19 +107,23 @@ class Gpt(nn.Module):
         With documents (B, T), the index of each token's document in its row, a token attends to its own document alone,
         and positions restart with each document; the result may then be one long row (1, B * T, D).
         """
-        layout = CausalRows(tokens) if documents is None else Documents.of(documents, self.in_one_row)
+        if documents is None:
+            layout: CausalRows | Documents = CausalRows(tokens, self.local)
+        else:
+            layout = Documents.of(documents, self.in_one_row, self.local)
         return self.features(layout.arrange(tokens), layout.past(self.config.layers))[0]
 
     def start(self, rows: int, device: torch.device) -> Past:
         """The state before the first token."""
-        return Cache((None,) * self.config.layers)
+        layers = self.config.layers
+        return Cache((None,) * layers) if self.local is None else WindowCache.empty(layers, self.local, rows, device)
 
     def features(self, tokens: Tensor, state: Past) -> tuple[Tensor, Past]:
         """The last layer (B, T, D) for the next T tokens, and the state after them."""
         count = tokens.shape[1]
         check_length(state.max_length(count), self.config.context)
-        at, mask, caches = state.positions(count, tokens.device), state.attention_mask(count), state.layer_caches(count)
-        bias = self.bias(state.length)
+        at, caches = state.positions(count, tokens.device), state.layer_caches(count)
+        mask, bias = self.mask(state, len(tokens), count), self.bias(state, count)
         x = self.embed(tokens, at)  # (B, T, D)
         for block, cache in zip(self.blocks, caches, strict=True):
             x = block(x, cache, mask, bias, at)  # (B, T, D)
@@ -125,5 +147,5 @@ class Gpt(nn.Module):
     def in_one_row(self) -> bool:
         """Whether to join the rows of a batch into one: on a GPU, where a kernel supports it (without dropout)."""
         c = self.config
-        supported = has_kernel(c.score, c.normalize) and c.positions != "alibi"
+        supported = has_kernel(c.score, c.normalize) and c.positions != "alibi" and c.window is None
         return self.tokens.weight.is_cuda and supported and not (self.training and c.attention_dropout > 0)

@@ -141,6 +141,8 @@ def config_json(
     refuse_attention(config, NAMES)
     if config.positions != "learned":
         raise unwritable(NAMES, "positions", config.positions, "learned")
+    if config.window is not None:
+        raise unwritable(NAMES, "window", f"{config.window:,}", "null: every earlier token")
     acts = {ours: theirs for theirs, ours in reversed(ACTIVATIONS[family].items())}
     if config.activation not in acts:
         raise unwritable(NAMES, "activation", config.activation, " or ".join(acts))

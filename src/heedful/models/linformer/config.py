@@ -40,6 +40,11 @@ class LinformerConfig(MaskedEncoderConfig):
         return False
 
     @property
+    def first_position(self) -> None:
+        """None: the projections along the length have a column for each position, too."""
+        return
+
+    @property
     def usual_tokenizer(self) -> str:
         """That of BERT and RoBERTa, with which it was compared; its own weights were not published."""
         return "wordpiece"

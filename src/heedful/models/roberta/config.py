@@ -20,9 +20,9 @@ class RobertaEncoderConfig(MaskedEncoderConfig):
     next_sentence: Literal[False] = Field(False, description="always false: there is no next-sentence prediction")
 
     @property
-    def position_rows(self) -> int:
-        """The number of rows of the position table."""
-        return FIRST + self.context
+    def first_position(self) -> int:
+        """The row of the first token in the table of positions."""
+        return FIRST
 
     @property
     def head_activation(self) -> str:

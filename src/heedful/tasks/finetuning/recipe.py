@@ -116,7 +116,10 @@ class Finetuning(Recipe):
 
     def fill_in(self) -> Self:
         """A copy with the settings that are inferred from its files."""
-        model = self.model.model_copy(update={"encoder": self.encoder, **self.inferred_settings()})
+        encoder = self.encoder
+        for problem in self._too_long(encoder):
+            raise problem
+        model = self.model.model_copy(update={"encoder": encoder, **self.inferred_settings()})
         return self.model_copy(update={"model": model})
 
     def fill_in_like(self, other: Any) -> Self:
@@ -129,4 +132,19 @@ class Finetuning(Recipe):
 
     def problems(self) -> list[UserError]:
         """Errors in the folder to start from, unless the recipe is already filled in from it."""
-        return self.start.problems() if self.start is not None and self.model.encoder is None else []
+        if self.start is None or self.model.encoder is not None:
+            return []
+        return self.start.problems() or self._too_long(self.encoder)
+
+    def _too_long(self, encoder: EncoderConfig) -> list[UserError]:
+        """The error for texts that may be longer than the context of the encoder in `start`."""
+        longest = self.model.longest
+        if self.model.encoder is not None or longest is None or longest <= encoder.context:
+            return []
+        problem = UserError(
+            "texts may be longer than the encoder's context", where="model.longest", found=f"{longest:,}",
+            expected=f"at most {encoder.context:,}, the context of the encoder in start.folder",
+            todo=f"write {encoder.context}, or start from an encoder with more positions: "
+            f"heedful convert SRC DST --context {longest}",
+        )  # fmt: skip
+        return [problem]

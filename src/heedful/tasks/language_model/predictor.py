@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.state import Cache, Ragged
+from heedful.blocks.state import Cache, Ragged, WindowCache
 from heedful.blocks.taps import watched
 from heedful.data.text.windows import EncodedText
 from heedful.data.tokenizers.base import require_list
@@ -433,7 +433,7 @@ class TextGenerator(Predictor[str, GeneratedText, str | tuple[str, str]]):
         before, skip = before.to(self.device), longest - torch.tensor(lengths, device=self.device)  # (B, T), (B,)
         if min(lengths) == longest:
             return self._net, self._net.features(before, state)[1], prefix
-        if isinstance(state, Cache):
+        if isinstance(state, Cache | WindowCache):
             assert self.context is not None
             return self._net, self._net.features(before, replace(state, ragged=Ragged(skip, self.context)))[1], prefix
         real = torch.arange(longest, device=self.device) >= skip[:, None]  # (B, T)
