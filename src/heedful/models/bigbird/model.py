@@ -26,7 +26,7 @@ from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Layout, PackedTexts, real_first
 from heedful.blocks.masks import AnyMask, Bias, block_table, padding, random_blocks
 from heedful.blocks.norms import PostNorm
-from heedful.blocks.sparse import BlockSparse
+from heedful.blocks.sparse import DENSE, BlockSparse
 from heedful.blocks.taps import watched
 from heedful.models.bert.model import BertEncoder, init_weights
 from heedful.models.bigbird.config import BigBirdConfig
@@ -79,33 +79,36 @@ def sight(c: BigBirdConfig, lengths: Tensor, width: int, watched: bool) -> Sight
     if c.attention == "original_full" or width <= c.global_tokens + c.dense_length:
         return Sight(real)
     pattern = Pattern.of(c, lengths, width)
-    mask, dense = block_table(pattern.fixed, c.block), watched or width <= SMALL
+    mask, dense = block_table(pattern.fixed, c.block), width <= (DENSE if watched else SMALL)
     if count and c.random_from == "first":
-        return first_again(c, pattern, lengths, width, dense)
+        return first_again(c, pattern, lengths, width, dense, watched)
     if count:
         taken = pattern.fixed | ~pattern.text  # (B, 1, R, C)
         mask |= random_blocks(count, c.block, c.heads, c.seed, width, exclude=taken, device=device)
     return Sight(mask & real if dense else BlockSparse.of(mask & real, len(lengths), c.heads, width, device=device))
 
 
-def first_again(c: BigBirdConfig, pattern: Pattern, lengths: Tensor, width: int, dense: bool) -> Sight:
+def first_again(
+    c: BigBirdConfig, pattern: Pattern, lengths: Tensor, width: int, dense: bool, watched: bool
+) -> Sight:
     """Each random block is the first block, which so counts 1 + random times.
 
-    Its scores get a bias of log(1 + random), where weights of T x T are computed; otherwise copies of the block stand
+    Its scores get a bias of log(1 + random), where weights are watched or small; otherwise copies of the block stand
     before the keys and values, which give the same sums.
     """
-    count, copied = c.random_blocks, c.random_blocks * c.block
-    if dense:
+    count, copied, device = c.random_blocks, c.random_blocks * c.block, lengths.device
+    if dense or watched:
         table = pattern.again * math.log(1 + count)  # (B, 1, R, C)
         bias = Bias(lambda b, h, q, k: table[b, 0, q // c.block, k // c.block])
-        return Sight(block_table(pattern.fixed, c.block) & padding(lengths), bias)
+        rule = block_table(pattern.fixed, c.block) & padding(lengths)
+        return Sight(rule if dense else BlockSparse.of(rule, len(lengths), c.heads, width, device=device), bias)
     copies = pattern.again[..., :1].expand(-1, -1, -1, count)
     mask = block_table(torch.cat([copies, pattern.fixed], -1), c.block) & padding(lengths + copied)
 
     def past(kv: KV) -> KV:
         return KV(*(torch.cat([*[x[:, :, : c.block]] * count, x], 2) for x in (kv.k, kv.v)))
 
-    sparse = BlockSparse.of(mask, len(lengths), c.heads, width, copied + width, device=lengths.device)
+    sparse = BlockSparse.of(mask, len(lengths), c.heads, width, copied + width, device=device)
     return Sight(sparse, past=past)
 
 
