@@ -134,9 +134,7 @@ def test_a_long_text_is_watched_without_a_square() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"random_from": "first"}, {"random_from": "seed"}, {"global_tokens": 8}], ids=str)
-def test_bigbird_shows_the_same_weights_in_blocks(
-    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bigbird_shows_the_same_weights_in_blocks(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     config = BigBirdConfig.tiny().model_copy(
         update={"context": 160, "block": 8, "random_from": "seed", "dropout": 0.0, "attention_dropout": 0.0} | settings

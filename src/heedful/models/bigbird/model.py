@@ -88,9 +88,7 @@ def sight(c: BigBirdConfig, lengths: Tensor, width: int, watched: bool) -> Sight
     return Sight(mask & real if dense else BlockSparse.of(mask & real, len(lengths), c.heads, width, device=device))
 
 
-def first_again(
-    c: BigBirdConfig, pattern: Pattern, lengths: Tensor, width: int, dense: bool, watched: bool
-) -> Sight:
+def first_again(c: BigBirdConfig, pattern: Pattern, lengths: Tensor, width: int, dense: bool, watched: bool) -> Sight:
     """Each random block is the first block, which so counts 1 + random times.
 
     Its scores get a bias of log(1 + random), where weights are watched or small; otherwise copies of the block stand
