@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from heedful.blocks.attention import KV
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Layout, PackedTexts, real_first
-from heedful.blocks.masks import AnyMask, Bias, block_table, padding, random_blocks
+from heedful.blocks.masks import AnyMask, Bias, Grid, block_table, padding, random_blocks
 from heedful.blocks.norms import PostNorm
 from heedful.blocks.sparse import DENSE, BlockSparse
 from heedful.blocks.taps import watched
@@ -110,6 +110,20 @@ def first_again(c: BigBirdConfig, pattern: Pattern, lengths: Tensor, width: int,
     return Sight(sparse, past=past)
 
 
+def block_kinds(c: BigBirdConfig, length: int, padded: int) -> Tensor:
+    """Why each block of a text attends to each, (1 or H, R, C) uint8: numbers in `BLOCK_KINDS`."""
+    lengths, width = torch.tensor([c.global_tokens + length]), c.global_tokens + length + padded
+    pattern = Pattern.of(c, lengths, width)
+    whole = pattern.dense if c.attention == "block_sparse" else torch.ones_like(pattern.dense)
+    near, ends, chosen = pattern.window & ~whole, pattern.ends & ~whole, torch.zeros_like(pattern.text)
+    if c.random_blocks and c.random_from == "seed" and not whole.all():
+        taken = pattern.fixed | ~pattern.text  # (B, 1, R, C)
+        rule = random_blocks(c.random_blocks, c.block, c.heads, c.seed, width, exclude=taken)
+        chosen = rule.blocks(1, c.heads, Grid(width, width, c.block, c.block)) > 0  # (B, H, R, C)
+    kinds = torch.where(whole, 4, torch.where(near, 1, torch.where(ends, 2, 3 * chosen)))  # (B, H, R, C)
+    return torch.where(pattern.text, kinds, 5)[0].to(torch.uint8)
+
+
 class LastLayer(nn.Module):
     """norm(x + mlp(x)), which published answer heads have below their last layer."""
 
@@ -133,6 +147,10 @@ class BigBird(BertEncoder):
         self.extra = nn.Parameter(extra) if config.global_tokens else None
         self.last = LastLayer(config) if config.last_mlp else None
         init_weights(self)
+
+    def block_kinds(self, length: int, padded: int = 0) -> Tensor:
+        """Why each block of a text of this length attends to each, with padding after it."""
+        return block_kinds(self.config, length, padded)  # (H, R, C)
 
     def encode(self, x: Tensor, layout: Layout | PackedTexts) -> list[Tensor]:
         """The input of the first block (B, T, D), and the output of each; padding is moved to the end meanwhile."""
