@@ -58,7 +58,8 @@ STATES: tuple[Any, ...] = (
 )  # fmt: skip
 # What the addresses of the views say.
 STATED = {
-    "heads": ("look", "layer"), "grid": ("look", "layer"), "blocks": ("mode", "length", "padded", "head", "layer", "row", "column"), "alignment": ("layer",), "steps": ("look", "layer", "head"),
+    "heads": ("look", "layer"), "grid": ("look", "layer"), "alignment": ("layer",), "steps": ("look", "layer", "head"),
+    "blocks": ("mode", "length", "padded", "head", "layer", "row", "column"),
     "beam": ("k", "t", "penalty", "limit", "forced"), "next": ("then", "seed"), "fill": ("hidden",), "lens": ("place",),
     "map": ("of", "lines", "word", "at"), "ablation": ("off", "place", "alone"), "recurrent": ("layer", "step"),
     "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),

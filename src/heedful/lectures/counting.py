@@ -55,9 +55,12 @@ class Counted(TorchDispatchMode):
         for x in tree_leaves(args):  # those from outside cost nothing
             if isinstance(x, Tensor) and x.untyped_storage()._cdata not in self._known:
                 self._hold(x, 0)
-        if func in self.definitions:
-            with self:
+        with self:
+            if func in self.definitions:
                 return self.definitions[func](*args)
+            parts = func.decompose(*args, **(kwargs or {}))  # those of a composite operator
+        if parts is not NotImplemented:
+            return parts
         found = func(*args, **(kwargs or {}))
         if func._overloadpacket in FORMULAS:
             self.operations += FORMULAS[func._overloadpacket](*args)
