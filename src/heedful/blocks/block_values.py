@@ -4,7 +4,7 @@
 has. Up to 1,024 queries and keys (`BlockSparse.long`), taps give plain tensors instead.
 
 B batch, H heads, T queries, S keys, K width of one head, E of values; R rows of blocks of M positions, C columns of
-blocks of 64; N blocks. A part of the lists has n rows of Y heads each, with c columns.
+blocks of N = 64; L blocks in all. A part of the lists has n rows of Y heads each, with c columns.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from heedful.blocks.taps import Tap, tapped
 class BlockValues:
     """Scores or attention weights (B, H, T, S) of the blocks that a mask has; all others are `fill`.
 
-    Block n has the values of M queries, from M row on, for 64 keys, from 64 column on, in head h of row b of the batch.
+    A block has the values of M queries, from M row on, for 64 keys, from 64 column on, in head h of row b of the batch.
     """
 
-    values: Tensor  # (N, M, 64)
-    places: Tensor  # (N, 4): b, h, row, column
+    values: Tensor  # (L, M, N)
+    places: Tensor  # (L, 4): b, h, row, column
     shape: tuple[int, int, int, int]
     fill: float = 0.0
 
@@ -65,7 +65,7 @@ class BlockValues:
         return found.index_put(tuple(self.places.unbind(1)), self.values.sum((1, 2)))  # (B, H, R, C)
 
     def block(self, b: int, h: int, row: int, column: int) -> Tensor:
-        """The values of one block, those of positions that there are: up to (M, 64)."""
+        """The values of one block, those of positions that there are: up to (M, N)."""
         at = (self.places == torch.tensor([b, h, row, column], device=self.places.device)).all(1)
         found = self.values[at][0] if at.any() else self.values.new_full((self.height, WIDTH), self.fill)
         return found[: self.shape[2] - row * self.height, : self.shape[3] - column * WIDTH]
@@ -86,7 +86,7 @@ class BlockValues:
 
 
 def in_blocks(x: Tensor, part: Part) -> Tensor:
-    """Values (n, Y, M, c * 64) of a part as blocks (n * Y * c, M, 64)."""
+    """Values (n, Y, M, c * N) of a part as blocks (n * Y * c, M, N)."""
     return x.unflatten(-1, (-1, WIDTH)).transpose(2, 3).flatten(0, 2)
 
 
@@ -115,6 +115,21 @@ def tap_blocks(
     return [in_rows(x, part) for x, part in zip(split, every, strict=True)]
 
 
+def scores_of(
+    part: Part, q: Tensor, k: Tensor, sizes: tuple[int, int, int], bias: Bias | None, score: Score
+) -> tuple[Tensor, Tensor]:
+    """The scores of a part, and which of its pairs the mask has; sizes are heads, queries and keys."""
+    (number, query, key), (heads, queries, keys) = part.pairs, sizes
+    a = score(part.queries(q), part.keys(k))  # (n, Y, M, c * N)
+    if bias is not None:
+        at = query.clamp(max=queries - 1), key.clamp(max=keys - 1)
+        a = a + bias(number // heads, number % heads, *at)
+    allowed = (query < queries).expand(-1, -1, -1, a.shape[-1])  # (n, 1, M, c * N)
+    if part.shift is not None:
+        allowed = allowed & (part.shift > -math.inf)
+    return a, allowed if part.empty is None else allowed & ~part.empty
+
+
 def attend_in_blocks(
     q: Tensor,
     k: Tensor,
@@ -130,23 +145,16 @@ def attend_in_blocks(
     """normalize(score(q, k) + bias, where mask) v of the blocks of a mask, with its scores and weights at taps."""
     lists, heads, (queries, keys) = mask.lists, q.shape[1], (q.shape[2], k.shape[2])
     shape, height, numbers = lists.columns.shape, lists.bits.shape[3], in_groups(q, lists)
-    asked, seen, held = grouped(q, shape, height), grouped(k, shape, WIDTH), grouped(v, shape, WIDTH)
-    o = held.new_zeros(*asked.shape[:-1], v.shape[-1]).flatten(0, 2)
+    held = grouped(v, shape, WIDTH)
+    lead = (*numbers.shape, shape[2])
+    o = held.new_zeros(math.prod(lead), height, v.shape[-1])
     every = list(parts(lists, numbers, q.new_empty(0), q.dtype))
     if not every:
-        return ungrouped(o.unflatten(0, asked.shape[:3]), shape, len(q), queries)
-    places = torch.cat([places_of(part, numbers, heads, shape[2], shape[3]) for part in every])  # (N, 4)
-    found, allowed = [], []
-    for part in every:
-        number, query, key = part.pairs
-        a = score(part.queries(asked), part.keys(seen))  # (n, Y, M, c * 64)
-        if bias is not None:
-            at = query.clamp(max=queries - 1), key.clamp(max=keys - 1)
-            a = a + bias(number // heads, number % heads, *at)
-        some = (query < queries).expand(-1, -1, -1, a.shape[-1])  # (n, 1, M, c * 64)
-        some = some if part.shift is None else some & (part.shift > -math.inf)
-        allowed.append(some if part.empty is None else some & ~part.empty)
-        found.append(a)
+        return ungrouped(o.unflatten(0, lead), shape, len(q), queries)
+    places = torch.cat([places_of(part, numbers, heads, shape[2], shape[3]) for part in every])  # (L, 4)
+    queried, keyed = grouped(q, shape, height), grouped(k, shape, WIDTH)
+    scored = [scores_of(part, queried, keyed, (heads, queries, keys), bias, score) for part in every]
+    found, allowed = [a for a, _ in scored], [some for _, some in scored]
     found = tap_blocks(found, every, places, q, k, scores, -math.inf)
     if scores is not None and tapped(scores):
         allowed = [some & (a > -math.inf) for a, some in zip(found, allowed, strict=True)]
@@ -154,7 +162,7 @@ def attend_in_blocks(
     if weights is not None and tapped(weights):  # no gradient passes through weights of zero, as in `attend`
         found = tap_blocks([b.masked_fill(b == 0, 0.0) for b in found], every, places, q, k, weights, 0.0)
         found = [b.masked_fill(~some.any(-1, keepdim=True), 0.0) for b, some in zip(found, allowed, strict=True)]
-    for part, b in zip(every, found, strict=True):
-        b = F.dropout(b.to(v.dtype), dropout)
-        o = o.index_copy(0, part.rows, (b @ part.keys(held)).flatten(0, 1))  # every row once
-    return ungrouped(o.unflatten(0, asked.shape[:3]), shape, len(q), queries)  # (B, H, T, E)
+    found = [F.dropout(b.to(v.dtype), dropout) @ part.keys(held) for part, b in zip(every, found, strict=True)]
+    rows = torch.cat([part.rows for part in every])
+    o = o.index_copy(0, rows, torch.cat([each.flatten(0, 1) for each in found]))
+    return ungrouped(o.unflatten(0, lead), shape, len(q), queries)  # (B, H, T, E)

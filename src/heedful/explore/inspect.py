@@ -116,8 +116,8 @@ class Trace:
     @cached_property
     def size(self) -> int:
         """Its size in bytes."""
-        kept = (*self.values.values(), *self.blocks.values(), self.output)
-        return sum(value.nbytes for value in kept)
+        whole = sum(value.nbytes for value in self.values.values()) + self.output.nbytes
+        return whole + sum(value.nbytes for value in self.blocks.values())
 
 
 def attention_taps(model: nn.Module) -> dict[str, tuple[str, ...]]:

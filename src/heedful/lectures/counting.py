@@ -45,7 +45,7 @@ class Counted(TorchDispatchMode):
     definitions: dict[Any, Callable[..., Any]]
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations = self.held = self.peak = 0
         self._known: dict[int, weakref.ref[Any]] = {}  # storages by address
         ops = torch.ops.heedful

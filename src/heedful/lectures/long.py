@@ -244,7 +244,7 @@ def study(settings: Settings) -> Generator[Progress, None, Growth]:
     elif device == "cuda" and not torch.cuda.is_available():
         raise UserError("there is no GPU", where="device", found="cuda", todo="write device=cpu")
     lengths = tuple(sorted(settings.lengths or LENGTHS[device]))
-    found = Growth(lengths, device, settings.backward, *({name: [] for name in LAYERS} for _ in range(3)))
+    spent, held, work = ({name: list[float]() for name in LAYERS} for _ in range(3))
     total, done = sum(lengths) * len(LAYERS), 0
     for name in LAYERS:
         for length in lengths:
@@ -252,14 +252,14 @@ def study(settings: Settings) -> Generator[Progress, None, Growth]:
             done += length
             try:
                 run = passes(name, settings, length, device)
-                held, work = count(run, device)
-                spent = min(seconds(run, device) for _ in range(settings.repeats))
+                counted = count(run, device)
+                time_taken = min(seconds(run, device) for _ in range(settings.repeats))
             except torch.OutOfMemoryError:
-                held = work = spent = math.nan
-            for kept, value in ((found.bytes, held), (found.operations, work), (found.seconds, spent)):
+                counted, time_taken = (math.nan, math.nan), math.nan
+            for kept, value in zip((held, work, spent), (*counted, time_taken), strict=True):
                 kept[name].append(value)
     yield Progress(1.0, "done")
-    return found
+    return Growth(lengths, device, settings.backward, spent, held, work)
 
 
 def plot(found: Growth, style: Style = "light") -> Figure:

@@ -68,7 +68,7 @@ def linformer(
     with torch.no_grad():
         few = projection(KV(k, v), None)  # slots (1, 1, C, K)
         attend(q, k, v, weights=tap)
-        attend(q, *few[:2], weights=tap)
+        attend(q, few.k, few.v, weights=tap)
     e = projection.weight.detach()[0, 0]
     sizes = {
         f"E: {slots} x {length}": e,
