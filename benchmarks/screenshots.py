@@ -43,6 +43,16 @@ RECIPES = {
     "gpt": ("gpt-prose", ["model.width=128", "model.layers=4", "model.context=128", "train.budget.steps=800"]),
     "prose": ("prose", ["train.budget.steps=300"]),
     "digits": ("digits", []),
+    "bigbird": (
+        "bigbird-prose",
+        [
+            "model.context=16384",
+            "model.block=64",
+            "model.random_blocks=3",
+            "train.batch_tokens=16384",
+            "train.budget.steps=2",
+        ],
+    ),
     "denoising": ("digits-denoising", ["train.budget.epochs=50"]),
 }
 PACKAGES = {
@@ -72,6 +82,7 @@ SHOTS = [
     Shot("heads", ["minilm"], {"text": TIRED, "layer": "2", "token": "all"}, "heads-dark", "dark"),
     Shot("heads", ["demo"], {"look": "decoder.*.cross.weights", "layer": "1"}, "heads-cross"),
     Shot("grid", ["minilm"], {"text": TIRED}),
+    Shot("blocks", ["bigbird"], {"length": "15980", "padded": "404", "row": "249", "column": "248"}),
     Shot("alignment", ["rnn"]),
     Shot("steps", ["demo"]),
     Shot("beam", ["demo"]),

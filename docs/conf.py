@@ -44,7 +44,7 @@ SIDEBAR = {
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon
         lectures/pictures lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders
-        results/speed-gpu results/speed-family results/speed-cpu results/notes""",
+        results/long results/speed-gpu results/speed-family results/speed-cpu results/notes""",
     "Project": """reliability mutants docs-check recipes-check design/architecture design/mechanisms design/readers
         design/tries""",
 }

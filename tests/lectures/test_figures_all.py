@@ -36,6 +36,7 @@ TINY: dict[str, tuple[list[str], int]] = {
     "cost": (["chips=4"], 5),
     "maps": (["model={run}", "beside={flat}", "points=40", "neighbours=3"], 3),
     "linear-probes": (["layers=2", "width=4", "steps=2", "probed=100"], 3),
+    "long": (["lengths=[768, 1024, 1280]", "width=4", "slots=4", "window=8", "repeats=1", "device=cpu"], 6),
     "pooling": (["size=2"], 3),
 }
 every_figure = pytest.mark.parametrize("name", TINY)
@@ -89,9 +90,9 @@ def test_figure_has_named_values_and_is_plotted(name: str, tmp_path: Path, tiny:
 
 
 def without_seconds(table: Table) -> list[dict[str, float | str]]:
-    """The values of a table without the seconds."""
+    """The values of a table without measured times."""
     rows = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if not name.startswith(("seconds", "time"))} for row in rows]
 
 
 @every_figure

@@ -56,6 +56,7 @@ def seen_pairs(model: Any, length: int) -> Tensor:
     return seen["blocks.0.attention.weights"][0] > 0
 
 
+@pytest.mark.claim("H3")
 @pytest.mark.parametrize("length", [19, 20, 23, 37, 60])
 def test_pattern_is_the_union_of_window_global_and_random_blocks(length: int) -> None:
     c = config()
@@ -131,6 +132,7 @@ def test_watched_and_fast_attention_agree_in_values_and_gradients(variant: str) 
     close(results[0], results[1])
 
 
+@pytest.mark.claim("H3")
 @pytest.mark.parametrize("settings", [{"attention": "original_full"}, {"window_blocks": 61}, {"block": 60}])
 def test_window_over_everything_is_full_attention(settings: dict[str, Any]) -> None:
     ours = model_of(**settings, random_blocks=0)

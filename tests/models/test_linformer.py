@@ -29,6 +29,7 @@ def batch(rows: int, width: int, padded: bool) -> tuple[Tensor, Padded | None]:
     return ids, Padded(torch.rand(rows, width) < 0.6) if padded else None
 
 
+@pytest.mark.claim("H2")
 @every_sharing
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("width", [16, 9])

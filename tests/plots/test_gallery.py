@@ -39,6 +39,8 @@ TINY: dict[str, dict[str, object]] = {
     "masks": {"length": 4},
     "three-masks": {"length": 4, "source": 2},
     "masking": {"text": "a cat sat on a mat", "examples": 1, "rows": 20},
+    "bigbird": {"length": 6},
+    "linformer": {"length": 5, "slots": 2, "width": 3},
     "sinusoids": {"length": 4, "width": 6},
     "waves": {"length": 9, "width": 8},
     "schedules": {"steps": 20, "warmup": 4},
@@ -178,6 +180,22 @@ def test_masks_follow_their_rules() -> None:
     left, both, permuted, content, prefix = images(heedful.figure("three-masks", length=6, source=2, seed=3))
     assert (left == (k <= q)).all() and both.all() and (permuted == (rank[k] < rank[q])).all()
     assert (content == (rank[k] <= rank[q])).all() and (prefix == ((k <= q) | (k < 2))).all()
+
+
+def test_bigbirds_masks_and_their_union() -> None:
+    q, k = np.indices((12, 12))
+    random, window, ends, union = images(heedful.figure("bigbird", length=12, random=2, near=1, ends=2, seed=3))
+    assert (window > 0).tolist() == (abs(q - k) <= 1).tolist() and (ends > 0).tolist() == ((q < 2) | (k < 2)).tolist()
+    assert (random > 0).sum(1).tolist() == [0, 0, *[2] * 10], "the first two queries attend to all keys"
+    assert (union > 0).tolist() == ((random > 0) | (window > 0) | (ends > 0)).tolist()
+    assert {*np.unique(union)} == {0, 1, 2, 3}
+
+
+def test_linformers_weights_are_n_x_k() -> None:
+    shapes = [image.shape for image in images(heedful.figure("linformer", length=9, slots=3, width=5))]
+    assert shapes == [(3, 9), (9, 5), (3, 5), (9, 9), (9, 3)]
+    with pytest.raises(UserError, match="more slots than tokens"):
+        heedful.figure("linformer", length=4, slots=5)
 
 
 def test_masked_tokens_are_replaced_as_bert_says() -> None:

@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.blocks.block_values import attend_in_blocks
 from heedful.blocks.linear import Linear
 from heedful.blocks.masks import AnyMask, Bias, BlockDiagonal, Mask, Ranges, dense
 from heedful.blocks.normalizers import Normalize, attention_weights, normalizer, softmax
 from heedful.blocks.positions import Rotary
 from heedful.blocks.scores import Score, scaled_dot
 from heedful.blocks.sparse import BlockSparse, sparse_attention
-from heedful.blocks.taps import Tap, tapped
+from heedful.blocks.taps import Tap, take_blocks, tapped
 
 
 def fused_attention(
@@ -88,7 +89,8 @@ def attend(
     tensors of two dimensions up to those of q that broadcast to the scores (B, H, T, S). A tensor of -inf masks a key;
     rules of biases are finite.
     `normalize` is softmax, sparsemax, entmax15, their names, or a function (scores, mask) -> weights. The scaled dot
-    product with softmax runs in a fused kernel as long as no tap has a hook.
+    product with softmax runs in a fused kernel as long as no tap has a hook. Block-sparse masks of more than 1,024
+    positions never become a tensor of T x S, if hooks take blocks (`watch`).
 
     When q has W times the rows of k, W hypotheses of a sentence attend to the same memory. `choose` replaces the
     weights by others (hard attention), and `dropout` is the dropout probability of the weights.
@@ -119,6 +121,10 @@ def attend(
     linear = bias is None or (isinstance(bias, Bias) and bias.linear is not None)
     if isinstance(mask, BlockSparse) and fast and linear and rows == k.shape[0]:
         return sparse_attention(q, k, v, mask, bias if isinstance(bias, Bias) else None, dropout)
+    whole = choose is not None or tapped(products) or isinstance(bias, Tensor) or rows != k.shape[0]
+    if isinstance(mask, BlockSparse) and mask.long and not whole and take_blocks(scores, weights):
+        rule = bias if isinstance(bias, Bias) else None
+        return attend_in_blocks(q, k, v, mask, rule, score, normalize, scores, weights, dropout)
     if isinstance(mask, BlockDiagonal | BlockSparse):
         mask = mask.dense()
     if isinstance(mask, Mask) and not (is_causal and fast and bias is None):

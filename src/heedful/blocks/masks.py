@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from heedful.blocks.sparse import BlockSparse
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+BLOCK_KINDS = ("masked", "window", "global", "random", "every token", "padding")  # why a block attends to another
 
 
 class Span(NamedTuple):

@@ -25,6 +25,7 @@ WIDTH = 64  # positions of a column of blocks: one word of bits
 ROOM = 1 << 21  # pairs that are held at once
 LEAST = 16  # blocks of a part, if a row of blocks is divided among several programs
 PROGRAMS = 1024  # for the parts of all heads
+DENSE = 1024  # positions up to which whole tensors of T x S are watched
 
 
 class BlockLists(NamedTuple):
@@ -175,6 +176,11 @@ class BlockSparse:
             block_lists(plans[0], mask, (queries, keys), size, *counts[0]),
             block_lists(plans[1], lambda b, h, k, q: mask(b, h, q, k), (keys, queries), size, *counts[1]),
         )
+
+    @property
+    def long(self) -> bool:
+        """Whether its weights are watched as blocks, not as tensors of T x S."""
+        return max(self.queries, self.keys) > DENSE
 
     def dense(self) -> Tensor:
         """The mask as a tensor (A, G, T, S)."""

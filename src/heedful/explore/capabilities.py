@@ -36,6 +36,15 @@ class Aligns(Protocol):
 
 
 @runtime_checkable
+class HasBlocks(Protocol):
+    """An encoder whose blocks of tokens attend to some blocks."""
+
+    config: Any
+
+    def block_kinds(self, length: int, padded: int = 0) -> Tensor: ...
+
+
+@runtime_checkable
 class LogitLens(Protocol):
     """A model whose output layer can be applied to the output of any layer."""
 

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heedful.blocks.block_values import BlockValues
+from heedful.blocks.sparse import DENSE
 from heedful.blocks.taps import taps, watch
 from heedful.config import Config
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.lm_tokenization import codec_of
 from heedful.errors import UserError
-from heedful.explore.capabilities import Aligns, Encodes, HasMask, part_of
+from heedful.explore.capabilities import Aligns, Encodes, HasBlocks, HasMask, part_of
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import TooLongError, Translator
 
@@ -101,6 +103,7 @@ class Trace:
         repr=False
     )  # by tap: the first row of the batch, with a decoder's steps concatenated
     output: Tensor = field(repr=False)
+    blocks: dict[str, BlockValues] = field(default_factory=dict, repr=False)  # those that are in blocks
 
     def weights(self, attention: Attention, layer: int) -> Tensor:
         """The attention weights of a layer, (H, T, S); rows sum to one."""
@@ -113,7 +116,8 @@ class Trace:
     @cached_property
     def size(self) -> int:
         """Its size in bytes."""
-        return sum(value.nbytes for value in self.values.values()) + self.output.nbytes
+        whole = sum(value.nbytes for value in self.values.values()) + self.output.nbytes
+        return whole + sum(value.nbytes for value in self.blocks.values())
 
 
 def attention_taps(model: nn.Module) -> dict[str, tuple[str, ...]]:
@@ -127,10 +131,21 @@ def attention_taps(model: nn.Module) -> dict[str, tuple[str, ...]]:
     return {name: tuple(each) for name, each in found.items()}
 
 
+def require_whole(model: nn.Module, reading: Reading) -> None:
+    """Refuse a text whose weights would be in blocks."""
+    longest = max(map(len, reading.sides.values()))
+    if longest > DENSE and any(isinstance(module, HasBlocks) for module in model.modules()):
+        raise UserError(
+            "the text is too long for this view", found=f"{longest:,} tokens", expected=f"at most {DENSE:,}",
+            todo="shorten it, or open the view Blocks",
+        )  # fmt: skip
+
+
 @torch.inference_mode()
 def trace(model: nn.Module, reading: Reading, pattern: str = f"*.{WEIGHTS}") -> Trace:
     """Run the passes of a reading, and record the values at the taps that match."""
     values: dict[str, Tensor] = {}
+    blocks: dict[str, BlockValues] = {}
     passes: dict[str, Pass] = {}
     output = torch.empty(0)
     for each in reading.passes:
@@ -140,7 +155,11 @@ def trace(model: nn.Module, reading: Reading, pattern: str = f"*.{WEIGHTS}") -> 
             # A recurrent decoder attends once per step, a Transformer's block once for all of them.
             values[name] = concatenate_steps(parts)
             passes[name] = each
-    return Trace(reading, tuple(_attentions(model, values, passes)), values, output)
+        for name, some in seen.blocks.items():
+            blocks[name], passes[name] = some.of_row(0), each
+    heads = {name: value.shape[0] for name, value in values.items()}
+    heads |= {name: value.shape[1] for name, value in blocks.items()}
+    return Trace(reading, tuple(_attentions(model, heads, passes)), values, output, blocks)
 
 
 def concatenate_steps(parts: Sequence[Tensor]) -> Tensor:
@@ -151,17 +170,17 @@ def concatenate_steps(parts: Sequence[Tensor]) -> Tensor:
     return rows[0] if len(rows) == 1 else torch.cat(rows, -2)
 
 
-def _attentions(model: nn.Module, values: dict[str, Tensor], passes: dict[str, Pass]) -> Iterator[Attention]:
+def _attentions(model: nn.Module, heads: dict[str, int], passes: dict[str, Pass]) -> Iterator[Attention]:
     for name, each in attention_taps(model).items():
-        found = tuple(tap for tap in each if tap in values)
+        found = tuple(tap for tap in each if tap in heads)
         if found:
             ran = passes[found[0]]
             cross = ran.queries != ran.keys and isinstance(model, Aligns) and fnmatchcase(found[0], model.alignment)
             kind = "cross" if cross else "causal" if ran.causal else "self"
             # In cross-attention, a query is named by the token that it generates.
             queries = "written" if cross and ran.queries == "target" else ran.queries
-            heads = values[found[0]].shape[0]
-            yield Attention(name, kind, queries, ran.keys if cross else ran.queries, found, heads)
+            keys = ran.keys if cross else ran.queries
+            yield Attention(name, kind, queries, keys, found, heads[found[0]])
 
 
 # ------------------------------------------------------------------ readings by kind of model

@@ -28,6 +28,7 @@ from heedful.tasks.translation.predictor import Translator
 from heedful.training.checkpoint.choice import by_name, split_checkpoint
 
 MAX_BYTES, MAX_ENTRIES = 400_000_000, 256  # of the cache of a model
+EVERY = f"*.{inspect.WEIGHTS}"  # the attention weights of all layers
 RETRY = 2.0  # seconds until a model that could not be loaded is tried again
 
 
@@ -91,10 +92,17 @@ class Subject:
         """The taps of the attention weights by kind, layer by layer; empty for a model that reads no text."""
         return inspect.attention_taps(self.model) if inspect.reads_text(self.predictor) else {}
 
-    def trace(self, given: TextInput, pattern: str = f"*.{inspect.WEIGHTS}") -> Trace:
+    def trace(self, given: TextInput, pattern: str = EVERY) -> Trace:
         """The activations at the model's taps for an input, cached."""
         key = json.dumps([given.model_dump(include={"text", "other"}), pattern])
-        return self.cached(key, lambda: inspect.trace(self.model, inspect.reading(self.predictor, given), pattern))
+
+        def compute() -> Trace:
+            reading = inspect.reading(self.predictor, given)
+            if pattern == EVERY:
+                inspect.require_whole(self.model, reading)
+            return inspect.trace(self.model, reading, pattern)
+
+        return self.cached(key, compute)
 
     def cached(self, key: str, compute: Callable[[], Cached]) -> Cached:
         """A cached value, or a new one, computed while no other thread uses the model."""

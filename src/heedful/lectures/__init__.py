@@ -28,6 +28,7 @@ FIGURES = {
     "cost": "what it costs to pre-train BERT, beside what was published",
     "maps": "images on a map: t-SNE of their codes, codes of two dimensions, t-SNE of the pixels; needs model=RUN",
     "linear-probes": "accuracy of a linear classifier on each layer of a network, before and after training",
+    "long": "time and memory over length: full and sparse attention, Linformer and an LSTM, with exponents",
     "pooling": "what pooling keeps of an image, and what upsampling makes of that",
 }
 

@@ -3,6 +3,7 @@ import type { Component } from "svelte";
 import Ablation from "./Ablation.svelte";
 import Alignment from "./Alignment.svelte";
 import Beam from "./Beam.svelte";
+import Blocks from "./Blocks.svelte";
 import Fill from "./Fill.svelte";
 import Grid from "./Grid.svelte";
 import Heads from "./Heads.svelte";
@@ -19,6 +20,7 @@ import Steps from "./Steps.svelte";
 export const VIEWS: Record<string, Component> = {
   heads: Heads,
   grid: Grid,
+  blocks: Blocks,
   alignment: Alignment,
   beam: Beam,
   next: Next,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Subject
 
 VIEWS = (
-    "heads", "grid", "alignment", "steps", "beam", "next", "fill", "lens", "map", "ablation", "recurrent",
+    "heads", "grid", "blocks", "alignment", "steps", "beam", "next", "fill", "lens", "map", "ablation", "recurrent",
     "reconstruct", "positions", "run", "source",
 )  # fmt: skip
 LONGEST = 20_000  # characters of a text

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from heedful.blocks.attention import KV
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Layout, PackedTexts, real_first
-from heedful.blocks.masks import AnyMask, Bias, block_table, padding, random_blocks
+from heedful.blocks.masks import AnyMask, Bias, Grid, block_table, padding, random_blocks
 from heedful.blocks.norms import PostNorm
-from heedful.blocks.sparse import BlockSparse
+from heedful.blocks.sparse import DENSE, BlockSparse
 from heedful.blocks.taps import watched
 from heedful.models.bert.model import BertEncoder, init_weights
 from heedful.models.bigbird.config import BigBirdConfig
@@ -81,34 +81,50 @@ def sight(c: BigBirdConfig, lengths: Tensor, width: int, watched: bool) -> Sight
     if c.attention == "original_full" or (not exported and width <= c.global_tokens + c.dense_length):
         return Sight(real)
     pattern = Pattern.of(c, lengths, width)
-    mask, dense = block_table(pattern.fixed, c.block), watched or exported or width <= SMALL
+    dense = exported or width <= (DENSE if watched else SMALL)
+    mask = block_table(pattern.fixed, c.block)
     if count and c.random_from == "first":
-        return first_again(c, pattern, lengths, width, dense)
+        return first_again(c, pattern, lengths, width, dense, watched)
     if count:
         taken = pattern.fixed | ~pattern.text  # (B, 1, R, C)
         mask |= random_blocks(count, c.block, c.heads, c.seed, width, exclude=taken, device=device)
     return Sight(mask & real if dense else BlockSparse.of(mask & real, len(lengths), c.heads, width, device=device))
 
 
-def first_again(c: BigBirdConfig, pattern: Pattern, lengths: Tensor, width: int, dense: bool) -> Sight:
+def first_again(c: BigBirdConfig, pattern: Pattern, lengths: Tensor, width: int, dense: bool, watched: bool) -> Sight:
     """Each random block is the first block, which so counts 1 + random times.
 
-    Its scores get a bias of log(1 + random), where weights of T x T are computed; otherwise copies of the block stand
+    Its scores get a bias of log(1 + random), where weights are watched or small; otherwise copies of the block stand
     before the keys and values, which give the same sums.
     """
-    count, copied = c.random_blocks, c.random_blocks * c.block
-    if dense:
+    count, copied, device = c.random_blocks, c.random_blocks * c.block, lengths.device
+    if dense or watched:
         table = pattern.again * math.log(1 + count)  # (B, 1, R, C)
         bias = Bias(lambda b, h, q, k: table[b, 0, q // c.block, k // c.block])
-        return Sight(block_table(pattern.fixed, c.block) & padding(lengths), bias)
+        rule = block_table(pattern.fixed, c.block) & padding(lengths)
+        return Sight(rule if dense else BlockSparse.of(rule, len(lengths), c.heads, width, device=device), bias)
     copies = pattern.again[..., :1].expand(-1, -1, -1, count)
     mask = block_table(torch.cat([copies, pattern.fixed], -1), c.block) & padding(lengths + copied)
 
     def past(kv: KV) -> KV:
         return KV(*(torch.cat([*[x[:, :, : c.block]] * count, x], 2) for x in (kv.k, kv.v)))
 
-    sparse = BlockSparse.of(mask, len(lengths), c.heads, width, copied + width, device=lengths.device)
+    sparse = BlockSparse.of(mask, len(lengths), c.heads, width, copied + width, device=device)
     return Sight(sparse, past=past)
+
+
+def block_kinds(c: BigBirdConfig, length: int, padded: int) -> Tensor:
+    """Why each block of a text attends to each, (1 or H, R, C) uint8: numbers in `BLOCK_KINDS`."""
+    lengths, width = torch.tensor([c.global_tokens + length]), c.global_tokens + length + padded
+    pattern = Pattern.of(c, lengths, width)
+    whole = pattern.dense if c.attention == "block_sparse" else torch.ones_like(pattern.dense)
+    near, ends, chosen = pattern.window & ~whole, pattern.ends & ~whole, torch.zeros_like(pattern.text)
+    if c.random_blocks and c.random_from == "seed" and not whole.all():
+        taken = pattern.fixed | ~pattern.text  # (B, 1, R, C)
+        rule = random_blocks(c.random_blocks, c.block, c.heads, c.seed, width, exclude=taken)
+        chosen = rule.blocks(1, c.heads, Grid(width, width, c.block, c.block)) > 0  # (B, H, R, C)
+    kinds = torch.where(whole, 4, torch.where(near, 1, torch.where(ends, 2, 3 * chosen)))  # (B, H, R, C)
+    return torch.where(pattern.text, kinds, 5)[0].to(torch.uint8)
 
 
 class LastLayer(nn.Module):
@@ -134,6 +150,10 @@ class BigBird(BertEncoder):
         self.extra = nn.Parameter(extra) if config.global_tokens else None
         self.last = LastLayer(config) if config.last_mlp else None
         init_weights(self)
+
+    def block_kinds(self, length: int, padded: int = 0) -> Tensor:
+        """Why each block of a text of this length attends to each, with padding after it."""
+        return block_kinds(self.config, length, padded)  # (H, R, C)
 
     def encode(self, x: Tensor, layout: Layout | PackedTexts) -> list[Tensor]:
         """The input of the first block (B, T, D), and the output of each; padding is moved to the end meanwhile."""

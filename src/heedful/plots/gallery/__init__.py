@@ -41,6 +41,8 @@ FIGURES = {
     "masks": Entry("masks:masks", "which keys each query may attend to: causal, padding, window, permutation"),
     "three-masks": Entry("masks:three_masks", "the masks of GPT, BERT and XLNet side by side"),
     "masking": Entry("masks:masking", "BERT's masked tokens: 15 %, of which 80 % [MASK], 10 % random, 10 % unchanged"),
+    "bigbird": Entry("long_texts:bigbird", "random, window and global attention, and BigBird's, which is all three"),
+    "linformer": Entry("long_texts:linformer", "Linformer: keys and values projected along the length"),
     "sinusoids": Entry("positions:sinusoids", "sinusoidal positional encodings, interleaved and concatenated"),
     "waves": Entry("positions:waves", "some dimensions of the positional encodings as waves"),
     "schedules": Entry("training:schedules", "all learning-rate schedules"),

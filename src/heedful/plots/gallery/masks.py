@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ def masks(
         f"window of ± {size}": grid_of(window(size), length),
         f"order {' '.join(str(one + 1) for one in positions)}": grid_of(order(ranks_of(positions)), length),
     }
-    return _grids(panels, "Which keys a query may attend to", style)
+    return draw_grids(panels, "Which keys a query may attend to", style)
 
 
 def three_masks(
@@ -76,24 +76,26 @@ def three_masks(
     }
     if source:
         panels[f"seq2seq: source of {source}"] = grid_of(prefix(torch.tensor([source])) | causal(), length)
-    return _grids(
+    return draw_grids(
         panels, "Three language models and their masks" if not source else "Four models and their masks", style
     )
 
 
-def _grids(panels: Mapping[str, Grid], title: str, style: Style) -> Figure:
-    """Boolean grids side by side."""
+def draw_grids(
+    panels: Mapping[str, NDArray[Any]], title: str, style: Style, names: Sequence[str] = ("masked", "may attend")
+) -> Figure:
+    """Grids of numbers side by side, each number with a colour and a name; 0 is masked."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
     length = len(next(iter(panels.values())))
     side = 2.7 if len(panels) > 3 else 3.1
     with drawing(style, side * len(panels) + 0.4, side + 1.3, title) as (figure, palette):
-        colours = [palette.line, palette.series[0]]
+        colours = [palette.line, *palette.series[: len(names) - 1]]
         for number, (axes, (name, grid)) in enumerate(
             zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True)
         ):
-            axes.imshow(grid, cmap=ListedColormap(colours), vmin=0, vmax=1, interpolation="nearest")
+            axes.imshow(grid, cmap=ListedColormap(colours), vmin=0, vmax=len(names) - 1, interpolation="nearest")
             axes.set_title(label(name, 60))
             ticks = range(length) if length <= 12 else range(0, length, 5)
             axes.set_xticks(ticks, [str(one + 1) for one in ticks])
@@ -106,9 +108,8 @@ def _grids(panels: Mapping[str, Grid], title: str, style: Style) -> Figure:
             axes.set_xlabel("key")
             if not number:
                 axes.set_ylabel("query")
-        names = ("masked", "may attend")
         handles = [Patch(color=colour, label=name) for name, colour in zip(names, colours, strict=True)]
-        legend_below(figure, handles[::-1], 2)
+        legend_below(figure, [*handles[1:], handles[0]], len(names))
     return figure
 
 
