@@ -26,14 +26,14 @@ def steps(x: Tensor, into: Tensor, between: Tensor) -> int:
     return 2 * x.shape[:-1].numel() * (into.numel() + between.numel())
 
 
-aten = torch.ops.aten
-# Operators of CPUs that torch's own counter does not know.
-FORMULAS: dict[Any, Callable[..., int]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, *_: 2 * products(q, k),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda _, q, k, *__: 5 * products(q, k),
-    aten.mkldnn_rnn_layer: lambda x, into, between, *_: steps(x, into, between),
-    aten.mkldnn_rnn_layer_backward: lambda x, into, between, *_: 2 * steps(x, into, between),
+# By operator; those of CPUs are not known to torch's own counter.
+FORMULAS: dict[str, Callable[..., int]] = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu": lambda q, k, *_: 2 * products(q, k),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": lambda _, q, k, *__: 5 * products(q, k),
+    "aten::mkldnn_rnn_layer": lambda x, into, between, *_: steps(x, into, between),
+    "aten::mkldnn_rnn_layer_backward": lambda x, into, between, *_: 2 * steps(x, into, between),
 }
+KNOWN = {str(operator).replace(".", "::"): formula for operator, formula in flop_registry.items()}
 
 
 class Counted(TorchDispatchMode):
@@ -53,7 +53,7 @@ class Counted(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for x in tree_leaves(args):  # those from outside cost nothing
-            if isinstance(x, Tensor) and x.untyped_storage()._cdata not in self._known:
+            if isinstance(x, Tensor) and id(x.untyped_storage()) not in self._known:
                 self._hold(x, 0)
         with self:
             if func in self.definitions:
@@ -62,12 +62,13 @@ class Counted(TorchDispatchMode):
         if parts is not NotImplemented:
             return parts
         found = func(*args, **(kwargs or {}))
-        if func._overloadpacket in FORMULAS:
-            self.operations += FORMULAS[func._overloadpacket](*args)
-        elif func._overloadpacket in flop_registry:
-            self.operations += flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=found)
+        name = func.name().partition(".")[0]
+        if name in FORMULAS:
+            self.operations += FORMULAS[name](*args)
+        elif name in KNOWN:
+            self.operations += KNOWN[name](*args, **(kwargs or {}), out_val=found)
         for x in tree_leaves(found):
-            if isinstance(x, Tensor) and x.untyped_storage()._cdata not in self._known:
+            if isinstance(x, Tensor) and id(x.untyped_storage()) not in self._known:
                 self._hold(x, x.untyped_storage().nbytes())
         return found
 
@@ -75,7 +76,7 @@ class Counted(TorchDispatchMode):
         storage = x.untyped_storage()
         self.held += size
         self.peak = max(self.peak, self.held)
-        self._known[storage._cdata] = weakref.ref(storage, partial(self._release, storage._cdata, size))
+        self._known[id(storage)] = weakref.ref(storage, partial(self._release, id(storage), size))
 
     def _release(self, address: int, size: int, _: object) -> None:
         self.held -= size
