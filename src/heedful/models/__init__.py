@@ -47,6 +47,11 @@ MODELS = {
     "conv_classifier": Model("word_classifier", "ConvClassifierConfig"),
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),
+    "alexnet": Model("image_encoder", "AlexNetConfig"),
+    "vgg": Model("image_encoder", "VggConfig"),
+    "googlenet": Model("image_encoder", "GoogLeNetConfig"),
+    "resnet": Model("image_encoder", "ResNetConfig"),
+    "vit": Model("image_encoder", "VitConfig"),
 }
 
 

@@ -6,15 +6,18 @@ B batch, S source tokens, T tokens, D width, V vocabulary, N texts, M words, C c
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
+
+from pydantic import Field
 
 from heedful.config import Config
 from heedful.models import MODELS
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
+Side = Annotated[int, Field(ge=1, le=65_536)]
 Role = Literal[
     "encoder",
     "two_streams",
@@ -29,6 +32,7 @@ Role = Literal[
     "word_classifier",
     "tree_classifier",
     "autoencoder",
+    "image_encoder",
 ]
 
 
@@ -119,6 +123,16 @@ class EncoderConfig(ModelConfig):
         """
 
 
+class ImageEncoderConfig(ModelConfig):
+    """What the settings of every image encoder have."""
+
+    channels: int = Field(3, ge=1, le=65_536, description="channels of an image: 1 for grey, 3 for colour")
+    size: tuple[Side, Side] = Field((224, 224), description="rows and columns of an image")
+    classes: int | None = Field(
+        None, ge=1, le=1_000_000, description="number of classes; null: that of the training data"
+    )
+
+
 class Encoder(Protocol):
     """tokens (B, T) -> a vector for each of them (B, T, D), from all tokens."""
 
@@ -206,6 +220,24 @@ class Autoencoder(Protocol):
     def __call__(self, images: Tensor) -> Tensor: ...
 
 
+class ImageEncoder(Protocol):
+    """images (B, C, Y, X), normalized -> logits (B, N) of classes."""
+
+    config: ImageEncoderConfig
+    head: nn.Linear  # the last layer
+
+    def __call__(self, images: Tensor) -> Tensor: ...
+
+    def map(self, images: Tensor) -> Tensor:
+        """The feature map (B, D, Y', X') of the last layer that has rows and columns."""
+
+    def features(self, images: Tensor) -> Tensor:
+        """The vector (B, F) of each image that the last layer reads."""
+
+    def training_logits(self, images: Tensor) -> list[tuple[float, Tensor]]:
+        """Logits (B, N) with the weights of their losses: the sum of these is trained."""
+
+
 class TreeClassifier(Protocol):
     """trees -> logits (M, C) of a class for each of their M nodes."""
 
@@ -257,4 +289,5 @@ ROLES: dict[Role, type] = {
     "word_classifier": TextClassifier,
     "tree_classifier": TreeClassifier,
     "autoencoder": Autoencoder,
+    "image_encoder": ImageEncoder,
 }
