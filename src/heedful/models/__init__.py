@@ -48,6 +48,11 @@ MODELS = {
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
     "lenet": Model("image_encoder", "LeNetConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),
+    "alexnet": Model("image_encoder", "AlexNetConfig"),
+    "vgg": Model("image_encoder", "VggConfig"),
+    "googlenet": Model("image_encoder", "GoogLeNetConfig"),
+    "resnet": Model("image_encoder", "ResNetConfig"),
+    "vit": Model("image_encoder", "VitConfig"),
 }
 
 
