@@ -1,6 +1,7 @@
 """The roles of models: a task names a role, and takes any model that has it; readable without torch.
 
-B batch, S source tokens, T tokens, D width, V vocabulary, N texts, M words, C classes, P positions of a passage.
+B batch, S source tokens, T tokens, D width, V vocabulary, N texts, M words, C classes, P positions of a passage;
+for images C channels, Y rows, X columns, N classes, F features.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-Side = Annotated[int, Field(ge=1, le=65_536)]
 Role = Literal[
     "encoder",
     "two_streams",
@@ -123,14 +123,30 @@ class EncoderConfig(ModelConfig):
         """
 
 
-class ImageEncoderConfig(ModelConfig):
-    """What the settings of every image encoder have."""
+Side = Annotated[int, Field(ge=1, le=16_384)]
 
-    channels: int = Field(3, ge=1, le=65_536, description="channels of an image: 1 for grey, 3 for colour")
+
+class ImageEncoderConfig(ModelConfig):
+    """What the settings of every image model have."""
+
+    channels: int = Field(3, ge=1, le=1024, description="channels of an image: 1 for greyscale, 3 for RGB")
     size: tuple[Side, Side] = Field((224, 224), description="rows and columns of an image")
-    classes: int | None = Field(
-        None, ge=1, le=1_000_000, description="number of classes; null: that of the training data"
-    )
+    classes: int | None = Field(None, ge=2, le=100_000, description="number of classes; null: that of the data")
+    freeze: bool = Field(False, description="whether all layers but the last one are frozen")
+
+    @property
+    def input(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of an image."""
+        return self.channels, *self.size
+
+    @property
+    def outputs(self) -> int:
+        """The number of classes; two where they are not known yet."""
+        return self.classes or 2
+
+    @abstractmethod
+    def parameters(self, vocab: int = 0) -> int:
+        """The number of parameters, for two classes where they are not known yet; there is no vocabulary."""
 
 
 class Encoder(Protocol):
@@ -221,21 +237,21 @@ class Autoencoder(Protocol):
 
 
 class ImageEncoder(Protocol):
-    """images (B, C, Y, X), normalized -> logits (B, N) of classes."""
+    """images (B, C, Y, X), normalized floats -> logits (B, N) of their classes."""
 
     config: ImageEncoderConfig
-    head: nn.Linear  # the last layer
+    head: nn.Linear  # the last layer, which is replaced where a run starts from a model of other classes
 
     def __call__(self, images: Tensor) -> Tensor: ...
 
     def map(self, images: Tensor) -> Tensor:
-        """The feature map (B, D, Y', X') of the last layer that has rows and columns."""
+        """The feature map (B, D, Y', X') of the last spatial layer; of patches, their vectors as a grid."""
 
     def features(self, images: Tensor) -> Tensor:
-        """The vector (B, F) of each image that the last layer reads."""
+        """The vector (B, F) of each image, from which `head` makes the logits."""
 
     def training_logits(self, images: Tensor) -> list[tuple[float, Tensor]]:
-        """Logits (B, N) with the weights of their losses: the sum of these is trained."""
+        """The logits (B, N) of each classifier that is trained, with the weight of its loss; most have one, of 1."""
 
 
 class TreeClassifier(Protocol):
