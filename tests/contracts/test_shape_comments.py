@@ -348,6 +348,8 @@ def tiny(kind: str) -> None:
             model.lens(x)
     elif config.role == "causal":
         model(tokens[:, :1], model(tokens, model.start(B, tokens.device))[1])
+    elif config.role == "image_encoder":
+        model.train().training_logits(torch.randn(B, *config.input))
     else:
         raise AssertionError(f"say how a model is used whose role is {config.role}")
 

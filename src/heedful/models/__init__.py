@@ -46,6 +46,7 @@ MODELS = {
     "answerer": Model("answerer", "AnswererConfig", "heads"),
     "conv_classifier": Model("word_classifier", "ConvClassifierConfig"),
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
+    "lenet": Model("image_encoder", "LeNetConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),
     "alexnet": Model("image_encoder", "AlexNetConfig"),
     "vgg": Model("image_encoder", "VggConfig"),

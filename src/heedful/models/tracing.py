@@ -203,4 +203,5 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "word_classifier": _text,
     "tree_classifier": _tree,
     "autoencoder": _image,
+    "image_encoder": _image,
 }
