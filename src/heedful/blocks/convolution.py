@@ -22,7 +22,7 @@ class Convolution(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(filters, channels, size, size))
         self.bias = nn.Parameter(torch.zeros(filters))
-        self.padding = padding
+        self.kernel_size, self.stride, self.padding = size, 1, padding
 
     def forward(self, x: Tensor) -> Tensor:
         # The layout of the weights decides that of the result, even of one channel. It is a copy that has it: what is

@@ -1,102 +1,169 @@
-"""The graph of a ConvNet's layers: receptive fields, and the number of weighted layers on the longest path.
+"""What is known from the layers of a ConvNet alone: receptive fields, and the depth.
 
-The model is traced symbolically, so that nothing is computed: every path from the image to a layer is known.
+A model runs once on an image of which there is only the shape; a value follows it through every function, and changes
+where it passes a layer.
+
+C channels, Y rows, X columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Self, TypeVar
 
-from torch import fx, nn
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 
-from heedful.errors import UserError
+from heedful.blocks.convolution import Convolution
+from heedful.blocks.linear import Linear
 
 Value = TypeVar("Value")
-Join = Callable[[list[Value]], Value]
-Spatial = nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d
+SPATIAL = (nn.Conv2d, Convolution, nn.MaxPool2d, nn.AvgPool2d)
+WEIGHTED = (nn.Conv2d, Convolution, nn.Linear, Linear)
 
 
-class Field(NamedTuple):
-    """The pixels that a unit of a layer sees, along one side: unit i sees `size` of them from `start + i * stride`.
+@dataclass(frozen=True)
+class Field:
+    """The pixels that units of a layer see: `size` x `size`, `stride` apart, from `start` on for the first unit.
 
-    Pixels outside of the image are zeros.
+    At the edges of an image a unit sees fewer of them: `rows` and `columns` have those of each unit.
     """
 
-    size: int = 1
-    stride: int = 1
-    start: int = 0
+    size: int
+    stride: int
+    start: int
+    rows: tuple[range, ...] = field(repr=False)
+    columns: tuple[range, ...] = field(repr=False)
 
-    def through(self, layer: Spatial) -> Field:
-        """The field of a unit after a layer whose input has this one."""
-        kernel, stride, padding = (_one(layer, name) for name in ("kernel_size", "stride", "padding"))
-        reach = (kernel - 1) * _one(layer, "dilation", 1) * self.stride
-        return Field(self.size + reach, self.stride * stride, self.start - padding * self.stride)
+    @classmethod
+    def pixel(cls, rows: int, columns: int) -> Self:
+        """The field of a pixel of an image: itself."""
+        return cls(1, 1, 0, *(tuple(range(n, n + 1) for n in range(side)) for side in (rows, columns)))
 
-    def pixels(self, unit: int, side: int) -> range:
-        """The rows, or columns, of an image with so many of them that a unit sees."""
-        begin = self.start + unit * self.stride
-        return range(max(0, begin), min(side, begin + self.size))
+    def through(self, layer: nn.Module, output: Tensor) -> Field:
+        """The field after a convolution or pool whose input has this one."""
+        kernel, stride, padding = (_side(getattr(layer, name)) for name in ("kernel_size", "stride", "padding"))
+
+        def seen(units: tuple[range, ...], count: int) -> tuple[range, ...]:
+            first = [unit * stride - padding for unit in range(count)]
+            return tuple(_cover(units[max(0, begin) : begin + kernel]) for begin in first)
+
+        size, start = self.size + (kernel - 1) * self.stride, self.start - padding * self.stride
+        rows, columns = output.shape[2:]
+        return Field(size, self.stride * stride, start, seen(self.rows, rows), seen(self.columns, columns))
 
 
-def _join(fields: list[Field]) -> Field:
-    """The smallest field around those of branches that are added or concatenated."""
-    start = min(field.start for field in fields)
-    assert len({field.stride for field in fields}) == 1, "branches have units at the same distances"
-    return Field(max(field.start + field.size for field in fields) - start, fields[0].stride, start)
-
-
-def receptive_fields(model: nn.Module) -> dict[str, Field]:
-    """The receptive field of each convolution and pool of a ConvNet, by its name, from the first to the last.
+def receptive_fields(model: Any) -> dict[str, Field]:
+    """The receptive field of each convolution and pool of an image model, by its name, from the first to the last.
 
     >>> receptive_fields(build(SIZES["alexnet"]))["layers.0.conv"]
     Field(size=11, stride=4, start=-2)
     """
 
-    def step(layer: nn.Module, field: Field) -> Field:
-        return field.through(layer) if isinstance(layer, Spatial) else field
+    def join(fields: list[Field]) -> Field:
+        start, end = min(one.start for one in fields), max(one.start + one.size for one in fields)
+        rows, columns = (
+            zip(*(one.rows for one in fields), strict=True),
+            zip(*(one.columns for one in fields), strict=True),
+        )
+        return Field(end - start, fields[0].stride, start, tuple(map(_cover, rows)), tuple(map(_cover, columns)))
 
-    found = _walk(model, "map", Field(), step, _join)
-    return {name: field for name, layer, field in found if isinstance(layer, Spatial)}
+    size: tuple[int, int] = model.config.size
+    return follow(model, SPATIAL, Field.pixel(*size), lambda layer, field, output: field.through(layer, output), join)
 
 
 def weighted_layers(model: nn.Module) -> int:
-    """The depth of a model: the convolutions and dense layers on the longest path from an image to its logits."""
-
-    def step(layer: nn.Module, depth: int) -> int:
-        return depth + isinstance(layer, nn.Conv2d | nn.Linear)
-
-    return max(depth for _, _, depth in _walk(model, "forward", 0, step, max))
+    """The depth of an image model: convolutions and dense layers on the longest path from an image to its logits."""
+    return max(follow(model, WEIGHTED, 0, lambda layer, depth, output: depth + 1, max).values())
 
 
-def _walk(
-    model: nn.Module, method: str, image: Value, step: Callable[[nn.Module, Value], Value], join: Join[Value]
-) -> Iterator[tuple[str, nn.Module, Value]]:
-    """Each call of a layer with its value, which `step` makes of that of its input; `join` takes several inputs."""
-    tracer = fx.Tracer()
-    tracer.traced_func_name = method
+def follow(
+    model: Any,
+    kinds: tuple[type[nn.Module], ...],
+    image: Value,
+    step: Callable[[nn.Module, Value, Tensor], Value],
+    join: Callable[[list[Value]], Value],
+) -> dict[str, Value]:
+    """The value after each layer of these kinds, by name: `step` makes it of the value before, `join` of several."""
+    values, found = Followed(join), dict[str, Value]()
+
+    def after(name: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+        def hook(layer: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+            found[name] = step(layer, values.of(given), output)
+            values.put(output, found[name])
+
+        return hook
+
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, kinds)}
+    hooks = [layer.register_forward_hook(after(name)) for name, layer in layers.items()]
     try:
-        graph = tracer.trace(model)
-    except (TypeError, fx.proxy.TraceError) as error:
-        raise UserError(
-            "only ConvNets have receptive fields", found=type(model).__name__, expected="a model of convolutions"
-        ) from error
-    values: dict[fx.Node, Value] = {}
-    for node in graph.nodes:
-        inputs = [values[one] for one in node.all_input_nodes if one in values]
-        if node.op == "placeholder":
-            values[node] = image
-        elif inputs:
-            values[node] = join(inputs) if len(inputs) > 1 else inputs[0]
-        if node.op == "call_module":
-            layer = model.get_submodule(str(node.target))
-            values[node] = step(layer, values[node])
-            yield str(node.target), layer, values[node]
+        with torch.no_grad(), evaluating(model), FakeTensorMode():
+            state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+            shapes = {name: torch.empty(tensor.shape, dtype=tensor.dtype) for name, tensor in state.items()}
+            images = torch.empty(1, *model.config.input, dtype=model.head.weight.dtype)  # (1, C, Y, X)
+            values.put(images, image)
+            with values:
+                functional_call(model, shapes, (images,))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
 
 
-def _one(layer: nn.Module, name: str, usual: int | None = None) -> int:
-    """A setting of a layer that is the same along rows and columns."""
-    found = getattr(layer, name, usual) if usual is not None else getattr(layer, name)
-    sides = found if isinstance(found, tuple) else (found, found)
-    assert isinstance(sides[0], int) and sides[0] == sides[1], f"{name} {found} differs between rows and columns"
-    return sides[0]
+class Followed(TorchFunctionMode, Generic[Value]):
+    """Values of tensors; within it, what a function returns has the value of what it was given."""
+
+    def __init__(self, join: Callable[[list[Value]], Value]) -> None:
+        super().__init__()
+        self.join = join
+        self.known: dict[int, tuple[Tensor, Value]] = {}  # the tensors too, so that no other takes their numbers
+
+    def put(self, output: object, value: Value) -> None:
+        for tensor in _tensors((output,)):
+            self.known[id(tensor)] = (tensor, value)
+
+    def of(self, given: Iterable[object]) -> Value:
+        return self.join([self.known[id(tensor)][1] for tensor in _tensors(given) if id(tensor) in self.known])
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        given = [*args, *(kwargs or {}).values()]
+        if any(id(tensor) in self.known for tensor in _tensors(given)):
+            self.put(output, self.of(given))
+        return output
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and afterwards in its own."""
+    training = model.training
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(training)
+
+
+def _cover(ranges: Sequence[range]) -> range:
+    """The smallest range around several."""
+    return range(min(one.start for one in ranges), max(one.stop for one in ranges))
+
+
+def _tensors(values: Iterable[object]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _tensors(value)
+
+
+def _side(setting: object) -> int:
+    """A setting of a layer, which is the same along rows and columns."""
+    first, second = setting if isinstance(setting, tuple) else (setting, setting)
+    assert isinstance(first, int) and first == second, "rows and columns are treated alike"
+    return first

@@ -51,7 +51,7 @@ class AlexNetConfig(ImageEncoderConfig):
         sizes = ((self.channels, one, self.kernel), (one, two, 5), (two, three, 3), (three, four, 3), (four, five, 3))
         convolutions = sum(conv_parameters(*size, per_filter=1) for size in sizes)
         dense = (self.grid**2 * five + 1) * self.hidden + (self.hidden + 1) * self.hidden
-        return convolutions + dense + (self.hidden + 1) * (self.classes or 2)
+        return convolutions + dense + (self.hidden + 1) * self.outputs
 
     @classmethod
     def tiny(cls) -> Self:

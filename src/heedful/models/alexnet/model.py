@@ -21,7 +21,6 @@ class AlexNet(ImageClassifier):
     def __init__(self, config: AlexNetConfig) -> None:
         super().__init__()
         self.config = c = config
-        assert c.classes is not None, "the number of classes comes from the training data"
         one, two, three, four, five = c.filters
         self.layers = nn.Sequential(
             ConvRelu(c.channels, one, c.kernel, c.stride, c.padding),
@@ -42,7 +41,7 @@ class AlexNet(ImageClassifier):
             nn.Linear(c.hidden, c.hidden),
             nn.ReLU(),
         )
-        self.head = nn.Linear(c.hidden, c.classes)
+        self.head = nn.Linear(c.hidden, c.outputs)
         init_he(self)
 
     def map(self, images: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ class GoogLeNetConfig(ImageEncoderConfig):
 
     def parameters(self, vocab: int = 0) -> int:
         """The number of parameters with side classifiers, for two classes where they are not known yet."""
-        classes, (one, two, channels) = self.classes or 2, self.stem_filters
+        classes, (one, two, channels) = self.outputs, self.stem_filters
         count = conv_parameters(self.channels, one, 7 if self.stem == "large" else 3)
         count += conv_parameters(one, two, 1) + conv_parameters(two, channels, 3)
         for number, (direct, reduce3, three, reduce5, five, pool) in enumerate(self.modules, 1):

@@ -41,7 +41,6 @@ class GoogLeNet(ImageClassifier):
     def __init__(self, config: GoogLeNetConfig) -> None:
         super().__init__()
         self.config = c = config
-        assert c.classes is not None, "the number of classes comes from the training data"
         one, two, channels = c.stem_filters
         large = c.stem == "large"
         self.stem = nn.Sequential(
@@ -59,9 +58,9 @@ class GoogLeNet(ImageClassifier):
                 self.inceptions.append(nn.Sequential(pool, inception) if stage and not place else inception)
                 channels, number = inception.channels, number + 1
                 if number in c.sides:
-                    self.sides[str(number)] = SideClassifier(channels, c, c.classes)
+                    self.sides[str(number)] = SideClassifier(channels, c, c.outputs)
         self.dropout = nn.Dropout(c.dropout)
-        self.head = nn.Linear(channels, c.classes)
+        self.head = nn.Linear(channels, c.outputs)
         init_he(self)
 
     def maps(self, images: Tensor) -> list[Tensor]:

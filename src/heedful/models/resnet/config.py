@@ -60,7 +60,7 @@ class ResNetConfig(ImageEncoderConfig):
                     count += conv_parameters(narrow, width, 1)
             if stage or before != width:
                 count += conv_parameters(before, width, 1)  # the shortcut of the first block
-        return count + (self.widths[-1] + 1) * (self.classes or 2)
+        return count + (self.widths[-1] + 1) * self.outputs
 
     @classmethod
     def tiny(cls) -> Self:

@@ -39,7 +39,6 @@ class ResNet(ImageClassifier):
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
         self.config = c = config
-        assert c.classes is not None, "the number of classes comes from the training data"
         if c.stem == "large":
             self.stem = nn.Sequential(ConvNormRelu(c.channels, c.stem_width, 7, 2), nn.MaxPool2d(3, 2, padding=1))
         else:
@@ -51,7 +50,7 @@ class ResNet(ImageClassifier):
             first = Residual(BODIES[c.block](before, width, stride), shortcut)
             others = (Residual(BODIES[c.block](width, width, 1), nn.Identity()) for _ in range(c.depths[stage] - 1))
             self.stages.append(nn.Sequential(first, *others))
-        self.head = nn.Linear(c.widths[-1], c.classes)
+        self.head = nn.Linear(c.widths[-1], c.outputs)
         init_he(self)
 
     def map(self, images: Tensor) -> Tensor:

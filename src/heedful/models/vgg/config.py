@@ -51,7 +51,7 @@ class VggConfig(ImageEncoderConfig):
         more = 3 if self.norm == "batch" else 1  # a bias, and two numbers of the norm
         convolutions = sum(conv_parameters(before, after, 3, more) for before, after in pairwise(widths))
         dense = (self.grid**2 * self.filters[-1] + 1) * self.hidden + (self.hidden + 1) * self.hidden
-        return convolutions + dense + (self.hidden + 1) * (self.classes or 2)
+        return convolutions + dense + (self.hidden + 1) * self.outputs
 
     @classmethod
     def tiny(cls) -> Self:

@@ -22,7 +22,6 @@ class Vgg(ImageClassifier):
     def __init__(self, config: VggConfig) -> None:
         super().__init__()
         self.config = c = config
-        assert c.classes is not None, "the number of classes comes from the training data"
         self.stages, channels = nn.Sequential(), c.channels
         for depth, filters in zip(c.depths, c.filters, strict=True):
             stage = nn.Sequential()
@@ -40,7 +39,7 @@ class Vgg(ImageClassifier):
             nn.ReLU(),
             nn.Dropout(c.dropout),
         )
-        self.head = nn.Linear(c.hidden, c.classes)
+        self.head = nn.Linear(c.hidden, c.outputs)
         init_he(self)
 
     def map(self, images: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ class VitConfig(ImageEncoderConfig):
         patches = (self.channels * self.patch**2 + 1) * self.width
         table = (self.first + self.grid[0] * self.grid[1]) * self.width if self.positions == "learned" else 0
         blocks = self.layers * block_parameters(self.width, self.hidden, self.heads, self.score)
-        heads = (self.width + 1) * (self.classes or 2) * (2 if self.distillation == "head" else 1)
+        heads = (self.width + 1) * self.outputs * (2 if self.distillation == "head" else 1)
         return patches + self.first * self.width + table + blocks + 2 * self.width + heads
 
     @classmethod

@@ -41,7 +41,6 @@ class Vit(ImageClassifier):
     def __init__(self, config: VitConfig) -> None:
         super().__init__()
         self.config = c = config
-        assert c.classes is not None, "the number of classes comes from the training data"
         self.patches = Patches(c.channels, c.width, c.patch)
         self.tokens = nn.ParameterList(torch.randn(1, 1, c.width) * 0.02 for _ in range(c.first))
         self.positions = positions(c)
@@ -49,8 +48,8 @@ class Vit(ImageClassifier):
         self.embedded = Tap()
         self.blocks = nn.ModuleList(block(c) for _ in range(c.layers))
         self.norm = nn.LayerNorm(c.width, c.norm_eps)
-        self.head = nn.Linear(c.width, c.classes)
-        self.second_head = nn.Linear(c.width, c.classes) if c.distillation == "head" else None
+        self.head = nn.Linear(c.width, c.outputs)
+        self.second_head = nn.Linear(c.width, c.outputs) if c.distillation == "head" else None
         for weight in self.parameters():
             if weight.dim() in (2, 4):  # matrices and patches
                 nn.init.trunc_normal_(weight, std=0.02)
