@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from heedful.blocks.convolution import Convolution
 from heedful.blocks.linear import Linear
+from heedful.blocks.taps import Tap, taps
 
 Value = TypeVar("Value")
 SPATIAL = (nn.Conv2d, Convolution, nn.MaxPool2d, nn.AvgPool2d)
@@ -57,6 +58,16 @@ class Field:
         rows, columns = output.shape[2:]
         return Field(size, self.stride * stride, start, seen(self.rows, rows), seen(self.columns, columns))
 
+    @classmethod
+    def join(cls, fields: list[Field]) -> Field:
+        """The smallest field around several."""
+        start, end = min(one.start for one in fields), max(one.start + one.size for one in fields)
+        rows, columns = (
+            zip(*(one.rows for one in fields), strict=True),
+            zip(*(one.columns for one in fields), strict=True),
+        )
+        return cls(end - start, fields[0].stride, start, tuple(map(_cover, rows)), tuple(map(_cover, columns)))
+
 
 def receptive_fields(model: Any) -> dict[str, Field]:
     """The receptive field of each convolution and pool of an image model, by its name, from the first to the last.
@@ -64,17 +75,20 @@ def receptive_fields(model: Any) -> dict[str, Field]:
     >>> receptive_fields(build(SIZES["alexnet"]))["layers.0.conv"]
     Field(size=11, stride=4, start=-2)
     """
-
-    def join(fields: list[Field]) -> Field:
-        start, end = min(one.start for one in fields), max(one.start + one.size for one in fields)
-        rows, columns = (
-            zip(*(one.rows for one in fields), strict=True),
-            zip(*(one.columns for one in fields), strict=True),
-        )
-        return Field(end - start, fields[0].stride, start, tuple(map(_cover, rows)), tuple(map(_cover, columns)))
-
     size: tuple[int, int] = model.config.size
-    return follow(model, SPATIAL, Field.pixel(*size), lambda layer, field, output: field.through(layer, output), join)
+    return follow(
+        model, SPATIAL, Field.pixel(*size), lambda layer, field, output: field.through(layer, output), Field.join
+    )
+
+
+def tap_fields(model: Any) -> dict[str, Field]:
+    """The receptive field of the value at each tap of an image model; of a token, its own patch."""
+
+    def step(layer: nn.Module, field: Field, output: Tensor) -> Field:
+        return field if isinstance(layer, Tap) else field.through(layer, output)
+
+    found = follow(model, (*SPATIAL, Tap), Field.pixel(*model.config.size), step, Field.join)
+    return {name: found[name] for name in taps(model) if name in found}
 
 
 def weighted_layers(model: nn.Module) -> int:

@@ -104,7 +104,7 @@ def uses_relu(model: Any, images: Tensor) -> bool:
     return rule.count > 0
 
 
-# ------------------------------------------------------------------ pictures (B, C, Y, X)
+# ------------------------------------------------------------------ pictures, as large as the images
 def gradient(score: Score, images: Tensor) -> Tensor:
     """The derivative of the score by every pixel."""
     with torch.enable_grad():
