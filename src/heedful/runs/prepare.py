@@ -49,6 +49,7 @@ from heedful.training.distributed.team import Carry, Parallel, Team
 from heedful.training.environment import environment, memory
 from heedful.training.loop import Counters, epochs_to_steps, steps_to_average
 from heedful.training.optim import Cosine, Linear
+from heedful.training.running_statistics import RunningStatistics
 
 NOT_COMPUTED = frozenset(
     {"run", "recipe", "tokenizer", "data", "valid", "test"}
@@ -105,6 +106,11 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
     if not recipe.own_model and (size := config.parameters(vocabulary.vocab)) > recipe.size:
         require_room(run, size)  # for trees, the vocabulary is known only now
     model = build(config)
+    if recipe.train.average > 1 and RunningStatistics(model):
+        raise UserError(
+            "a model with batch norms cannot be the mean of checkpoints: its running statistics are not their mean",
+            where="train.average", found=str(recipe.train.average), todo="write average: 1",
+        )  # fmt: skip
     if recipe.own_model:
         require_room(run, sum(weight.numel() for weight in model.parameters()))
     available = cores(team.local_world)
