@@ -99,7 +99,8 @@ class Inception(nn.Module):
         self.output = Tap()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(torch.cat([branch(x) for branch in self.branches], 1))  # (B, F, Y, X)
+        branches = [branch(x) for branch in self.branches]
+        return self.output(torch.cat(branches, 1))  # (B, F, Y, X)
 
 
 def init_he(module: nn.Module) -> None:

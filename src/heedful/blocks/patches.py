@@ -50,8 +50,8 @@ def resize_positions(table: Tensor, before: Grid, after: Grid) -> Tensor:
         return table
     first = table.shape[1] - before[0] * before[1]
     square = table[:, first:].unflatten(1, before).permute(0, 3, 1, 2)  # (1, D, Y, X)
-    square = functional.interpolate(square, after, mode="bicubic", align_corners=False)  # (1, D, Y, X)
-    return torch.cat([table[:, :first], square.flatten(2).transpose(1, 2)], 1)  # (1, T, D)
+    other = functional.interpolate(square, after, mode="bicubic", align_corners=False).flatten(2)  # (1, D, N)
+    return torch.cat([table[:, :first], other.transpose(1, 2)], 1)  # (1, T, D)
 
 
 class LearnedGrid(nn.Module):

@@ -11,9 +11,12 @@ def check_length(length: int, context: int) -> None:
         raise ValueError(f"the sequence has {length} tokens, more than the model's context of {context}")
 
 
-def check_image(shape: Sequence[int], expected: tuple[int, int, int]) -> None:
-    """Refuse images (B, C, Y, X) of other channels, rows and columns than the model is built for."""
-    if tuple(shape[1:]) != expected:
+def check_image(shape: Sequence[int], expected: tuple[int, int, int], any_size: bool = False) -> None:
+    """Refuse images (B, C, Y, X) of other channels, rows and columns than the model is built for.
+
+    With `any_size`, only the channels count.
+    """
+    if tuple(shape[1:]) != expected and not (any_size and len(shape) == 4 and shape[1] == expected[0]):
         found, wanted = (" x ".join(map(str, sizes)) for sizes in (shape[1:], expected))
         raise ValueError(f"the images are {found} (channels, rows, columns), but the model reads {wanted}")
 

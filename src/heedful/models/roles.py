@@ -129,6 +129,8 @@ Side = Annotated[int, Field(ge=1, le=16_384)]
 class ImageEncoderConfig(ModelConfig):
     """What the settings of every image model have."""
 
+    any_size: ClassVar[bool] = False  # whether it also reads images of other rows and columns than `size`
+
     channels: int = Field(3, ge=1, le=1024, description="channels of an image: 1 for greyscale, 3 for RGB")
     size: tuple[Side, Side] = Field((224, 224), description="rows and columns of an image")
     classes: int | None = Field(None, ge=2, le=100_000, description="number of classes; null: that of the data")

@@ -15,6 +15,7 @@ class AlexNetConfig(ImageEncoderConfig):
     """The ConvNet of Krizhevsky et al. (2012), in the form with one tower (Krizhevsky, 2014)."""
 
     implementation: ClassVar = "model.AlexNet"
+    any_size: ClassVar = True
 
     kind: Literal["alexnet"] = "alexnet"
     filters: tuple[Filters, Filters, Filters, Filters, Filters] = Field(
@@ -56,7 +57,7 @@ class AlexNetConfig(ImageEncoderConfig):
     @classmethod
     def tiny(cls) -> Self:
         small = {"channels": 1, "size": (16, 20), "classes": 3, "kernel": 3, "stride": 1, "padding": 1}
-        return cls.model_validate(small | {"filters": (4, 6, 8, 6, 5), "grid": 2, "hidden": 12})
+        return cls.model_validate(small | {"filters": (4, 6, 8, 6, 5), "grid": 2, "hidden": 24, "dropout": 0.1})
 
 
 SIZES = {

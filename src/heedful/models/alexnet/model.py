@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from heedful.blocks.convolution import ConvRelu, init_he
 from heedful.models.alexnet.config import AlexNetConfig
-from heedful.models.image_classifier import ImageClassifier
+from heedful.models.image_model import ImageModel
 
 
-class AlexNet(ImageClassifier):
+class AlexNet(ImageModel):
     """images (B, C, Y, X) -> logits (B, N)."""
 
     def __init__(self, config: AlexNetConfig) -> None:
@@ -45,6 +45,7 @@ class AlexNet(ImageClassifier):
         init_he(self)
 
     def map(self, images: Tensor) -> Tensor:
+        self.check(images)
         return self.layers(images)  # (B, D, Y, X)
 
     def features(self, images: Tensor) -> Tensor:

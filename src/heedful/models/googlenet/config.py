@@ -31,6 +31,7 @@ class GoogLeNetConfig(ImageEncoderConfig):
     """The ConvNet of Szegedy et al. (2015), with batch norm."""
 
     implementation: ClassVar = "model.GoogLeNet"
+    any_size: ClassVar = True
 
     kind: Literal["googlenet"] = "googlenet"
     stem: Literal["large", "small"] = Field(

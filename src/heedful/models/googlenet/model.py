@@ -6,7 +6,7 @@ the feature maps of inner modules, so that gradients reach the lower layers.
 Differs: batch norm after each convolution, as in Inception-v2, no local response normalization, the last max pool has
 windows of 2 x 2, and the third branch has filters of 3 x 3 unless `large_kernel` is 5: so are the published weights.
 
-B batch, Y rows, X columns, D channels, F filters, H hidden width, N classes.
+B batch, Y rows, X columns, D channels, F values of the small map, H hidden width, N classes.
 """
 
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.convolution import ConvNormRelu, Inception, init_he
 from heedful.models.googlenet.config import SIDE_GRID, GoogLeNetConfig, pool_size
-from heedful.models.image_classifier import ImageClassifier
+from heedful.models.image_model import ImageModel
 
 EPS = 1e-3  # of batch norm
 
@@ -25,17 +25,19 @@ class SideClassifier(nn.Module):
     def __init__(self, channels: int, c: GoogLeNetConfig, classes: int) -> None:
         super().__init__()
         self.pool = nn.AdaptiveAvgPool2d(SIDE_GRID)
-        self.conv = ConvNormRelu(channels, c.side_filters, 1, eps=EPS)
+        self.conv = nn.Conv2d(channels, c.side_filters, 1, bias=False)
+        self.norm = nn.BatchNorm2d(c.side_filters, EPS)
         self.dense = nn.Linear(SIDE_GRID**2 * c.side_filters, c.side_hidden)
         self.dropout = nn.Dropout(c.side_dropout)
         self.head = nn.Linear(c.side_hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.dense(self.conv(self.pool(x)).flatten(1)))  # (B, H)
+        x = F.relu(self.norm(self.conv(self.pool(x)))).flatten(1)  # (B, F)
+        x = F.relu(self.dense(x))  # (B, H)
         return self.head(self.dropout(x))  # (B, N)
 
 
-class GoogLeNet(ImageClassifier):
+class GoogLeNet(ImageModel):
     """images (B, C, Y, X) -> logits (B, N)."""
 
     def __init__(self, config: GoogLeNetConfig) -> None:
@@ -65,11 +67,11 @@ class GoogLeNet(ImageClassifier):
 
     def maps(self, images: Tensor) -> list[Tensor]:
         """The feature maps after each inception module."""
-        x, found = self.stem(images), []
+        self.check(images)
+        found = [self.stem(images)]
         for inception in self.inceptions:
-            x = inception(x)  # (B, D, Y, X)
-            found.append(x)
-        return found
+            found.append(inception(found[-1]))
+        return found[1:]
 
     def map(self, images: Tensor) -> Tensor:
         return self.maps(images)[-1]  # (B, D, Y, X)

@@ -20,6 +20,7 @@ class ResNetConfig(ImageEncoderConfig):
     """The ConvNet of He et al. (2016) with 50 weighted layers, unless `block`, `depths` and `widths` are others."""
 
     implementation: ClassVar = "model.ResNet"
+    any_size: ClassVar = True
 
     kind: Literal["resnet"] = "resnet"
     block: Literal["basic", "bottleneck"] = Field(

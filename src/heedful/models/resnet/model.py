@@ -13,7 +13,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from heedful.blocks.convolution import ConvNorm, ConvNormRelu, Residual, init_he
-from heedful.models.image_classifier import ImageClassifier
+from heedful.models.image_model import ImageModel
 from heedful.models.resnet.config import BOTTLENECK, ResNetConfig
 
 
@@ -33,7 +33,7 @@ def bottleneck(before: int, width: int, stride: int) -> nn.Sequential:
 BODIES = {"basic": basic, "bottleneck": bottleneck}
 
 
-class ResNet(ImageClassifier):
+class ResNet(ImageModel):
     """images (B, C, Y, X) -> logits (B, N)."""
 
     def __init__(self, config: ResNetConfig) -> None:
@@ -54,6 +54,7 @@ class ResNet(ImageClassifier):
         init_he(self)
 
     def map(self, images: Tensor) -> Tensor:
+        self.check(images)
         return self.stages(self.stem(images))  # (B, D, Y, X)
 
     def features(self, images: Tensor) -> Tensor:

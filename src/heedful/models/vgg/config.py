@@ -19,6 +19,7 @@ class VggConfig(ImageEncoderConfig):
     """The ConvNet of Simonyan and Zisserman (2015) with 16 weighted layers, unless `depths` are others."""
 
     implementation: ClassVar = "model.Vgg"
+    any_size: ClassVar = True
 
     kind: Literal["vgg"] = "vgg"
     depths: tuple[Depth, ...] = Field(
@@ -56,7 +57,7 @@ class VggConfig(ImageEncoderConfig):
     @classmethod
     def tiny(cls) -> Self:
         small = {"channels": 1, "size": (8, 12), "classes": 3, "depths": (1, 2), "filters": (4, 6)}
-        return cls.model_validate(small | {"norm": "batch", "grid": 2, "hidden": 10})
+        return cls.model_validate(small | {"norm": "batch", "grid": 2, "hidden": 16, "dropout": 0.1})
 
 
 DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}

@@ -12,11 +12,11 @@ B batch, Y rows, X columns, D filters of the last convolution, H hidden width.
 from torch import Tensor, nn
 
 from heedful.blocks.convolution import ConvNormRelu, ConvRelu, init_he
-from heedful.models.image_classifier import ImageClassifier
+from heedful.models.image_model import ImageModel
 from heedful.models.vgg.config import VggConfig
 
 
-class Vgg(ImageClassifier):
+class Vgg(ImageModel):
     """images (B, C, Y, X) -> logits (B, N)."""
 
     def __init__(self, config: VggConfig) -> None:
@@ -43,6 +43,7 @@ class Vgg(ImageClassifier):
         init_he(self)
 
     def map(self, images: Tensor) -> Tensor:
+        self.check(images)
         return self.stages(images)  # (B, D, Y, X)
 
     def features(self, images: Tensor) -> Tensor:

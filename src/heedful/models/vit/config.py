@@ -16,6 +16,7 @@ class VitConfig(ImageEncoderConfig):
     """The encoder of Dosovitskiy et al. (2021), in its published base size with patches of 16 x 16 pixels."""
 
     implementation: ClassVar = "model.Vit"
+    any_size: ClassVar = True
     attends: ClassVar = True
 
     kind: Literal["vit"] = "vit"

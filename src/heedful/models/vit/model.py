@@ -18,7 +18,7 @@ from heedful.blocks.norms import PreNorm
 from heedful.blocks.patches import Grid, LearnedGrid, NoGrid, Patches, SinusoidGrid
 from heedful.blocks.scores import head_score
 from heedful.blocks.taps import Tap
-from heedful.models.image_classifier import ImageClassifier
+from heedful.models.image_model import ImageModel
 from heedful.models.vit.config import VitConfig
 
 
@@ -35,7 +35,7 @@ def positions(c: VitConfig) -> LearnedGrid | SinusoidGrid | NoGrid:
     return (LearnedGrid if c.positions == "learned" else SinusoidGrid)(c.first, c.grid, c.width)
 
 
-class Vit(ImageClassifier):
+class Vit(ImageModel):
     """images (B, C, Y, X) -> logits (B, K), for images of any size in whole patches."""
 
     def __init__(self, config: VitConfig) -> None:
@@ -56,6 +56,7 @@ class Vit(ImageClassifier):
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Class tokens and patches with their positions (B, T, D), and the grid of the patches."""
+        self.check(images)
         grid, x = self.patches.grid(images), self.patches(images)  # (B, N, D)
         x = torch.cat([*(token.expand(len(x), -1, -1) for token in self.tokens), x], 1)  # (B, T, D)
         return self.embedded(self.dropout(self.positions(x, grid))), grid

@@ -7,11 +7,19 @@ from abc import abstractmethod
 
 from torch import Tensor, nn
 
+from heedful.models.limits import check_image
+from heedful.models.roles import ImageEncoderConfig
 
-class ImageClassifier(nn.Module):
+
+class ImageModel(nn.Module):
     """images (B, C, Y, X) -> logits (B, N): head(features(images))."""
 
+    config: ImageEncoderConfig
     head: nn.Linear
+
+    def check(self, images: Tensor) -> None:
+        """Refuse images that the model does not read."""
+        check_image(images.shape, self.config.input, self.config.any_size)
 
     @abstractmethod
     def map(self, images: Tensor) -> Tensor:
