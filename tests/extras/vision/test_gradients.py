@@ -84,13 +84,13 @@ def test_guided_backprop_applies_both_rules() -> None:
     close(guided_backprop(lambda x: head(torch.relu(layer(x.flatten(1))))[:, 0], images), expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["lenet", "vgg", "vit"])
 def test_integrated_gradients_add_up_to_the_difference(kind: str) -> None:
     model = tiny(kind)
     images = some_images(model)
     baseline = 0.3 * torch.ones_like(images[:1])
     score = class_score(model, torch.tensor([2, 0]))
-    found = integrated_gradients(score, images, baseline, steps=400)
+    found = integrated_gradients(score, images, baseline, steps=200)
     expected = score(images) - score(baseline.expand_as(images))
     assert (found.sum((1, 2, 3)) - expected).abs().max() < 0.01 * expected.abs().max()
     plain = gradient_times_input(score, images)
@@ -105,7 +105,7 @@ def test_gradients_are_those_of_small_steps(kind: str) -> None:
         found = gradient(score, images)
         step = torch.zeros_like(images)
         step.view(-1)[int(found.abs().argmax())] = 1e-6
-        slope = (score(images + step) - score(images - step)) / 2e-6
+        slope = (score(images + step) - score(images - step)).detach() / 2e-6
         assert float(slope) == pytest.approx(
             float(found.abs().max() * found.view(-1)[found.abs().argmax()].sign()), rel=1e-4
         )

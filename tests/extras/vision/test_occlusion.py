@@ -38,8 +38,12 @@ def test_each_place_is_covered(model: Any, image: torch.Tensor) -> None:
         close(found[y, x], expected[0], of=score(image[None]))
 
 
-def test_a_pixel_outside_of_the_receptive_field_changes_nothing(model: Any, image: torch.Tensor) -> None:
-    layer = next(name for name in tap_fields(model) if name.endswith("output"))
+@pytest.mark.claim("I1")
+@pytest.mark.parametrize("layer", ["map1", "map2"])
+def test_a_pixel_outside_of_the_receptive_field_changes_nothing(layer: str) -> None:
+    torch.manual_seed(0)
+    model: Any = build(config_class("lenet").tiny()).eval()
+    image = torch.randn(model.config.input, generator=torch.Generator().manual_seed(1))
     field = tap_fields(model)[layer]
     y, x = len(field.rows) // 2, 0
     found = occlusion(channel_score(model, layer, 0, (y, x)), image, 1, value=9.0)

@@ -28,8 +28,10 @@ def digits(split: Any) -> Split:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[Any, Split, Split]:
-    """A small net of digits, trained for two seconds, and its data."""
-    config = LeNetConfig(size=(8, 8), padding=4, classes=10, filters=(8, 16), hidden=(48, 32))
+    """A small net of digits, trained for a second or two, and its data."""
+    config = LeNetConfig(
+        size=(8, 8), padding=4, classes=10, filters=(16, 32), hidden=(64, 32), activation="relu", pooling="max"
+    )
     model, (images, labels) = seeded(lambda: build(config), 0), digits("train")
     generator = torch.Generator().manual_seed(0)
 
@@ -37,7 +39,7 @@ def trained() -> tuple[Any, Split, Split]:
         rows = torch.randint(len(labels), (64,), generator=generator)
         return cross_entropy(model(images[rows]), labels[rows])
 
-    list(learn(model, loss, 300, 3e-3))
+    list(learn(model, loss, 200, 5e-3))
     return model.eval(), (images, labels), digits("test")
 
 
@@ -49,14 +51,14 @@ def test_probe_on_the_last_features_reaches_the_accuracy_of_the_head(trained: tu
     head = float((model(tested[0]).argmax(1) == tested[1]).float().mean())
     assert list(found) == ["pixels", *layer_names(model), "features"]
     assert head > 0.93 and found["features"] >= head - 0.01
-    assert found["features"] > found["pixels"] + 0.01, "the net has made classes easier to separate"
+    assert found["map1"] > found["pixels"] < found["features"], "the net has made classes easier to separate"
 
 
 def test_vectors_are_those_of_the_layers(trained: tuple[Any, Split, Split]) -> None:
     model, (images, _), _ = trained
     found = layer_vectors(model, images[:300])
     assert {name: tuple(one.shape) for name, one in found.items()} == {
-        "pixels": (300, 64), "map1": (300, 8 * 11 * 11), "map2": (300, 16 * 2 * 2), "features": (300, 32),
+        "pixels": (300, 64), "map1": (300, 16 * 8 * 8), "map2": (300, 32 * 2 * 2), "features": (300, 32),
     }  # fmt: skip
     close(found["features"][260:264], model.features(images[260:264]).detach())
 

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from heedful.data.embedded import SPLITS, Digits
 from heedful.data.formats.sources import Split
 from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.inputs import prepare
 from heedful.data.images.normalization import channel_statistics
 from heedful.data.images.sources import Images
 from heedful.errors import UserError
@@ -28,10 +29,11 @@ from heedful.models.roles import ImageEncoderConfig
 from heedful.plots.autoencoder_plots import first_of_each
 from heedful.runs.images import test_images, training_images
 from heedful.runs.load import load
-from heedful.tasks.image_classification.images import prepare
 from heedful.tasks.image_classification.predictor import ImageClassifier
 
 BATCH = 64  # images in a step
+LR = 3e-3
+APART = 4  # pixels between two places of a digit
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,9 @@ def opened(
 
 
 def data(split: Split) -> Images:
-    """Handwritten digits of 8 x 8 pixels, each somewhere in an image of 16 x 16."""
+    """Handwritten digits of 8 x 8 pixels, each at one of nine places in an image of 16 x 16."""
     digits = Digits().read(split)
-    places = np.random.default_rng(SPLITS.index(split)).integers(9, size=(len(digits), 2))
+    places = np.random.default_rng(SPLITS.index(split)).integers(3, size=(len(digits), 2)) * APART
     pixels = np.zeros((len(digits), 1, 16, 16), np.float32)
     for image, digit, (y, x) in zip(pixels, digits.pixels, places, strict=True):
         image[:, y : y + 8, x : x + 8] = digit
@@ -117,7 +119,7 @@ def train(config: ImageEncoderConfig, steps: int, seed: int) -> Generator[Progre
         rows = torch.randint(len(labels), (BATCH,), generator=generator)
         return cross_entropy(model(inputs[rows]), labels[rows])
 
-    for share in learn(model.train(), loss, steps, lr=3e-3):
+    for share in learn(model.train(), loss, steps, lr=LR):
         yield Progress(0.8 * share, f"training a small {config.kind}")
     model.eval()
-    return Opened(predictor, data("test"), f"a small {config.kind}, trained for {steps} steps")
+    return Opened(predictor, data("test"), f"a small {config.kind}, trained on digits")

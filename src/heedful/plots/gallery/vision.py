@@ -41,7 +41,7 @@ from heedful.plots.image_grid import Window, picture_grid, shares, signed_pixels
 from heedful.plots.style import Figure, Style
 
 CONVNET = VggConfig(depths=(1, 1, 1), filters=(16, 32, 64), norm="batch", grid=1, hidden=64, dropout=0.0)
-TRANSFORMER = VitConfig(patch=4, width=48, heads=3, layers=4, hidden=96)
+TRANSFORMER = VitConfig(patch=4, width=48, heads=3, layers=3, hidden=96)
 SEARCHED = 2000  # images of a split that probes and neighbours are found in
 
 Model = Annotated[
@@ -86,11 +86,11 @@ def feature_map_rows(
     """One image, and some channels of the feature map of each layer."""
     found = (yield from opened(model, images, CONVNET, steps, seed)).some(1)
     rows: list[tuple[str, Any]] = [("image", pictures_of(found))]
-    fields = tap_fields(found.model)
     for name, map in feature_maps(found.model, found.inputs()).items():
         most = map[0].flatten(1).std(1).argsort(descending=True, stable=True)[:channels].sort().values
-        size = f"{map.shape[2]} x {map.shape[3]}, sees {fields[name].size}"
-        rows.append((f"{name}, {size}", list(shares(map[0, most].float().cpu().numpy()))))
+        rows.append(
+            (f"{short_name(name)}, {map.shape[2]} x {map.shape[3]}", list(shares(map[0, most].float().cpu().numpy())))
+        )
     title = f"Feature maps, the channels that vary most: {found.source}"
     return picture_grid(rows, title, style=style)
 
@@ -116,7 +116,7 @@ def receptive_field(
         every = sum(gradient(channel_score(found.model, name, one, place), x).abs() for one in range(map.shape[1]))
         seen.append(to_pixels(dark[None], Window(0.0, 1.0))[0])
         slopes.append(shares(saliency(torch.as_tensor(every)).float().cpu().numpy())[0] ** 0.5)
-        heads.append(f"{name.removesuffix('.output')}\n{len(down)} x {len(across)}")
+        heads.append(f"{short_name(name)}\n{len(down)} x {len(across)}")
     title = f"What the unit in the middle of each layer sees: {found.source}"
     return picture_grid([("its field", seen), ("gradient", slopes)], title, heads, style)
 
@@ -152,7 +152,7 @@ def top_patch_rows(
             for one, patch in zip(back, patches, strict=True)
         ]
         rows.append(("", [signed_pixels(one[None])[0] for one in cut]))
-    title = f"Patches that activate channels of {name} most, and their deconvnet: {found.source}"
+    title = f"Patches that activate channels of {short_name(name)} most, and their deconvnet: {found.source}"
     return picture_grid(rows, title, style=style, apart=1.08)
 
 
@@ -214,7 +214,7 @@ def vit_attention(
     images: Files = (),
     count: Count = 6,
     residual: Annotated[float, Field(ge=0, lt=1, description="share of the residual path in the rollout")] = 0.5,
-    steps: Steps = 400,
+    steps: Steps = 300,
     seed: Seed = 0,
     style: Style = "light",
 ) -> Drawing:
@@ -292,6 +292,11 @@ def labelled(found: Opened) -> tuple[Tensor, Tensor]:
     if found.images.labels is None:
         raise UserError("these images have no classes", where="model", expected="a run with labelled images")
     return found.inputs(), torch.from_numpy(found.images.labels).to(found.predictor.device)
+
+
+def short_name(layer: str) -> str:
+    """The name of a layer without that of its tap."""
+    return layer.removesuffix(".output")
 
 
 def array(values: Tensor) -> NDArray[np.float32]:
