@@ -90,7 +90,7 @@ def test_integrated_gradients_add_up_to_the_difference(kind: str) -> None:
     images = some_images(model)
     baseline = 0.3 * torch.ones_like(images[:1])
     score = class_score(model, torch.tensor([2, 0]))
-    found = integrated_gradients(score, images, baseline, steps=200)
+    found = integrated_gradients(score, images, baseline, steps=400)
     expected = score(images) - score(baseline.expand_as(images))
     assert (found.sum((1, 2, 3)) - expected).abs().max() < 0.01 * expected.abs().max()
     plain = gradient_times_input(score, images)

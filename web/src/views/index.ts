@@ -6,6 +6,7 @@ import Beam from "./Beam.svelte";
 import Fill from "./Fill.svelte";
 import Grid from "./Grid.svelte";
 import Heads from "./Heads.svelte";
+import Image from "./Image.svelte";
 import Lens from "./Lens.svelte";
 import Map from "./Map.svelte";
 import Next from "./Next.svelte";
@@ -28,6 +29,7 @@ export const VIEWS: Record<string, Component> = {
   ablation: Ablation,
   recurrent: Recurrent,
   reconstruct: Reconstruct,
+  image: Image,
   positions: Positions,
   run: Run,
   source: Source,

@@ -11,7 +11,6 @@ B batch, C channels, Y rows, X columns, N classes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -145,10 +144,11 @@ def integrated_gradients(score: Score, images: Tensor, baseline: Tensor | None =
 METHODS: dict[str, Callable[[Score, Tensor], Tensor]] = {
     "gradient": gradient,
     "gradient x input": gradient_times_input,
-    "integrated gradients": partial(integrated_gradients),
+    "integrated gradients": integrated_gradients,
     "guided backprop": guided_backprop,
     "deconvnet": deconvnet,
 }
+RELU_METHODS = ("guided backprop", "deconvnet")  # the gradient, where there is no relu
 
 
 def saliency(picture: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from heedful.errors import UserError
 from heedful.extras.vision.attention import attention_weights, over_image, rollout
 from heedful.extras.vision.gradients import (
     METHODS,
+    RELU_METHODS,
     channel_score,
     class_score,
     deconvnet,
@@ -171,9 +172,7 @@ def saliency_rows(
     with torch.no_grad():
         classes = found.model(x).argmax(1)
     score = class_score(found.model, classes)
-    methods = [
-        name for name in METHODS if uses_relu(found.model, x[:1]) or name not in ("guided backprop", "deconvnet")
-    ]
+    methods = [name for name in METHODS if uses_relu(found.model, x[:1]) or name not in RELU_METHODS]
     rows: list[tuple[str, Any]] = [("image", pictures_of(found))]
     for number, name in enumerate(methods):
         yield Progress(0.8 + 0.2 * number / len(methods), name)
