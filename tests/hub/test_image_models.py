@@ -200,9 +200,7 @@ def test_files_of_torchvision_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there are several models in this folder"):
         pretrained(file.parent)
     assert pretrained(file.with_suffix(".safetensors")).config == config
-    code, _, err = command("convert", str(file), str(tmp_path / "ours"))
-    assert code == 0, err
-    assert "3 classes" in err
+    command("convert", file, tmp_path / "ours")
     predictor: Any = heedful.load(tmp_path / "ours")
     assert predictor.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
@@ -224,8 +222,8 @@ KNOWN = {
                                   "encoder.layers.encoder_layer_11.self_attention.in_proj_weight", "heads.head.bias",
                                   "encoder.layers.encoder_layer_0.mlp.3.weight"],
 }  # fmt: skip
-COUNTS = {("resnet18", "timm"): 122, ("vgg16", "torchvision"): 32, ("vgg16", "timm"): 32, ("alexnet", "torchvision"): 16,
-          ("googlenet", "torchvision"): 362, ("vit_base_patch16_224", "timm"): 152, ("vit_b_16", "torchvision"): 152,
+COUNTS = {("resnet18", "timm"): 122, ("vgg16", "torchvision"): 32, ("vgg16", "timm"): 32,
+          ("alexnet", "torchvision"): 16, ("googlenet", "torchvision"): 364, ("vit_base_patch16_224", "timm"): 152, ("vit_b_16", "torchvision"): 152,
           ("vgg16_bn", "torchvision"): 97, ("deit_base_distilled_patch16_224", "timm"): 155}  # fmt: skip
 
 
@@ -298,7 +296,7 @@ def test_image_processors_that_cannot_be_followed(settings: dict[str, Any], mess
     ("name", "settings", "message"),
     [
         ("ViTForImageClassification", {"qkv_bias": False}, "qkv_bias is not supported"),
-        ("ViTForImageClassification", {"image_size": 13}, "image_size"),
+        ("ViTForImageClassification", {"image_size": 13}, "no whole patches of 4 x 4"),
         ("ViTForImageClassification", {"image_size": "big"}, "invalid value for image_size"),
         ("ResNetForImageClassification", {"downsample_in_bottleneck": True}, "downsample_in_bottleneck is not supp"),
         ("ResNetForImageClassification", {"hidden_act": "gelu"}, "hidden_act is not supported"),

@@ -69,7 +69,8 @@ class ImageFolder(NamedTuple):
         timm = self.settings.get("pretrained_cfg")
         if isinstance(timm, dict):
             return read_timm(timm, self.where, config.channels)
-        return self.exchange.USUAL if config.channels == 3 else Preprocessing((), (), None, "bilinear")
+        usual = self.exchange.USUAL["transformers" if self.architecture is None else "torchvision"]
+        return usual if config.channels == 3 else Preprocessing((), (), None, "bilinear")
 
     def spec(self, config: ImageEncoderConfig, labels: tuple[str, ...]) -> ImageSpec:
         """The images that the model reads, and its classes."""

@@ -230,7 +230,7 @@ class ImageExchange(Protocol):
     TITLE: str  # the model's name in a sentence
     MODEL_TYPES: tuple[str, ...]  # as a config.json of transformers names it; (): that library has no such model
     ARCHITECTURES: Mapping[Layout, Mapping[str, ImageEncoderConfig]]  # by their names in timm and in torchvision
-    USUAL: Preprocessing  # of published weights that come without settings
+    USUAL: Mapping[Layout, Preprocessing]  # of published weights that come without settings
 
     def read_config(self, settings: Mapping[str, Any], where: Path) -> PublishedConfig:
         """The settings of a config.json of transformers, checked; an error names the invalid one."""
@@ -275,6 +275,13 @@ def image_labels(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
                 for index, name in enumerate(names)
             }
     return labels_in({**settings, "id2label": found}, where)
+
+
+def class_count(settings: Mapping[str, Any], where: Path) -> int:
+    """The number of classes of an image model according to the file."""
+    if "num_labels" in settings:
+        return int_setting(settings, "num_labels", 1, MOST_LABELS, where)
+    return len(image_labels(settings, where)) or 2
 
 
 def validate_config(
@@ -364,7 +371,7 @@ def architecture_in(settings: Mapping[str, Any], known: Collection[str], where: 
     return found[0]
 
 
-def class_count(settings: Mapping[str, Any], where: Path) -> int:
+def _count(settings: Mapping[str, Any], where: Path) -> int:
     """The number of outputs according to the file."""
     if "num_labels" in settings:
         return int_setting(settings, "num_labels", 1, MOST_LABELS, where)
@@ -435,7 +442,7 @@ def head_in(settings: Mapping[str, Any], head: str | None, where: Path) -> str |
     """The kind of head; a classifier with a single output is a regressor."""
     if head != "classifier":
         return head
-    if settings.get("problem_type") == "regression" or class_count(settings, where) == 1:
+    if settings.get("problem_type") == "regression" or _count(settings, where) == 1:
         return "regressor"
     if settings.get("problem_type") == "multi_label_classification":
         raise UserError(

@@ -12,7 +12,7 @@ from heedful.models.exchange import IMAGENET, Layout, PublishedConfig, Table, no
 TITLE = "AlexNet"
 MODEL_TYPES = ()
 ARCHITECTURES = {"torchvision": {"alexnet": SIZES["alexnet"]}}
-USUAL = IMAGENET
+USUAL = {"torchvision": IMAGENET}
 NAMES = {  # ours: torchvision's
     "layers.0.conv": "features.0",
     "layers.2.conv": "features.3",

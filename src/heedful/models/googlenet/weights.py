@@ -12,7 +12,9 @@ from heedful.models.googlenet.config import SIZES, GoogLeNetConfig
 TITLE = "GoogLeNet"
 MODEL_TYPES = ()
 ARCHITECTURES = {"torchvision": {"googlenet": SIZES["googlenet"]}}
-USUAL = HALVES  # to which torchvision's model itself changes images that are normalized as for its others
+USUAL = {
+    "torchvision": HALVES
+}  # to which torchvision's model itself changes images that are normalized as for its others
 FIRST = 3  # the number of the first stage of inception modules in the paper
 BRANCHES = {  # ours: torchvision's, of a module
     "branches.0": "branch1",

@@ -35,7 +35,7 @@ TITLE = "ResNet"
 MODEL_TYPES = ("resnet",)
 NETS = {f"resnet{layers}": SIZES[f"resnet-{layers}"] for layers in (18, 34, 50, 101, 152)}
 ARCHITECTURES = {"timm": NETS, "torchvision": NETS}
-USUAL = IMAGENET
+USUAL = {"transformers": IMAGENET, "torchvision": IMAGENET}
 CLASSIFIES = {"ResNetModel": False, "ResNetForImageClassification": True}  # whether it has a last layer
 HARMLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("relu", None),

@@ -24,7 +24,7 @@ NETS = {
     f"vgg{layers}{end}": SIZES[f"vgg-{layers}{own}"] for layers in DEPTHS for end, own in (("", ""), ("_bn", "-norm"))
 }
 ARCHITECTURES = {"timm": NETS, "torchvision": NETS}
-USUAL = IMAGENET
+USUAL = {"torchvision": IMAGENET}
 
 
 def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:

@@ -13,6 +13,7 @@ from heedful.errors import wrong
 from heedful.models.exchange import (
     DROPOUTS,
     HALVES,
+    IMAGENET,
     QKV,
     Layout,
     PublishedConfig,
@@ -36,7 +37,7 @@ from heedful.models.vit.config import SIZES, VitConfig
 
 TITLE = "Vision Transformer"
 MODEL_TYPES = ("vit", "deit")
-USUAL = HALVES
+USUAL = {"transformers": HALVES._replace(shorter=None), "torchvision": IMAGENET}
 # The distillation token and the number of last layers of each architecture.
 PARTS: dict[str, tuple[str, bool]] = {
     "ViTModel": ("none", False),
