@@ -70,7 +70,7 @@ def trained(team: Team, accumulate: int = 1, how: Any = "ddp") -> dict[str, Tens
         budget=Budget(steps=STEPS), batch_examples=7, accumulate=accumulate, parallel=how, evaluate_every=99,
         optimizer=AdamW(lr=1e-2, eps=1e-3), precision="fp32",
     )  # fmt: skip
-    loss = partial(image_loss, model)
+    loss = partial(image_loss, model.training_logits)
     for _ in fit(model, loss, batches, config, CPU, None, {}, Counters(), None, lambda: False, team, records=True):
         pass
     return gather_weights(model, team)
@@ -84,7 +84,7 @@ def test_one_micro_batch_a_step_is_what_torch_computes() -> None:
     for position in range(STEPS):
         statistics.begin()
         for model in (plain, ours):
-            image_loss(model, batches.at(position))
+            image_loss(model.training_logits, batches.at(position))
         statistics.add()
         statistics.update(Team())
     for one, other in zip(RunningStatistics(plain).buffers, statistics.buffers, strict=True):
@@ -99,7 +99,7 @@ def test_several_micro_batches_count_equally_and_in_any_order() -> None:
         statistics = RunningStatistics(model)
         statistics.begin()
         for position in order:
-            image_loss(model, batches.at(position))
+            image_loss(model.training_logits, batches.at(position))
             statistics.add()
         statistics.update(Team())
         found.append(statistics.copy())
@@ -107,7 +107,7 @@ def test_several_micro_batches_count_equally_and_in_any_order() -> None:
     separate = []
     for position in range(3):
         model = net()
-        image_loss(model, batches.at(position))
+        image_loss(model.training_logits, batches.at(position))
         separate.append(RunningStatistics(model).copy())
     close(found[0], [torch.stack([part.double() for part in parts]).mean(0) for parts in zip(*separate, strict=True)])
     assert int(found[0][2]) == 1  # one step
@@ -118,7 +118,7 @@ def test_step_that_is_not_taken_changes_nothing() -> None:
     statistics = RunningStatistics(model)
     before = statistics.copy()
     statistics.begin()
-    image_loss(model, LabelledImageBatches(IMAGES, 3, 7).at(0))
+    image_loss(model.training_logits, LabelledImageBatches(IMAGES, 3, 7).at(0))
     assert not torch.equal(statistics.buffers[0], before[0])
     statistics.add()
     assert all(torch.equal(one, other) for one, other in zip(statistics.buffers, before, strict=True))

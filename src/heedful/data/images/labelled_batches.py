@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.data.batch import EpochCache, FixedEpochs, TensorBatch
+from heedful.data.images.augment import Draws, augment, mix, partners
+from heedful.data.images.augmentation import Augmentation
 from heedful.data.images.batches import encode_images
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.images.sources import Images
@@ -96,7 +98,8 @@ def encode_labelled_images(images: Images, spec: ImageSpec) -> EncodedLabelledIm
 class LabelledImageBatches(FixedEpochs):
     """The endless sequence of training batches; those of an epoch differ in size by one image at most.
 
-    So none is small, and its statistics are as good as any other's. `weights` are those of the classes, if any.
+    So none is small, and its statistics are as good as any other's. `weights` are those of the classes, if any;
+    `balanced` gives as many images of each class.
     """
 
     kind = LabelledImageBatch
@@ -109,8 +112,9 @@ class LabelledImageBatches(FixedEpochs):
         size: int,
         weights: Sequence[float] = (),
         balanced: bool = False,
+        augmentation: Augmentation | None = None,
     ) -> None:
-        self.encoded, self.seed = encoded, seed
+        self.encoded, self.seed, self.augmentation = encoded, seed, augmentation or Augmentation()
         self.count = -(-len(encoded) // size)  # batches per epoch
         self.one_shape = len(encoded) % self.count == 0
         self.weights = torch.tensor(weights) if weights else None
@@ -121,8 +125,23 @@ class LabelledImageBatches(FixedEpochs):
         """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
         epoch, number = divmod(position, self.count)
         keys = self._order(epoch)[self._start(number) : self._start(number + 1)]  # (B,)
-        rows = (keys if parts == 1 else keys[part::parts]) % len(self.encoded)
-        return self.encoded.batch(rows, self.weights)
+        return self.augmented(keys[part::parts], epoch)
+
+    def augmented(self, keys: Tensor, epoch: int) -> LabelledImageBatch:
+        """The images of these keys, augmented for an epoch: the same alone and in any batch."""
+        settings, count = self.augmentation, len(self.encoded)
+        batch = self.encoded.batch(keys % count, self.weights)
+        if settings == Augmentation():
+            return batch
+        draws = Draws(self.seed, epoch, keys.numpy())
+        pixels = augment(batch.pixels, settings, self.encoded.spec.mean, draws)
+        if not (settings.mixup or settings.cutmix):
+            return replace(batch, pixels=pixels)
+        chosen = partners(draws, count)
+        other = self.encoded.batch(torch.from_numpy(chosen))
+        changed = augment(other.pixels, settings, self.encoded.spec.mean, replace(draws, keys=chosen))
+        mixed, shares = mix(pixels, changed, settings, draws)
+        return replace(batch, pixels=mixed, others=other.targets, shares=shares)
 
     def tokens(self, position: int) -> int:
         """The number of images in the whole batch at a position."""

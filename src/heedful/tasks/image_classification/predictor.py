@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
 from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.inputs import AnyImage, prepare, read_labelled
 from heedful.data.images.labelled_batches import EncodedLabelledImages, LabelledImageBatch
 from heedful.data.images.normalization import normalize
-from heedful.tasks.image_classification.images import AnyImage, prepare, read_labelled
 from heedful.tasks.predictor import Evaluation, Predictor, Result, batch_of
 from heedful.training.metrics import Score, accuracy, f1, top_accuracy
 
@@ -29,11 +29,14 @@ BATCH_SIZE = 256  # images
 TOP = 5  # classes of the second accuracy, where there are more
 
 
-def image_loss(model: Any, batch: LabelledImageBatch, label_smoothing: float = 0.0) -> Loss:
+TrainingLogits = Callable[[Tensor], list[tuple[float, Tensor]]]
+
+
+def image_loss(training_logits: TrainingLogits, batch: LabelledImageBatch, label_smoothing: float = 0.0) -> Loss:
     """Cross-entropy of the class of each image, summed; of mixed images, of both classes by their shares."""
     x = normalize(batch.pixels, batch.mean, batch.std)
     totals, plains = list[Tensor](), list[Tensor]()
-    for weight, logits in model.training_logits(x):
+    for weight, logits in training_logits(x):
         logs = logits.float().log_softmax(-1)
         first = -logs.gather(1, batch.targets[:, None]).squeeze(1)
         second = -logs.gather(1, batch.others[:, None]).squeeze(1)
@@ -42,6 +45,19 @@ def image_loss(model: Any, batch: LabelledImageBatch, label_smoothing: float = 0
         totals.append(weight * (batch.weights * smooth).sum())
         plains.append(each.detach().sum())
     return Loss(torch.stack(totals).sum(), plains[0], batch.indices.new_full((), len(batch.indices)))
+
+
+def frozen_logits(model: Any) -> TrainingLogits:
+    """The logits of a model whose last layer alone is trained; the others stay as they are in evaluation."""
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name.startswith("head."))
+
+    def training_logits(images: Tensor) -> list[tuple[float, Tensor]]:
+        for name, part in model.named_children():
+            part.train(name == "head")
+        return [(1.0, model.head(model.features(images)))]
+
+    return training_logits
 
 
 @torch.inference_mode()

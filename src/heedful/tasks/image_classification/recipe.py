@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.embedded import Digits
+from heedful.data.images.augmentation import Augmentation
 from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
 from heedful.data.own import OwnData
 from heedful.models import any_of
@@ -59,6 +60,7 @@ class ImageClassificationRecipe(Recipe):
         None, description="the model to start from, whose last layer is replaced for other classes; null: none"
     )
     data: LabelledImagesConfig = Field(description="images and their labels")
+    augment: Augmentation = Field(Augmentation(), description="random changes of the training images")
     model: ImageEncoderModel = Field(description="the model")
     train: TrainConfig = Field(description="training settings")
 

@@ -24,6 +24,7 @@ from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Task
 from heedful.tasks.image_classification.predictor import (
     ImageClassifier,
     class_scores,
+    frozen_logits,
     image_loss,
     logits_of,
     mean_loss,
@@ -109,13 +110,15 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
 
     def batches(self, encoded: EncodedLabelledImages, packed: bool, even: bool) -> LabelledImageBatches:
         """Batches of about the same number of images."""
-        task, balanced = self.recipe.task, self.recipe.task.sampling == "balanced"
-        weights = class_weights(encoded, task.class_weights)
-        return LabelledImageBatches(encoded, self.recipe.train.seed, self.recipe.images, weights, balanced)
+        recipe, balanced = self.recipe, self.recipe.task.sampling == "balanced"
+        weights = class_weights(encoded, recipe.task.class_weights)
+        return LabelledImageBatches(encoded, recipe.train.seed, recipe.images, weights, balanced, recipe.augment)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """Cross-entropy of the classes."""
-        return partial(image_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        logits: Any = frozen_logits(model) if self.recipe.model.freeze else model.training_logits
+        logits = torch.compile(logits, dynamic=False) if self.recipe.train.compile else logits
+        return partial(image_loss, logits, label_smoothing=self.recipe.task.label_smoothing)
 
     @staticmethod
     def predictor(
