@@ -222,9 +222,11 @@ KNOWN = {
                                   "encoder.layers.encoder_layer_11.self_attention.in_proj_weight", "heads.head.bias",
                                   "encoder.layers.encoder_layer_0.mlp.3.weight"],
 }  # fmt: skip
-COUNTS = {("resnet18", "timm"): 122, ("vgg16", "torchvision"): 32, ("vgg16", "timm"): 32,
-          ("alexnet", "torchvision"): 16, ("googlenet", "torchvision"): 364, ("vit_base_patch16_224", "timm"): 152, ("vit_b_16", "torchvision"): 152,
-          ("vgg16_bn", "torchvision"): 97, ("deit_base_distilled_patch16_224", "timm"): 155}  # fmt: skip
+COUNTS = {
+    ("resnet18", "timm"): 122, ("vgg16", "torchvision"): 32, ("vgg16", "timm"): 32, ("vgg16_bn", "torchvision"): 97,
+    ("alexnet", "torchvision"): 16, ("googlenet", "torchvision"): 364, ("vit_base_patch16_224", "timm"): 152,
+    ("deit_base_distilled_patch16_224", "timm"): 155, ("vit_b_16", "torchvision"): 152,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "layout"), KNOWN)
