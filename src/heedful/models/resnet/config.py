@@ -47,6 +47,10 @@ class ResNetConfig(ImageEncoderConfig):
         refuse_too_large(self.parameters())
         return self
 
+    def projects(self, stage: int) -> bool:
+        """Whether the shortcut of a stage's first block has weights, since the image is halved or widened there."""
+        return stage > 0 or self.stem_width != self.widths[0]
+
     def parameters(self, vocab: int = 0) -> int:
         """The number of parameters, for two classes where they are not known yet."""
         count = conv_parameters(self.channels, self.stem_width, 7 if self.stem == "large" else 3)
@@ -59,13 +63,13 @@ class ResNetConfig(ImageEncoderConfig):
                 else:
                     count += conv_parameters(given, narrow, 1) + conv_parameters(narrow, narrow, 3)
                     count += conv_parameters(narrow, width, 1)
-            if stage or before != width:
-                count += conv_parameters(before, width, 1)  # the shortcut of the first block
+            if self.projects(stage):
+                count += conv_parameters(before, width, 1)
         return count + (self.widths[-1] + 1) * self.outputs
 
     @classmethod
     def tiny(cls) -> Self:
-        small = {"channels": 1, "size": (8, 12), "classes": 3, "stem": "small", "stem_width": 4}
+        small = {"channels": 1, "size": (8, 12), "classes": 3, "stem_width": 4}
         return cls.model_validate(small | {"depths": (2, 1), "widths": (8, 12)})
 
 

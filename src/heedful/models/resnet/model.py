@@ -46,7 +46,7 @@ class ResNet(ImageModel):
         self.stages = nn.Sequential()
         for stage, (before, width) in enumerate(pairwise((c.stem_width, *c.widths))):
             stride = 2 if stage else 1
-            shortcut = nn.Identity() if stride == 1 and before == width else ConvNorm(before, width, 1, stride)
+            shortcut = ConvNorm(before, width, 1, stride) if c.projects(stage) else nn.Identity()
             first = Residual(BODIES[c.block](before, width, stride), shortcut)
             others = (Residual(BODIES[c.block](width, width, 1), nn.Identity()) for _ in range(c.depths[stage] - 1))
             self.stages.append(nn.Sequential(first, *others))
