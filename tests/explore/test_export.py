@@ -45,7 +45,7 @@ WORDS = """figure => {
 @pytest.fixture(scope="module")
 def opened(run: Callable[[str], Path], chemist: Path) -> Iterator[tuple[Explorer, str]]:
     """An explorer of models of every kind, and its address."""
-    explorer = Explorer([*(run(name) for name in ("translation", "recurrent", "gpt", "images")), chemist])
+    explorer = Explorer([*(run(name) for name in ("translation", "recurrent", "gpt", "images", "vit")), chemist])
     with serving(application(explorer), Policy(port=0)) as url:
         yield explorer, url
 

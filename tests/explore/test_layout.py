@@ -36,6 +36,7 @@ SHOWN = {
     "ablation": ("translation", None),
     "recurrent": ("rnn", None),
     "reconstruct": ("images", None),
+    "image": ("vit", None),
     "positions": ("gpt", None),
     "run": ("translation", None),
     "source": ("gpt", None),
@@ -72,7 +73,7 @@ class Layout:
 
 @pytest.fixture(scope="module")
 def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Path) -> Iterator[Layout]:
-    folders = [minilm, chemist, *(run(name) for name in ("translation", "gpt", "rnn", "images"))]
+    folders = [minilm, chemist, *(run(name) for name in ("translation", "gpt", "rnn", "images", "vit"))]
     with ExitStack() as stack:
         explorer = Explorer(folders)
         assert set(explorer.subjects) == {model for model, _ in SHOWN.values()}
