@@ -102,7 +102,7 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
 
     torch.manual_seed(recipe.train.seed)
     config = task.fitted(recipe.model, vocabulary, "model")
-    source = for_model(source, config, task) if source is not None else None
+    source = for_model(source, config, task, vocabulary) if source is not None else None
     if not recipe.own_model and (size := config.parameters(vocabulary.vocab)) > recipe.size:
         require_room(run, size)  # for trees, the vocabulary is known only now
     model = build(config)
@@ -313,7 +313,7 @@ def _vocabulary(task: AnyTask, folder: Path, read: Read, begun: bool, source: Op
     """The run's vocabulary: learned at its start, or that of the model it starts from."""
     if begun and are_kept(task, folder):
         return load_artifacts(task, folder)
-    vocabulary = source.vocabulary if source is not None else task.learn(read)
+    vocabulary = task.adapted(source.vocabulary, read) if source is not None else task.learn(read)
     write_artifacts(task, folder, vocabulary)
     return vocabulary
 

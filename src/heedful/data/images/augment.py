@@ -45,7 +45,8 @@ class Draws:
 
     def uniform(self, purpose: int, low: float = 0.0, high: float = 1.0) -> Numbers:
         """Numbers (B,) from low to high."""
-        return low + (high - low) * (self.bits(purpose) >> np.uint64(11)) * 2.0**-53
+        shares: Numbers = (self.bits(purpose) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return low + (high - low) * shares
 
 
 def augment(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], draws: Draws) -> Tensor:
@@ -58,7 +59,7 @@ def augment(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], dra
     if settings.crop:
         x = shifted(x, settings.crop, draws)
     if settings.resized_crop is not None:
-        x = resized(x, [crop_box(*rest, x.shape) for rest in crop_draws(settings.resized_crop, draws)])
+        x = resized(x, [crop_box(one, x.shape) for one in crop_draws(settings.resized_crop, draws)])
     if settings.flip:
         x = torch.where(_column(draws.uniform(6) < settings.flip), x.flip(-1), x)
     for purpose, strength, change in (
@@ -97,18 +98,19 @@ def shifted(x: Tensor, padding: int, draws: Draws) -> Tensor:
     return padded.permute(0, 2, 3, 1)[batch, down[:, :, None], across[:, None, :]].permute(0, 3, 1, 2)
 
 
-def crop_draws(shares: tuple[float, float], draws: Draws) -> list[tuple[float, ...]]:
-    """The share of the area, the logarithm of the aspect, and the position of each crop."""
-    numbers = (
-        draws.uniform(2, *shares), draws.uniform(3, -math.log(ASPECT), math.log(ASPECT)),
-        draws.uniform(4), draws.uniform(5),
-    )  # fmt: skip
+def crop_draws(
+    shares: tuple[float, float], draws: Draws, aspect: float = ASPECT, purpose: int = 2
+) -> list[tuple[float, ...]]:
+    """The share of the area, the logarithm of the aspect, and the position from 0 to 1 of a rectangle in each image."""
+    limit = math.log(aspect)
+    numbers = [draws.uniform(purpose, *shares), draws.uniform(purpose + 1, -limit, limit)]
+    numbers += [draws.uniform(purpose + 2), draws.uniform(purpose + 3)]
     return list(zip(*(part.tolist() for part in numbers), strict=True))
 
 
-def crop_box(share: float, aspect: float, down: float, across: float, shape: torch.Size) -> Box:
-    """A rectangle of this share of the area and this aspect, cut to the image, at a position from 0 to 1."""
-    _, _, rows, columns = shape
+def crop_box(drawn: tuple[float, ...], shape: torch.Size) -> Box:
+    """A rectangle of this share of the area and this aspect, cut to the image, at its position."""
+    (share, aspect, down, across), (_, _, rows, columns) = drawn, shape
     height = min(float(rows), math.sqrt(share * rows * columns / math.exp(aspect)))
     width = min(float(columns), math.sqrt(share * rows * columns * math.exp(aspect)))
     return down * (rows - height), across * (columns - width), height, width
@@ -155,12 +157,9 @@ def grey(x: Tensor) -> Tensor:
 # ------------------------------------------------------------------ rectangles
 def erased(probability: float, shape: torch.Size, draws: Draws) -> Tensor:
     """Which pixels (B, 1, Y, X) are erased: a random rectangle of some images."""
-    chosen, limit = (draws.uniform(10) < probability).tolist(), math.log(ERASED_ASPECT)
-    numbers = (
-        draws.uniform(11, *ERASED_SHARES), draws.uniform(12, -limit, limit), draws.uniform(13), draws.uniform(14)
-    )  # fmt: skip
-    rest = zip(*(part.tolist() for part in numbers), strict=True)
-    boxes = [crop_box(*one, shape) if wanted else NOWHERE for wanted, one in zip(chosen, rest, strict=True)]
+    chosen = (draws.uniform(10) < probability).tolist()
+    drawn = crop_draws(ERASED_SHARES, draws, ERASED_ASPECT, purpose=11)
+    boxes = [crop_box(one, shape) if wanted else NOWHERE for wanted, one in zip(chosen, drawn, strict=True)]
     return inside(boxes, shape)
 
 

@@ -16,26 +16,46 @@ from heedful.data.images.image_spec import Resample
 from heedful.errors import UserError
 from heedful.files.reading import open_file
 
+MOST_NAMED = 10  # unreadable images in an error
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
 
 
 def read_image_files(
     paths: Sequence[Path], channels: Literal[1, 3], size: tuple[int, int] | None = None
 ) -> NDArray[np.uint8]:
-    """Images of one size (N, C, Y, X); others are resized if a size is given."""
-    first = read_image_file(paths[0], channels, size)
-    found = np.empty((len(paths), *first.shape), np.uint8)
-    found[0] = first
-    for number, path in enumerate(paths[1:], 1):
-        picture = read_image_file(path, channels, size)
+    """Images of one size (N, C, Y, X); others are resized if a size is given. One error names all unreadable ones."""
+    first, unreadable = None, list[UserError]()
+    for number, path in enumerate(paths):
+        try:
+            picture = read_image_file(path, channels, size)
+        except UserError as error:
+            unreadable.append(error)
+            continue
+        if first is None:
+            first, origin = picture, path
+            found = np.empty((len(paths), *first.shape), np.uint8)
         if picture.shape != first.shape:
             raise UserError(
                 "this image has a different size from the first", where=str(path), found=_size(picture),
-                expected=f"{_size(first)}, as {paths[0]} has",
+                expected=f"{_size(first)}, as {origin} has",
                 todo=f"resize all to one size: data.size={list(first.shape[1:])}",
             )  # fmt: skip
         found[number] = picture
+    if unreadable:
+        raise _unreadable_error(unreadable, len(paths))
     return found
+
+
+def _unreadable_error(errors: Sequence[UserError], count: int) -> UserError:
+    """One error for all images that cannot be read."""
+    if len(errors) == 1:
+        return errors[0]
+    names = [f"{error.where}: {error.message}" for error in errors[:MOST_NAMED]]
+    more = [f"and {len(errors) - MOST_NAMED:,} more"] if len(errors) > MOST_NAMED else []
+    return UserError(
+        f"{len(errors):,} of {count:,} images cannot be read", found="\n".join([*names, *more]),
+        todo="replace or remove them",
+    )  # fmt: skip
 
 
 def read_image_file(

@@ -135,7 +135,7 @@ class ImageClassifier(Predictor[AnyImage, ImageClassification, tuple[AnyImage, s
 
     def inputs(self, images: Sequence[AnyImage]) -> Tensor:
         """Images as the model reads them, normalized (N, C, Y, X)."""
-        pixels = [torch.from_numpy(np.ascontiguousarray(prepare(image, self.canvas))) for image in images]
+        pixels = [torch.from_numpy(np.array(prepare(image, self.canvas))) for image in images]
         return torch.stack([normalize(one[None], self.canvas.mean, self.canvas.std)[0] for one in pixels])
 
     def _evaluate(self, data: Path | Sequence[tuple[AnyImage, str]]) -> Evaluation:

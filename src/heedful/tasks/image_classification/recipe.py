@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.data.embedded import Digits
 from heedful.data.images.augmentation import Augmentation
+from heedful.data.images.scenes import Scenes
 from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
 from heedful.data.own import OwnData
 from heedful.models import any_of
@@ -16,7 +17,7 @@ from heedful.tasks.recipe_parts import Recipe, Start, check_batching
 from heedful.training.configs import TrainConfig
 
 LabelledImagesConfig = Annotated[
-    IdxImages | ImageFolders | ArrayImages | CsvImages | Digits | OwnData, Field(discriminator="kind")
+    IdxImages | ImageFolders | ArrayImages | CsvImages | Digits | Scenes | OwnData, Field(discriminator="kind")
 ]
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from heedful.data.images.sources import Images
 from heedful.data.own import labelled_images
 from heedful.errors import UserError, shown
 from heedful.models.roles import ImageEncoderConfig
-from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Task
+from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Source, Task
 from heedful.tasks.image_classification.predictor import (
     ImageClassifier,
     class_scores,
@@ -82,6 +83,23 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
                     expected=f"{channels}, as the images have channels",
                 )  # fmt: skip
         return ImageSpec((channels, rows, columns), read.names, task.mean or mean, task.std or std)
+
+    def adapted(self, vocabulary: ImageSpec, read: Images) -> ImageSpec:
+        """The classes and the size of these images, with the normalization of the model to start from."""
+        own = self.learn(read)
+        if vocabulary.image[0] != own.image[0]:
+            return own
+        task = self.recipe.task
+        mean, std = task.mean or vocabulary.mean, task.std or vocabulary.std
+        return replace(vocabulary, image=own.image, names=own.names, mean=mean, std=std)
+
+    def reused(self, source: Source, vocabulary: ImageSpec) -> Source:
+        """All weights; without the last layers, named `head`, where the classes are others."""
+        there: ImageSpec = source.vocabulary
+        same = there.names == vocabulary.names
+        heads = () if same else tuple(name for name in source.tensors if "head" in name.split("."))
+        kept = {name: tensor for name, tensor in source.tensors.items() if name not in heads}
+        return source._replace(tensors=kept, random=heads or ("head.",))
 
     @staticmethod
     def fitted(config: Any, vocabulary: ImageSpec, where: str) -> Any:

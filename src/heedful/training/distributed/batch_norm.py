@@ -29,10 +29,10 @@ class SharedBatchNorm(_BatchNorm):
             return super().forward(input)
         x = input.float()
         axes, shape = [0, *range(2, x.dim())], [1, -1] + [1] * (x.dim() - 2)
-        count = _Sum.apply(x.new_full((), x.numel() // x.shape[1]), self.group)
-        mean = _Sum.apply(x.sum(axes), self.group) / count  # (C,)
+        count = _sum(x.new_full((), x.numel() // x.shape[1]), self.group)
+        mean = _sum(x.sum(axes), self.group) / count  # (C,)
         centred = x - mean.view(shape)
-        var = _Sum.apply(centred.square().sum(axes), self.group) / count  # (C,)
+        var = _sum(centred.square().sum(axes), self.group) / count  # (C,)
         self._track(mean.detach(), var.detach() * count / (count - 1).clamp(min=1))
         y = centred * (var + self.eps).rsqrt().view(shape)
         if self.affine:
@@ -47,6 +47,12 @@ class SharedBatchNorm(_BatchNorm):
         factor = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean, factor)
         self.running_var.lerp_(var, factor)
+
+
+def _sum(x: Tensor, group: Any) -> Tensor:
+    """The sum of a tensor over the processes of a group; so is its gradient."""
+    total: Tensor = _Sum.apply(x, group)  # type: ignore[no-untyped-call]
+    return total
 
 
 class _Sum(torch.autograd.Function):
