@@ -345,3 +345,29 @@ def test_two_classes_of_one_name(tmp_path: Path) -> None:
     model.config.id2label = {0: "crane", 1: "cat", 2: "crane", 3: "dog", 4: "frog"}
     model.save_pretrained(tmp_path)
     assert pretrained(tmp_path).tokenizer.names == ("crane", "cat", "crane (2)", "dog", "frog")
+
+
+def test_a_run_starts_from_a_published_model(tmp_path: Path) -> None:
+    """Other classes: all weights but the last layer's are those of the folder, and so is the normalization."""
+    config = narrow("resnet", size=(8, 8), classes=5)
+    torch.manual_seed(3)
+    spec = ImageSpec(config.input, tuple("abcde"), (0.125,), (0.5,))
+    published = build(config).state_dict()
+    write(tmp_path / "theirs", Pretrained(config, spec, published, ()))
+    model = config.model_dump(mode="json") | {"classes": None, "freeze": True}
+    recipe = {
+        "task": {"kind": "image_classification"}, "data": {"kind": "digits"}, "model": model,
+        "start": {"folder": str(tmp_path / "theirs")},
+        "train": {"budget": {"steps": 2}, "batch_examples": 8, "device": "cpu", "samples": 0},
+    }  # fmt: skip
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    list(heedful.train(heedful.load_recipe(str(tmp_path / "recipe.yaml")), tmp_path / "run"))
+    predictor: Any = heedful.load(tmp_path / "run")
+    assert predictor.labels == tuple("0123456789") and predictor.tokenizer.mean == (0.125,)
+    trained = predictor.model.state_dict()
+    assert trained["head.weight"].shape == (10, 12)
+    assert all(torch.equal(trained[name], published[name]) for name in published if name.endswith("conv.weight"))
+    recipe["model"] = model | {"block": "basic"}
+    (tmp_path / "other.yaml").write_text(json.dumps(recipe))
+    with pytest.raises(UserError, match="the model to start from differs from the recipe"):
+        list(heedful.train(heedful.load_recipe(str(tmp_path / "other.yaml")), tmp_path / "other"))

@@ -49,7 +49,7 @@ class Vit(ImageModel):
         self.blocks = nn.ModuleList(block(c) for _ in range(c.layers))
         self.norm = nn.LayerNorm(c.width, c.norm_eps)
         self.head = nn.Linear(c.width, c.outputs)
-        self.second_head = nn.Linear(c.width, c.outputs) if c.distillation == "head" else None
+        self.second = nn.ModuleDict({"head": nn.Linear(c.width, c.outputs)} if c.distillation == "head" else {})
         for weight in self.parameters():
             if weight.dim() in (2, 4):  # matrices and patches
                 nn.init.trunc_normal_(weight, std=0.02)
@@ -78,10 +78,10 @@ class Vit(ImageModel):
 
     def training_logits(self, images: Tensor) -> list[tuple[float, Tensor]]:
         """The logits (B, K) of the last layer, or of both, each with half the weight."""
-        if self.second_head is None:
+        if not self.second:
             return [(1.0, self.head(self.features(images)))]
         x, _ = self.encode(images)
-        return [(0.5, self.head(x[:, 0])), (0.5, self.second_head(x[:, 1]))]
+        return [(0.5, self.head(x[:, 0])), (0.5, self.second["head"](x[:, 1]))]
 
     def forward(self, images: Tensor) -> Tensor:
         logits = [weight * logits for weight, logits in self.training_logits(images)]

@@ -161,7 +161,7 @@ def _transformers(config: VitConfig) -> Table:
         rules += block_rules(f"blocks.{index}", f"{prefix}encoder.layer.{index}", names, LAYER)
     rules += weight_and_bias("norm", f"{prefix}layernorm")
     if config.classes is not None and config.distillation == "head":
-        rules += weight_and_bias("head", "cls_classifier") + weight_and_bias("second_head", "distillation_classifier")
+        rules += weight_and_bias("head", "cls_classifier") + weight_and_bias("second.head", "distillation_classifier")
     elif config.classes is not None:
         rules += weight_and_bias("head", "classifier")
     return Table(tuple(rules), unused=(f"{prefix}pooler.dense.weight", f"{prefix}pooler.dense.bias"))
@@ -175,7 +175,7 @@ def _timm(config: VitConfig) -> Table:
     rules += weight_and_bias("norm", "norm")
     if config.classes is not None:
         rules += weight_and_bias("head", "head")
-        rules += weight_and_bias("second_head", "head_dist") if config.distillation == "head" else []
+        rules += weight_and_bias("second.head", "head_dist") if config.distillation == "head" else []
     return Table(tuple(rules))
 
 

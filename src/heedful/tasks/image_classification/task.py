@@ -20,6 +20,8 @@ from heedful.data.images.normalization import channel_statistics
 from heedful.data.images.sources import Images
 from heedful.data.own import labelled_images
 from heedful.errors import UserError, shown
+from heedful.hub import pretrained
+from heedful.models import build
 from heedful.models.roles import ImageEncoderConfig
 from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Source, Task
 from heedful.tasks.image_classification.predictor import (
@@ -100,6 +102,24 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
         heads = () if same else tuple(name for name in source.tensors if "head" in name.split("."))
         kept = {name: tensor for name, tensor in source.tensors.items() if name not in heads}
         return source._replace(tensors=kept, random=heads or ("head.",))
+
+    def elsewhere(self, folder: Path) -> Source | None:
+        """A published model: all its weights but those of the last layers."""
+        found = pretrained(folder, role="image_encoder")
+        may_differ = {"classes", "size", "freeze", "sides"}
+        may_differ |= {name for name in type(self.recipe.model).model_fields if name.endswith("dropout")}
+        there, here = (config.model_dump(exclude=may_differ) for config in (found.config, self.recipe.model))
+        if there != here:
+            named = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+            raise UserError(
+                "the model to start from differs from the recipe", where=f"start.folder: {folder}",
+                found=", ".join(f"model.{name}: {shown(here.get(name))}" for name in named),
+                expected=", ".join(f"{name}: {shown(there.get(name))}" for name in named),
+            )  # fmt: skip
+        kept = {name: tensor for name, tensor in found.tensors.items() if "head" not in name.split(".")}
+        with torch.device("meta"):
+            heads = [name for name in build(self.recipe.model).state_dict() if "head" in name.split(".")]
+        return Source(found.tokenizer, kept, folder, random=tuple(heads))
 
     @staticmethod
     def fitted(config: Any, vocabulary: ImageSpec, where: str) -> Any:
