@@ -213,6 +213,7 @@ def test_page_reads_drawings_and_files(browse: Callable[..., Any], run: Callable
     assert browsing.address["drawn"] == pixels.tobytes().hex(), "the last image stays"
 
 
+@pytest.mark.claim("I6")
 def test_page_shows_attention_of_a_dropped_image(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("vit"))
     page, explorer = browsing.go("image", block=1), browsing.explorer

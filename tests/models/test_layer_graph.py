@@ -12,6 +12,7 @@ from heedful.models import build
 from heedful.models.alexnet.config import SIZES as ALEXNETS
 from heedful.models.googlenet.config import SIZES as GOOGLENETS
 from heedful.models.layer_graph import receptive_fields, weighted_layers
+from heedful.models.lenet.config import SIZES as LENETS
 from heedful.models.resnet.config import SIZES as RESNETS
 from heedful.models.vgg.config import SIZES as VGGS
 from heedful.models.vit.config import SIZES as VITS
@@ -126,3 +127,12 @@ def test_model_is_left_as_it_was() -> None:
     receptive_fields(model)
     assert model.training and all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert not any(layer._forward_hooks for layer in model.modules())
+
+
+def test_units_beyond_the_image_see_nothing() -> None:
+    """With more padding than a filter is wide, the first units read zeros alone."""
+    config = LENETS["lenet5"].model_validate(LENETS["lenet5"].model_dump() | {"size": (9, 8), "padding": 6})
+    fields = receptive_fields(build(config))
+    assert fields["conv1"].rows[:3] == (range(0), range(0), range(1))
+    assert fields["conv1"].rows[-3:] == (range(8, 9), range(0), range(0))
+    assert fields["conv2"].rows[0] == range(8) and fields["conv2"].columns[-1] == range(8)

@@ -52,7 +52,7 @@ class Field:
 
         def seen(units: tuple[range, ...], count: int) -> tuple[range, ...]:
             first = [unit * stride - padding for unit in range(count)]
-            return tuple(_cover(units[max(0, begin) : begin + kernel]) for begin in first)
+            return tuple(_cover(units[max(0, begin) : max(0, begin + kernel)]) for begin in first)
 
         size, start = self.size + (kernel - 1) * self.stride, self.start - padding * self.stride
         rows, columns = output.shape[2:]
@@ -164,8 +164,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _cover(ranges: Sequence[range]) -> range:
-    """The smallest range around several."""
-    return range(min(one.start for one in ranges), max(one.stop for one in ranges))
+    """The smallest range around several; empty ones, of units that see padding alone, do not count."""
+    some = [one for one in ranges if one]
+    return range(min(one.start for one in some), max(one.stop for one in some)) if some else range(0)
 
 
 def _tensors(values: Iterable[object]) -> Iterator[Tensor]:

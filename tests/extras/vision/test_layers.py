@@ -67,6 +67,7 @@ def test_first_filters_read_the_image(kind: str) -> None:
         assert torch.equal(filters, model.conv1.weight)
 
 
+@pytest.mark.claim("I4")
 @every_kind
 def test_top_patches_are_the_largest_by_brute_force(kind: str) -> None:
     model = tiny(kind)
@@ -87,6 +88,7 @@ def test_top_patches_are_the_largest_by_brute_force(kind: str) -> None:
             assert torch.equal(patch.cut(images), expected[:, :, patch.columns.start : patch.columns.stop])
 
 
+@pytest.mark.claim("I4")
 def test_a_patch_alone_activates_its_unit_as_much() -> None:
     """What lies outside of the patch does not matter."""
     model = tiny("lenet")

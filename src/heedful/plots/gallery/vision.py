@@ -27,7 +27,7 @@ from heedful.extras.vision.gradients import (
     saliency,
     uses_relu,
 )
-from heedful.extras.vision.layers import feature_maps, first_filters, require_layer, top_patches
+from heedful.extras.vision.layers import Patch, feature_maps, first_filters, require_layer, top_patches
 from heedful.extras.vision.occlusion import occlusion
 from heedful.extras.vision.probes import nearest_neighbours, probe_layers
 from heedful.lectures import Progress
@@ -145,14 +145,9 @@ def top_patch_rows(
         images = torch.stack([x[patch.image] for patch in patches])
         back = deconvnet(channel_score(found.model, name, channel), images).float().cpu().numpy()
         pixels = scaled(found)
-        plain = [pixels[patch.image][:, patch.rows.start : patch.rows.stop] for patch in patches]
-        plain = [one[:, :, patch.columns.start : patch.columns.stop] for one, patch in zip(plain, patches, strict=True)]
-        rows.append((f"channel {channel + 1}", [to_pixels(one[None], Window(0.0, 1.0))[0] for one in plain]))
-        cut = [
-            one[:, patch.rows.start : patch.rows.stop, patch.columns.start : patch.columns.stop]
-            for one, patch in zip(back, patches, strict=True)
-        ]
-        rows.append(("", [signed_pixels(one[None])[0] for one in cut]))
+        plain = [to_pixels(patch_of(pixels[patch.image], patch), Window(0.0, 1.0))[0] for patch in patches]
+        projected = [signed_pixels(patch_of(one, patch))[0] for one, patch in zip(back, patches, strict=True)]
+        rows += [(f"channel {channel + 1}", plain), ("", projected)]
     title = f"Patches that activate channels of {short_name(name)} most, and their deconvnet: {found.source}"
     return picture_grid(rows, title, style=style, apart=1.08)
 
@@ -284,6 +279,12 @@ def pictures_of(found: Opened) -> NDArray[np.uint8]:
     """The images as pixels."""
     pixels = scaled(found)
     return to_pixels(pixels, Window.of(pixels))
+
+
+def patch_of(image: NDArray[Any], patch: Patch) -> NDArray[Any]:
+    """The part (1, C, Y, X) of an image (C, Y, X) that a unit sees; black, where it sees padding alone."""
+    part = image[None, :, patch.rows.start : patch.rows.stop, patch.columns.start : patch.columns.stop]
+    return part if part.size else np.zeros((1, len(image), 1, 1), image.dtype)
 
 
 def labelled(found: Opened) -> tuple[Tensor, Tensor]:
