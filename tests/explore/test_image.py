@@ -24,7 +24,7 @@ from heedful.extras.vision.gradients import METHODS, class_score
 from heedful.extras.vision.layers import feature_maps, layer_names
 from heedful.plots.image_grid import shares, signed_pixels
 from heedful.runs.images import test_images as own
-from heedful.runs.load import load
+from heedful.tasks.image_classification.predictor import ImageClassifier
 from tolerance import near
 
 DRAWING = "ff" * 8 + "00" * 56  # the first row of eight by eight pixels
@@ -45,7 +45,7 @@ def as_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
 
 @pytest.mark.parametrize("name", ["lenet", "vit"])
 def test_classes_are_those_of_the_predictor(explorer: Explorer, run: Callable[[str], Path], name: str) -> None:
-    predictor, images = load(run(name)), own(run(name))
+    predictor, images = ImageClassifier.load(run(name)), own(run(name))
     words, arrays = call_view(explorer, "classes", name, image=7)
     expected = predictor.predict([images.pixels[7]], top=10)[0]
     assert words["labels"] == list(expected.probabilities)
@@ -68,7 +68,7 @@ def test_layers_say_what_they_see(explorer: Explorer) -> None:
 
 @pytest.mark.parametrize("name", ["lenet", "vit"])
 def test_maps_and_pixels_are_those_of_the_library(explorer: Explorer, run: Callable[[str], Path], name: str) -> None:
-    predictor = load(run(name))
+    predictor = ImageClassifier.load(run(name))
     x = predictor.inputs([own(run(name)).pixels[3]])
     for number, layer in enumerate(layer_names(predictor.model)):
         words, arrays = call_view(explorer, "maps", name, image=3, layer=number)
@@ -88,7 +88,7 @@ def test_maps_and_pixels_are_those_of_the_library(explorer: Explorer, run: Calla
 
 
 def test_attention_is_that_of_the_library(explorer: Explorer, run: Callable[[str], Path]) -> None:
-    predictor = load(run("vit"))
+    predictor = ImageClassifier.load(run("vit"))
     layers = attention_weights(predictor.model, predictor.inputs([own(run("vit")).pixels[3]]))
     words, arrays = call_view(explorer, "attention", "vit", image=3, layer=1)
     assert words == {"layers": 2}

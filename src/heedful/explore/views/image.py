@@ -60,7 +60,7 @@ class MapRequest(ImageRequest):
 
 
 class PixelRequest(ImageRequest):
-    """What in an image speaks for a class; by default for the most probable one."""
+    """What in an image raises the logit of a class; by default of the most probable one."""
 
     method: Method = "gradient"
     label: int | None = Field(None, ge=0, le=1_000_000)
@@ -198,7 +198,7 @@ def maps(subject: Subject, request: MapRequest) -> bytes:
 
 
 def pixels(subject: Subject, request: PixelRequest) -> bytes:
-    """The picture (Y, X) or (Y, X, 3) of what speaks for a class and against it: grey is 0."""
+    """The picture (Y, X) or (Y, X, 3) of what raises the logit of a class, and what lowers it: grey is 0."""
     album = album_of(subject)
     with album.lock:
         x = album.inputs(request)

@@ -161,7 +161,7 @@ def saliency_rows(
     seed: Seed = 0,
     style: Style = "light",
 ) -> Drawing:
-    """Which pixels speak for the class that a model predicts, by five methods; grey is 0."""
+    """Which pixels raise the logit of the predicted class, and which lower it, by five methods; grey is 0."""
     found = (yield from opened(model, images, CONVNET, steps, seed)).some(count)
     x = found.inputs()
     with torch.no_grad():
@@ -173,7 +173,7 @@ def saliency_rows(
         yield Progress(0.8 + 0.2 * number / len(methods), name)
         rows.append((name, signed_pixels(METHODS[name](score, x).float().cpu().numpy())))
     heads = found.names(classes)
-    return picture_grid(rows, f"Which pixels speak for the predicted class: {found.source}", heads, style)
+    return picture_grid(rows, f"Pixels that raise the logit of the predicted class, and that lower it: {found.source}", heads, style)
 
 
 def occlusion_rows(
