@@ -197,6 +197,13 @@ def images(texts: Texts, split: str, size: int) -> Files:
     return {f"{split}.npy": out.getvalue()}
 
 
+def labelled_images(texts: Texts, split: str, size: int) -> Files:
+    """The same with their classes: a bright column or a bright row."""
+    out = io.BytesIO()
+    np.save(out, np.arange(size) % 2)
+    return {**images(texts, split, size), f"{split}-labels.npy": out.getvalue()}
+
+
 # ------------------------------------------------------------------ recipes
 TEXT_FILES = "[{kind: text, files: [SPLIT.txt], between: blank_lines}]"
 
@@ -418,6 +425,17 @@ model:
         + TRAIN.replace("{kind: adamw, lr: 2e-2, eps: 1e-4}", "{kind: rmsprop, lr: 1e-2, eps: 1e-4}")
         + "  batch_examples: 8\n",
         images,
+    ),
+    "image_classification-lenet": (
+        "task: {kind: image_classification, label_smoothing: 0.1, class_weights: balanced}\n"
+        f"data: {{kind: array, root: data, {per_split('{file: SPLIT.npy, labels: SPLIT-labels.npy}')}}}"
+        """
+augment: {crop: 1, flip: 0.5, brightness: 0.2, erase: 0.3, mixup: 0.2, cutmix: 1.0}
+model: {kind: lenet, size: [6, 6], padding: 5, filters: [3, 4], hidden: [6, 5]}
+"""
+        + TRAIN
+        + "  batch_examples: 9\n",
+        labelled_images,
     ),
 }  # fmt: skip
 
