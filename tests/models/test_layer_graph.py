@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from heedful.blocks.convolution import Convolution
 from heedful.models import build
 from heedful.models.alexnet.config import SIZES as ALEXNETS
 from heedful.models.googlenet.config import SIZES as GOOGLENETS
@@ -17,7 +18,7 @@ from heedful.models.resnet.config import SIZES as RESNETS
 from heedful.models.vgg.config import SIZES as VGGS
 from heedful.models.vit.config import SIZES as VITS
 
-CONVNETS = {**ALEXNETS, **VGGS, **GOOGLENETS, **RESNETS}
+CONVNETS: dict[str, Any] = {**LENETS, **ALEXNETS, **VGGS, **GOOGLENETS, **RESNETS}
 
 
 def narrow(name: str, size: tuple[int, int]) -> Any:
@@ -26,6 +27,8 @@ def narrow(name: str, size: tuple[int, int]) -> Any:
     few: dict[str, Any] = {"channels": 1, "classes": 2, "size": size}
     if config.kind == "resnet":
         few |= {"stem_width": 2, "widths": (4,) * len(config.widths)}
+    elif config.kind == "lenet":
+        few |= {"filters": (2, 2), "hidden": (2, 2)}
     elif config.kind == "googlenet":
         few |= {"stem_filters": (2, 2, 2), "stages": tuple(((2,) * 6,) * len(stage) for stage in config.stages)}
     else:
@@ -44,7 +47,7 @@ def meaning(model: nn.Module) -> nn.Module:
             if isinstance(layer, nn.MaxPool2d):
                 mean: Any = nn.AvgPool2d(layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode)
                 setattr(parent, name, mean)
-            elif isinstance(layer, nn.Conv2d):
+            elif isinstance(layer, nn.Conv2d | Convolution):
                 nn.init.constant_(layer.weight, 1 / layer.weight[0].numel())
     return model
 
@@ -77,13 +80,14 @@ def outputs(model: nn.Module, names: list[str], images: Tensor) -> dict[str, Ten
         ("resnet-18", (65, 40)),
         ("resnet-50", (65, 40)),
         ("resnet-20-small", (33, 32)),
+        ("lenet5", (28, 25)),
         pytest.param("resnet-152", (65, 40), marks=pytest.mark.slow),
     ],
 )
 def test_fields_are_the_support_of_the_gradient(name: str, size: tuple[int, int]) -> None:
     model = meaning(build(narrow(name, size)))
     fields = receptive_fields(model)
-    layers = [one for one, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.AvgPool2d)]
+    layers = [one for one, layer in model.named_modules() if isinstance(layer, nn.Conv2d | Convolution | nn.AvgPool2d)]
     assert sorted(fields) == sorted(layer for layer in layers if not layer.startswith("sides."))
     images = torch.ones(1, 1, *size, dtype=torch.float64, requires_grad=True)
     for layer, output in outputs(model, list(fields), images).items():

@@ -40,6 +40,8 @@ class SideClassifier(nn.Module):
 class GoogLeNet(ImageModel):
     """images (B, C, Y, X) -> logits (B, N)."""
 
+    config: GoogLeNetConfig
+
     def __init__(self, config: GoogLeNetConfig) -> None:
         super().__init__()
         self.config = c = config

@@ -5,6 +5,8 @@ B batch, Y rows, X columns, F and G filters, M values of the last map, D and E h
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +16,7 @@ from heedful.models.lenet.config import LeNetConfig
 from heedful.models.limits import check_image
 
 ACTIVATIONS = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu}
-POOLING: dict[str, type[nn.AvgPool2d] | type[nn.MaxPool2d]] = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
+POOLING: dict[str, Callable[[int], nn.Module]] = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
 
 
 class LeNet(nn.Module):
@@ -29,7 +31,8 @@ class LeNet(nn.Module):
         self.hidden1 = nn.Linear(second * rows * columns, wide)
         self.hidden2 = nn.Linear(wide, narrow)
         self.head = nn.Linear(narrow, config.outputs)
-        self.activation, self.pool = ACTIVATIONS[config.activation], POOLING[config.pooling](2)
+        self.activation = ACTIVATIONS[config.activation]
+        self.pool1, self.pool2 = (POOLING[config.pooling](2) for _ in range(2))
         self.map1, self.map2 = Tap(), Tap()
         for layer in (self.conv1, self.conv2, self.hidden1, self.hidden2, self.head):
             nn.init.xavier_uniform_(layer.weight)  # Glorot and Bengio, 2010
@@ -42,9 +45,9 @@ class LeNet(nn.Module):
         """The feature map after the second pooling."""
         check_image(images.shape, self.config.input)
         x = self.map1(self.activation(self.conv1(images)))  # (B, F, Y, X)
-        x = self.pool(x)  # (B, F, Y / 2, X / 2)
+        x = self.pool1(x)  # (B, F, Y / 2, X / 2)
         x = self.map2(self.activation(self.conv2(x)))  # (B, G, Y / 2 - 4, X / 2 - 4)
-        return self.pool(x)  # (B, G, Y / 4 - 2, X / 4 - 2)
+        return self.pool2(x)  # (B, G, Y / 4 - 2, X / 4 - 2)
 
     def features(self, images: Tensor) -> Tensor:
         """The second hidden layer."""

@@ -38,6 +38,8 @@ def positions(c: VitConfig) -> LearnedGrid | SinusoidGrid | NoGrid:
 class Vit(ImageModel):
     """images (B, C, Y, X) -> logits (B, K), for images of any size in whole patches."""
 
+    config: VitConfig
+
     def __init__(self, config: VitConfig) -> None:
         super().__init__()
         self.config = c = config
