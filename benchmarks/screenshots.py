@@ -43,6 +43,7 @@ RECIPES = {
     "gpt": ("gpt-prose", ["model.width=128", "model.layers=4", "model.context=128", "train.budget.steps=800"]),
     "prose": ("prose", ["train.budget.steps=300"]),
     "digits": ("digits", []),
+    "digits-vit": ("digits-vit", []),
     "denoising": ("digits-denoising", ["train.budget.epochs=50"]),
 }
 PACKAGES = {
@@ -82,6 +83,7 @@ SHOTS = [
     Shot("ablation", ["demo"], {"alone": "1"}),
     Shot("recurrent", ["prose"]),
     Shot("reconstruct", ["digits", "denoising"]),
+    Shot("image", ["digits-vit"], {"image": "4"}),
     Shot("positions", ["demo"]),
     Shot("run", ["demo", "rnn"], {"beside": "rnn"}),
     Shot("source", ["gpt"]),

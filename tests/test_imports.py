@@ -49,6 +49,15 @@ LAYERS["plots.autoencoder_plots"] = {
     "tasks.reconstruction.predictor",
 }
 LAYERS["plots.autoencoder_plots"] |= ERRORS_AND_FILES
+# The confusion matrix and the mistakes of an image classifier.
+LAYERS["plots.classifier_plots"] = {
+    "data.images.labelled_batches",
+    "data.images.sources",
+    "plots",
+    "tasks.image_classification.predictor",
+    "training.metrics",
+    *ERRORS_AND_FILES,
+}
 # Runs combine all packages; the command line uses them.
 LAYERS["runs"] = {*LAYERS}
 # Self-contained experiments: no recipe, no run folder.
@@ -98,6 +107,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "extras.word2vec_config": {"pydantic"},
     "plots": {"numpy", "PIL", "matplotlib"},
     "plots.autoencoder_plots": {"numpy"},
+    "plots.classifier_plots": {"numpy"},
     "plots.gallery": {"torch", "numpy", "pydantic", "matplotlib"},
     "shapes": {"torch"},
 }

@@ -33,7 +33,7 @@ QUESTIONS = 64  # in a batch
 
 
 # ------------------------------------------------------------------ classes
-def classify_command(run: Path, texts: Sequence[str], pair: bool, top: int, as_json: bool) -> None:
+def classify_command(run: Path, texts: Sequence[str], pair: bool, as_json: bool, top: int = 5) -> None:
     """Print the class of each text, pair of texts or image, or the number that a regressor predicts."""
     predictor = load_run(run)
     if isinstance(predictor, ImageClassifier):

@@ -21,7 +21,7 @@ class RunningStatistics:
     """The running means and variances of a model, and the number of steps that they are of; most models have none."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.buffers = list(_buffers(model))
+        self.buffers = list(running_buffers(model))
         self.before = self.copy()
         self.sums, self.count = list[Tensor](), 0
 
@@ -59,7 +59,8 @@ class RunningStatistics:
         self.restore([(total / count).view_as(buffer) for total, buffer in zip(sums, self.buffers, strict=True)])
 
 
-def _buffers(model: nn.Module) -> Iterator[Tensor]:
+def running_buffers(model: nn.Module) -> Iterator[Tensor]:
+    """The running statistics of every batch norm."""
     for module in model.modules():
         if isinstance(module, _BatchNorm):
             found = (module.running_mean, module.running_var, module.num_batches_tracked)

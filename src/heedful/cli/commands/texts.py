@@ -47,7 +47,7 @@ def classify(
     """Classify texts or images, or predict a number for texts. Lines stay in order, and empty ones stay empty."""
     from heedful.cli.texts import classify_command
 
-    classify_command(checkpoint_path(run, checkpoint), texts or [], pair, top, as_json)
+    classify_command(checkpoint_path(run, checkpoint), texts or [], pair, as_json, top)
 
 
 def choose(

@@ -81,7 +81,10 @@ def share_statistics(model: nn.Module, rank: int, world: int, parts: int) -> Non
     for name, norm in norms:
         shared = SharedBatchNorm(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
         shared.group = groups[rank // parts]
-        shared._parameters, shared._buffers = norm._parameters, norm._buffers
+        for key, weight in norm.named_parameters(recurse=False):
+            shared.register_parameter(key, weight)
+        for key, buffer in norm.named_buffers(recurse=False):
+            shared.register_buffer(key, buffer)
         shared.training = norm.training
         parent, _, own = name.rpartition(".")
         model.get_submodule(parent).register_module(own, shared)
