@@ -32,7 +32,7 @@ SIDEBAR = {
         tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume how-to/decode
         how-to/distributed how-to/convert how-to/explorer how-to/explorer-views how-to/own-model how-to/own-loop
-        how-to/plots how-to/figures how-to/scikit-learn""",
+        how-to/plots how-to/figures how-to/look-into-image-models how-to/scikit-learn""",
     "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
         python/language-models python/encoders python/autoencoders python/word-vectors""",
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",
