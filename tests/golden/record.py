@@ -232,6 +232,15 @@ model: {{{model}, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}}
     return recipe + TRAIN + "  batch_tokens: 128\n", documents
 
 
+def image_model(model: str) -> RunSpec:
+    """An image model, trained on images of 6 x 6."""
+    recipe = f"""task: {{kind: image_classification}}
+data: {{kind: array, root: data, {per_split("{file: SPLIT.npy, labels: SPLIT-labels.npy}")}}}
+model: {{{model}, channels: 1, size: [6, 6]}}
+"""
+    return recipe + TRAIN.replace("lr: 2e-2", "lr: 5e-3") + "  batch_examples: 12\n", labelled_images
+
+
 TRAINED: dict[str, RunSpec] = {
     "translation-transformer": (
         f"data: {{kind: parallel, root: data, {per_split('{source: SPLIT.en, target: SPLIT.de}')}}}"
@@ -436,6 +445,22 @@ model: {kind: lenet, size: [6, 6], padding: 5, filters: [3, 4], hidden: [6, 5]}
         + TRAIN
         + "  batch_examples: 9\n",
         labelled_images,
+    ),
+    "image_classification-alexnet": image_model(
+        "kind: alexnet, filters: [3, 4, 4, 3, 3], kernel: 3, stride: 1, padding: 6, grid: 1, hidden: 6, dropout: 0.1"
+    ),
+    "image_classification-vgg": image_model(
+        "kind: vgg, depths: [1, 2], filters: [3, 4], norm: batch, grid: 1, hidden: 6, dropout: 0.1"
+    ),
+    "image_classification-googlenet": image_model(
+        "kind: googlenet, stem: small, stem_filters: [3, 3, 4], stages: [[[2, 2, 3, 1, 2, 1]], [[2, 2, 3, 1, 2, 2]]], "
+        "sides: [1], side_filters: 2, side_hidden: 5"
+    ),
+    "image_classification-resnet": image_model(
+        "kind: resnet, block: bottleneck, depths: [2, 1], widths: [8, 12], stem: small, stem_width: 4"
+    ),
+    "image_classification-vit": image_model(
+        "kind: vit, patch: 2, width: 8, heads: 2, layers: 2, hidden: 12, dropout: 0.1, distillation: head"
     ),
 }  # fmt: skip
 
