@@ -6,7 +6,7 @@ N images, C channels, Y rows, X columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +78,7 @@ def image_strips(
 
 
 def picture_grid(
-    rows: Sequence[tuple[str, Sequence[NDArray[Any]]]],
+    rows: Sequence[tuple[str, Iterable[NDArray[Any]]]],
     title: str,
     heads: Sequence[str] = (),
     style: Style = "light",

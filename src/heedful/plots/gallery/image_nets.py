@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from heedful.data.embedded import SPLITS, Digits
-from heedful.data.formats.sources import Split
+from heedful.data.embedded import Digits
+from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.images.inputs import prepare
 from heedful.data.images.normalization import channel_statistics

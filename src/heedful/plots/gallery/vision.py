@@ -173,7 +173,9 @@ def saliency_rows(
         yield Progress(0.8 + 0.2 * number / len(methods), name)
         rows.append((name, signed_pixels(METHODS[name](score, x).float().cpu().numpy())))
     heads = found.names(classes)
-    return picture_grid(rows, f"Pixels that raise the logit of the predicted class, and that lower it: {found.source}", heads, style)
+    return picture_grid(
+        rows, f"Pixels that raise the logit of the predicted class, and that lower it: {found.source}", heads, style
+    )
 
 
 def occlusion_rows(
