@@ -122,8 +122,8 @@ def test_colours_of_a_drawing_come_last(run: Callable[[str], Path]) -> None:
     subject = Subject("lenet", run("lenet"))
     album = view.Album(subject)
     album.shape, album.images = (3, 1, 2), view.Images(np.zeros((1, 3, 1, 2), np.float32))
-    found = album.pixels(view.ImageRequest(model="lenet", image=-1, drawn="ff0000" + "0000ff"))
-    assert found.tolist() == [[[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 1.0]]]
+    found = album.pixels(view.ImageRequest(model="lenet", image=-1, drawn="ff0000" + "00ff00"))
+    assert found.tolist() == [[[1.0, 0.0]], [[0.0, 1.0]], [[0.0, 0.0]]]
 
 
 def test_model_without_data_starts_with_a_black_image(run: Callable[[str], Path], tmp_path: Path) -> None:

@@ -106,6 +106,11 @@ def receptive_field(
 ) -> Drawing:
     """The pixels that one unit of each layer sees, and the gradient of its value by them."""
     found = (yield from opened(model, images, CONVNET, steps, seed)).some(1)
+    if found.model.config.attends:
+        raise UserError(
+            "each token sees the whole image", where="model", found=str(model), expected="a ConvNet",
+            todo="draw its attention: heedful figure vit-attention",
+        )  # fmt: skip
     x, fields = found.inputs(), tap_fields(found.model)
     seen, slopes, heads = [], [], []
     for name, map in feature_maps(found.model, x).items():
