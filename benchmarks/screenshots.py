@@ -53,6 +53,7 @@ RECIPES = {
             "train.budget.steps=2",
         ],
     ),
+    "digits-vit": ("digits-vit", []),
     "denoising": ("digits-denoising", ["train.budget.epochs=50"]),
 }
 PACKAGES = {
@@ -93,6 +94,7 @@ SHOTS = [
     Shot("ablation", ["demo"], {"alone": "1"}),
     Shot("recurrent", ["prose"]),
     Shot("reconstruct", ["digits", "denoising"]),
+    Shot("image", ["digits-vit"], {"image": "4"}),
     Shot("positions", ["demo"]),
     Shot("run", ["demo", "rnn"], {"beside": "rnn"}),
     Shot("source", ["gpt"]),

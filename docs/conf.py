@@ -28,10 +28,11 @@ SIDEBAR = {
     "Start": "start which-model glossary",
     "Tutorials": """tutorials/translate tutorials/recurrent tutorials/language-model tutorials/generate tutorials/gpt2
         tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune tutorials/own-csv tutorials/embed
-        tutorials/word-vectors tutorials/trees tutorials/autoencoders tutorials/images tutorials/maps""",
+        tutorials/word-vectors tutorials/trees tutorials/autoencoders tutorials/images tutorials/classify-images
+        tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume how-to/decode
         how-to/distributed how-to/convert how-to/long-texts how-to/explorer how-to/explorer-views how-to/own-model
-        how-to/own-loop how-to/plots how-to/figures how-to/scikit-learn""",
+        how-to/own-loop how-to/plots how-to/figures how-to/look-into-image-models how-to/scikit-learn""",
     "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
         python/language-models python/encoders python/autoencoders python/word-vectors""",
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",
@@ -40,7 +41,8 @@ SIDEBAR = {
         reference/training reference/decoding reference/commands""",
     "Models": """models/transformer models/seq2seq models/bert models/roberta models/xlm_roberta models/albert
         models/distilbert models/xlnet models/linformer models/bigbird models/gpt models/transformer_xl
-        models/conv_classifier models/autoencoder""",
+        models/conv_classifier models/autoencoder models/lenet models/alexnet models/vgg models/googlenet
+        models/resnet models/vit""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon
         lectures/pictures lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders

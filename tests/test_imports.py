@@ -49,6 +49,15 @@ LAYERS["plots.autoencoder_plots"] = {
     "tasks.reconstruction.predictor",
 }
 LAYERS["plots.autoencoder_plots"] |= ERRORS_AND_FILES
+# The confusion matrix and the mistakes of an image classifier.
+LAYERS["plots.classifier_plots"] = {
+    "data.images.labelled_batches",
+    "data.images.sources",
+    "plots",
+    "tasks.image_classification.predictor",
+    "training.metrics",
+    *ERRORS_AND_FILES,
+}
 # Runs combine all packages; the command line uses them.
 LAYERS["runs"] = {*LAYERS}
 # Self-contained experiments: no recipe, no run folder.
@@ -66,6 +75,8 @@ LAYERS["extras.word2vec"] = {"config", "data", "errors", "extras.word2vec_config
 # Sweeps of runs, one process each, and their scaling laws.
 LAYERS["extras.scaling"] = {"config", "plots", "runs.recipe", "runs.events", "tasks.language_model.recipe"}
 LAYERS["extras.scaling"] |= {"training.checkpoint.ownership", *ERRORS_AND_FILES}
+# What image models have learned; a probe is that of the lectures.
+LAYERS["extras.vision"] = {"blocks", "errors", "models", "lectures.linear_probes"}
 # Figures that are computed by models, data, searches and studies.
 LAYERS["plots.gallery"] = {*LAYERS, "explore.inspect", "explore.views.beam"}
 # Estimators with the interface of scikit-learn.
@@ -91,10 +102,12 @@ THIRD_PARTY: dict[str, set[str]] = {
     "extras": set(),
     "extras.estimators": {"torch", "numpy", "pydantic", "sklearn"},
     "extras.scaling": {"numpy", "matplotlib"},
+    "extras.vision": {"torch"},
     "extras.word2vec": {"torch", "numpy"},
     "extras.word2vec_config": {"pydantic"},
     "plots": {"numpy", "PIL", "matplotlib"},
     "plots.autoencoder_plots": {"numpy"},
+    "plots.classifier_plots": {"numpy"},
     "plots.gallery": {"torch", "numpy", "pydantic", "matplotlib"},
     "shapes": {"torch"},
 }

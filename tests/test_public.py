@@ -21,8 +21,9 @@ CHANGELOG = (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf
 NAMES = [
     "PCA", "Alignment", "Answer", "AnyPredictor", "Autoencoder", "BidirectionalLanguageModel", "Choice",
     "Classification", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "Embedding", "Entity", "Evaluation",
-    "GeneratedText", "ImageAutoencoder", "JointPrediction", "MaskPredictions", "MultiHead",
-    "MultipleChoiceAnswerer", "Predictor", "QuestionAnswerer", "Reconstruction", "Regression", "Run", "TaggedText",
+    "GeneratedText", "ImageAutoencoder", "ImageClassification", "ImageClassifier", "JointPrediction",
+    "MaskPredictions", "MultiHead", "MultipleChoiceAnswerer", "Predictor", "QuestionAnswerer", "Reconstruction",
+    "Regression", "Run", "TaggedText",
     "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor", "TokenEmbeddings", "TokenPrediction",
     "TokenTagger", "Translation", "Translator", "TreeClassification", "TreeClassifier", "UserError", "WordVectors",
     "__version__", "attend", "build", "entmax15", "figure", "fit", "load", "load_glove", "load_recipe",

@@ -32,6 +32,8 @@ __all__ = [
     "Evaluation",
     "GeneratedText",
     "ImageAutoencoder",
+    "ImageClassification",
+    "ImageClassifier",
     "JointPrediction",
     "MaskPredictions",
     "MultiHead",
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
     from heedful.runs.train import train
     from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
     from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextRegressor
+    from heedful.tasks.image_classification.predictor import ImageClassification, ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
     from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator
     from heedful.tasks.multiple_choice.predictor import Choice, MultipleChoiceAnswerer
@@ -132,6 +135,7 @@ _MODULES = {
     "runs.train": ("train",),
     "tasks.answering.predictor": ("Answer", "QuestionAnswerer"),
     "tasks.classification.predictor": ("Classification", "Regression", "TextClassifier", "TextRegressor"),
+    "tasks.image_classification.predictor": ("ImageClassification", "ImageClassifier"),
     "tasks.language_model.bidirectional": ("BidirectionalLanguageModel",),
     "tasks.language_model.predictor": ("GeneratedText", "TextGenerator"),
     "tasks.multiple_choice.predictor": ("Choice", "MultipleChoiceAnswerer"),

@@ -14,7 +14,7 @@ import torch
 import heedful
 from heedful.blocks import sparse
 from heedful.blocks.attention import KV, MultiHead, attend
-from heedful.blocks.convolution import Convolution
+from heedful.blocks.convolution import ConvNorm, ConvNormRelu, Convolution, ConvRelu, Inception, Residual
 from heedful.blocks.graphs import GraphLSTM, Order
 from heedful.blocks.grids import GridLSTM
 from heedful.blocks.int8 import Int8Linear, PlainInt8, int8
@@ -22,6 +22,7 @@ from heedful.blocks.layouts import Documents, PackedPairs, PackedTexts, Padded, 
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.masks import alibi, block_table, causal, dense, random_blocks, real, window
 from heedful.blocks.noise import gaussian
+from heedful.blocks.patches import LearnedGrid, Patches, SinusoidGrid
 from heedful.blocks.recurrent import BidirectionalLayer, unroll
 from heedful.blocks.relative import (
     consecutive_terms,
@@ -63,6 +64,7 @@ from heedful.models.heads.answerer import Answerer
 from heedful.models.heads.classifier import Classifier, Regressor
 from heedful.models.heads.config import AnswererConfig, ClassifierConfig, RegressorConfig, TaggerConfig
 from heedful.models.heads.tagger import Tagger
+from heedful.models.layer_graph import receptive_fields
 from heedful.models.own import PlainCausal, PlainSeq2Seq
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.models.rnn_lm.model import RnnLM
@@ -323,7 +325,25 @@ def noise() -> None:
 
 
 def convolving() -> None:
-    Convolution(3, F, 3, padding=1)(torch.zeros(B, 3, T, S))
+    for layer in (Convolution(3, F, 3, padding=1), ConvRelu(3, F), ConvNorm(3, F), ConvNormRelu(3, F)):
+        layer(torch.zeros(B, 3, T, S))
+    Residual(ConvNorm(F, F), torch.nn.Identity())(torch.zeros(B, F, T, S))
+    Inception(3, (3, 2, 4, 2, 5, 1), 5, 1e-3)(torch.zeros(B, 3, T, S))
+
+
+def in_patches() -> None:
+    """Patches with both kinds of positions, of the size that they are made for, and of another."""
+    for positions in (LearnedGrid, SinusoidGrid):
+        patches, known = Patches(3, 32, 2), positions(1, (T, S), 32)
+        for rows, columns in ((T, S), (S, 3)):
+            x = torch.cat([torch.zeros(B, 1, 32), patches(torch.zeros(B, 3, 2 * rows, 2 * columns))], 1)
+            known(x, (rows, columns))
+
+
+def vision() -> None:
+    for kind in ("resnet", "vit"):
+        tiny(kind)
+    receptive_fields(build(config_class("resnet").tiny()))
 
 
 def losses() -> None:
@@ -372,6 +392,10 @@ def tiny(kind: str) -> None:
             model.lens(x)
     elif config.role == "causal":
         model(tokens[:, :1], model(tokens, model.start(B, tokens.device))[1])
+    elif config.role == "image_encoder":
+        x = torch.randn(B, *config.input)
+        model.train().training_logits(x)
+        model(x), model.map(x), model.features(x)
     else:
         raise AssertionError(f"say how a model is used whose role is {config.role}")
 
@@ -417,6 +441,9 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "losses": [losses],
     "noise": [noise],
     "convolution": [convolving],
+    "patches": [in_patches],
+    "image_model": [vision],
+    "layer_graph": [vision],
     "recurrent": [recurrent],
     "rnn_lm": [recurrent],
     "gpt": [ahead_alone],
@@ -449,7 +476,8 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "losses": {"N": (B * T,), "D": (D,), "V": (V,)},
     "noise": {"B": (B,), "N": (3 * T * S,)},
     "own": {"R": (B,), "S": (S, 0), "T": (T, S), "V": (V,)},
-    "convolution": {"B": (B,), "F": (F,), "Y": (T,), "X": (S,)},
+    "convolution": {"B": (B,), "F": (F, 1, 2, 3, 4, 5), "Y": (T,), "X": (S,)},
+    "patches": {"B": (B,), "D": (32,), "N": (T * S, 3 * S), "T": (T * S + 1, 3 * S + 1), "Y": (T, S), "X": (S, 3)},
     "recurrent": {"B": (B,), "T": (T, 1), "H": (F,)},
     "rnn_lm": {"B": (B,), "T": (T, 1), "D": (D,), "H": (F,), "V": (V,)},
     "memory": {"B": (B,), "R": (B, 3 * B), "T": (T, 1, 3), "S": (S,), "H": (F,), "M": (M, D)},

@@ -58,6 +58,7 @@ def of_words(config: Any) -> Run:
 
 OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "autoencoder": of_images,
+    "image_encoder": of_images,
     "word_classifier": of_words,
     "tree_classifier": lambda config: in_trees,
 }

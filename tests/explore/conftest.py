@@ -29,7 +29,15 @@ from heedful.models.bigbird.config import BigBirdConfig
 from heedful.runs.recipe import load_recipe
 from patience import LONG
 
-# Recipes with overrides for short runs, a few seconds each on one core.
+DIGITS = """task: {kind: image_classification}
+data: {kind: digits}
+model: MODEL
+train: {budget: {epochs: 3}, batch_examples: 32, optimizer: {lr: 3.0e-3}, evaluate_every: 90, save_every: 90}
+"""
+LENET = "{kind: lenet, size: [8, 8], padding: 4, activation: relu, pooling: max}"
+VIT = "{kind: vit, channels: 1, size: [8, 8], patch: 2, width: 32, heads: 2, layers: 2, hidden: 64}"
+
+# Recipes, by name or written here, with overrides for short runs, a few seconds each on one core.
 SHORT = ["train.log_every=10", "train.threads=1"]
 PROSE = "data={kind: text, root: ., train: train.txt, valid: valid.txt, test: test.txt}"
 RUNS: dict[str, tuple[str, list[str]]] = {
@@ -59,6 +67,8 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     ),
     "images": ("digits", ["train.budget.epochs=10"]),
     "noisy": ("digits-denoising", ["train.budget.epochs=2"]),
+    "lenet": (DIGITS.replace("MODEL", LENET), []),
+    "vit": (DIGITS.replace("MODEL", VIT), []),
 }  # fmt: skip
 
 
@@ -89,6 +99,9 @@ def train_once(name: str, folder: Path) -> Path:
         run = folder / name
         if not (folder / f"{name}.done").exists():
             recipe, changes = RUNS[name]
+            if "\n" in recipe:
+                (folder / f"{name}.yaml").write_text(recipe, encoding="utf-8")
+                recipe = str(folder / f"{name}.yaml")
             write_prose(data := folder / f"{name}.data")
             run_to_end(
                 load_recipe(recipe, [one.replace("root: .", f"root: {data}") for one in (*changes, *SHORT)]), run

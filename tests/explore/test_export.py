@@ -45,7 +45,8 @@ WORDS = """figure => {
 @pytest.fixture(scope="module")
 def opened(run: Callable[[str], Path], chemist: Path, bigbird: Path) -> Iterator[tuple[Explorer, str]]:
     """An explorer of models of every kind, and its address."""
-    explorer = Explorer([*(run(name) for name in ("translation", "recurrent", "gpt", "images")), chemist, bigbird])
+    names = ("translation", "recurrent", "gpt", "images", "vit")
+    explorer = Explorer([*(run(name) for name in names), chemist, bigbird])
     with serving(application(explorer), Policy(port=0)) as url:
         yield explorer, url
 

@@ -37,6 +37,7 @@ SHOWN = {
     "ablation": ("translation", None),
     "recurrent": ("rnn", None),
     "reconstruct": ("images", None),
+    "image": ("vit", None),
     "positions": ("gpt", None),
     "run": ("translation", None),
     "source": ("gpt", None),
@@ -73,7 +74,7 @@ class Layout:
 
 @pytest.fixture(scope="module")
 def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Path, bigbird: Path) -> Iterator[Layout]:
-    folders = [minilm, chemist, bigbird, *(run(name) for name in ("translation", "gpt", "rnn", "images"))]
+    folders = [minilm, chemist, bigbird, *(run(name) for name in ("translation", "gpt", "rnn", "images", "vit"))]
     with ExitStack() as stack:
         explorer = Explorer(folders)
         assert set(explorer.subjects) == {model for model, _ in SHOWN.values()}

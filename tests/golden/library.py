@@ -202,6 +202,14 @@ def _reconstruct(autoencoder: Any) -> dict[str, Any]:
     }
 
 
+def _classify_images(classifier: Any) -> dict[str, Any]:
+    images = (np.arange(108).reshape(3, 6, 6) % 7 * 36).astype(np.uint8)
+    return {
+        "classes": [one.to_dict() for one in classifier.predict(list(images))],
+        "features": classifier.features(list(images)),
+    }
+
+
 PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "translation": _translate,
     "language_model": _generate,
@@ -216,6 +224,7 @@ PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "answering": _answer,
     "tree_classification": _classify_trees,
     "reconstruction": _reconstruct,
+    "image_classification": _classify_images,
 }
 
 

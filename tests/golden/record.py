@@ -197,6 +197,13 @@ def images(texts: Texts, split: str, size: int) -> Files:
     return {f"{split}.npy": out.getvalue()}
 
 
+def labelled_images(texts: Texts, split: str, size: int) -> Files:
+    """The same with their classes: a bright column or a bright row."""
+    out = io.BytesIO()
+    np.save(out, np.arange(size) % 2)
+    return {**images(texts, split, size), f"{split}-labels.npy": out.getvalue()}
+
+
 # ------------------------------------------------------------------ recipes
 TEXT_FILES = "[{kind: text, files: [SPLIT.txt], between: blank_lines}]"
 
@@ -223,6 +230,15 @@ tokenizer: {{{tokenizer}}}
 model: {{{model}, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}}
 """
     return recipe + TRAIN + "  batch_tokens: 128\n", documents
+
+
+def image_model(model: str) -> RunSpec:
+    """An image model, trained on images of 6 x 6."""
+    recipe = f"""task: {{kind: image_classification}}
+data: {{kind: array, root: data, {per_split("{file: SPLIT.npy, labels: SPLIT-labels.npy}")}}}
+model: {{{model}, channels: 1, size: [6, 6]}}
+"""
+    return recipe + TRAIN.replace("lr: 2e-2", "lr: 5e-3") + "  batch_examples: 12\n", labelled_images
 
 
 TRAINED: dict[str, RunSpec] = {
@@ -419,6 +435,33 @@ model:
         + "  batch_examples: 8\n",
         images,
     ),
+    "image_classification-lenet": (
+        "task: {kind: image_classification, label_smoothing: 0.1, class_weights: balanced}\n"
+        f"data: {{kind: array, root: data, {per_split('{file: SPLIT.npy, labels: SPLIT-labels.npy}')}}}"
+        """
+augment: {crop: 1, flip: 0.5, brightness: 0.2, erase: 0.3, mixup: 0.2, cutmix: 1.0}
+model: {kind: lenet, size: [6, 6], padding: 5, filters: [3, 4], hidden: [6, 5]}
+"""
+        + TRAIN
+        + "  batch_examples: 9\n",
+        labelled_images,
+    ),
+    "image_classification-alexnet": image_model(
+        "kind: alexnet, filters: [3, 4, 4, 3, 3], kernel: 3, stride: 1, padding: 6, grid: 1, hidden: 6, dropout: 0.1"
+    ),
+    "image_classification-vgg": image_model(
+        "kind: vgg, depths: [1, 2], filters: [3, 4], norm: batch, grid: 1, hidden: 6, dropout: 0.1"
+    ),
+    "image_classification-googlenet": image_model(
+        "kind: googlenet, stem: small, stem_filters: [3, 3, 4], stages: [[[2, 2, 3, 1, 2, 1]], [[2, 2, 3, 1, 2, 2]]], "
+        "sides: [1], side_filters: 2, side_hidden: 5"
+    ),
+    "image_classification-resnet": image_model(
+        "kind: resnet, block: bottleneck, depths: [2, 1], widths: [8, 12], stem: small, stem_width: 4"
+    ),
+    "image_classification-vit": image_model(
+        "kind: vit, patch: 2, width: 8, heads: 2, layers: 2, hidden: 12, dropout: 0.1, distillation: head"
+    ),
 }  # fmt: skip
 
 
@@ -531,6 +574,9 @@ ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the
     "recurrent.gradient": (RNN, "gradient", TEXT),
     "reconstruct.rows": ("reconstruction-autoencoder", "rows", {"noise": 0.1, "seed": 1}),
     "reconstruct.code": ("reconstruction-autoencoder", "code", {"image": 2}),
+    "image.classes": ("image_classification-lenet", "classes", {"image": 1}),
+    "image.maps": ("image_classification-lenet", "maps", {"image": 1, "layer": 1}),
+    "image.pixels": ("image_classification-lenet", "pixels", {"image": 1, "method": "integrated gradients"}),
     "positions.own": (GPT, "own", {}),
     "positions.mask": (GPT, "mask", {"kind": "local", "size": 6}),
     "run.about": (GPT, "about", {}),

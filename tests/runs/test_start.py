@@ -74,6 +74,7 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
         "answering": "squad",
         "multiple_choice": f"swag data.root={data} data.train=train.csv data.valid=valid.csv data.test=test.csv",
         "reconstruction": "digits data.train=40 data.valid=4",
+        "image_classification": "digits-lenet data.train=40 data.valid=4",
     }
     more = {
         "translation": NUMBERS,
@@ -143,7 +144,7 @@ def test_every_task_starts_from_a_run_of_its_own(
     events = list(train(branch, tmp_path / "other"))
     wanted = load(run).model.state_dict()
     assert initial.keys() == wanted.keys() and all(torch.equal(initial[key], wanted[key]) for key in wanted)
-    vocabulary = "images.json" if name == "reconstruction" else "tokenizer.json"
+    vocabulary = "images.json" if name in ("reconstruction", "image_classification") else "tokenizer.json"
     assert (tmp_path / "other" / vocabulary).read_bytes() == (run / vocabulary).read_bytes()
     (start,) = (event for event in events if isinstance(event, Started))
     assert any(f"initialized from {run}" in note for note in start.notes)

@@ -1,4 +1,4 @@
-"""The command `convert`: a model from one format to another, or an encoder to ONNX."""
+"""The command `convert`: a text or image model from one format to another, or an encoder of texts to ONNX."""
 
 from __future__ import annotations
 
@@ -6,25 +6,34 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import typer
 
 from heedful.cli.output import print_table
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError, printable, shown
-from heedful.files.reading import is_folder, require_folder
+from heedful.files.reading import is_file, is_folder, require_folder
 from heedful.hub.folder import exchanges, is_external, locate_model, model_names, read_kind
+from heedful.hub.image_folders import find_image_folder, image_exchanges
 from heedful.hub.lengthen import change_kind, lengthen
-from heedful.hub.loading import HEADS, Pretrained, no_tokenizer_error, pretrained, task_model
+from heedful.hub.loading import HEADS, IMAGES, Pretrained, no_tokenizer_error, pretrained, task_model
 from heedful.hub.model_folder import write_model
 from heedful.hub.onnx import require_packages, write_onnx
 from heedful.hub.rules import LedgerLine, format_ledger
 from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.hub.unpickling import read_any_weights
 from heedful.hub.writing import require_new, write
+from heedful.models import build
 from heedful.tasks import task_class
 
-Format = Literal["heedful", "hf", "onnx"]
-NAMES: dict[Format, str] = {"heedful": "a Heedful model", "hf": "a Hugging Face folder", "onnx": "an ONNX file"}
+Format = Literal["heedful", "hf", "timm", "torchvision", "onnx"]
+NAMES: dict[Format, str] = {
+    "heedful": "a Heedful model",
+    "hf": "a Hugging Face folder",
+    "timm": "a folder with timm's names of tensors",
+    "torchvision": "a folder with torchvision's names of tensors",
+    "onnx": "an ONNX file",
+}
 
 
 def convert_command(
@@ -56,6 +65,10 @@ def convert_command(
         typer.echo(f"note: {printable(note)}", err=True)
     if kind == "heedful":
         write_own(target, model, source)
+    elif kind == "timm" or kind == "torchvision":
+        if not model.sees:
+            raise UserError(f"{kind} has image models alone", where=str(source), todo="write --to hf")
+        write(target, model, kind)
     elif kind == "hf":
         write(target, model)
         if model.writes and isinstance(model.tokenizer, TrainedTokenizer):
@@ -78,10 +91,12 @@ def record(line: LedgerLine) -> dict[str, Any]:
 
 
 def require_convertible(source: Path) -> None:
-    """Refuse a model that has no Hugging Face format."""
+    """Refuse a model that has no published format."""
+    if find_image_folder(source) is not None:
+        return
     require_folder(source, f"a folder with a {model_names().replace(' or ', ' or a ')} in it")
     kind = read_kind(source)
-    if kind is not None and kind not in (*exchanges(), *HEADS):
+    if kind is not None and kind not in (*exchanges(), *HEADS, *image_exchanges()):
         raise UserError(
             f"only {model_names().replace(' or ', ' and ')} can be converted", where=str(locate_model(source)),
             found=f"a model of kind {shown(kind)}",
@@ -93,13 +108,19 @@ def guess_format(source: Path, target: Path) -> Format:
     """The format by the target's name; else Heedful's for an external model, and Hugging Face's for one of Heedful."""
     if target.suffix == ".onnx":
         return "onnx"
-    return "heedful" if is_folder(source) and is_external(source) else "hf"
+    return "heedful" if (is_folder(source) or is_file(source)) and is_external(source) else "hf"
 
 
 def describe(model: Pretrained) -> str:
     """The size and the parts of a model, in words."""
     config, unused = model.config, sum(line.name is None for line in model.ledger)
     size = sum(tensor.numel() for tensor in model.tensors.values())
+    lead = f"{len(model.ledger)} tensors{f', {unused} of them unused' if unused else ''}: "
+    if model.sees:
+        with torch.device("meta"):
+            size = sum(weight.numel() for name, weight in build(config).named_parameters() if name in model.tensors)
+        images = " x ".join(map(str, config.input))
+        return f"{lead}{size:,} parameters, images of {images}, {config.classes or 'no'} classes"
     if not model.writes:
         parts = [name for name in ("pooler", "masked_words") if getattr(config, name)]
         parts += [config.pairs] if config.pairs else []
@@ -108,17 +129,14 @@ def describe(model: Pretrained) -> str:
         more = f"with {', '.join(parts) or 'no head'}"
     else:
         more = f"a context of {config.context:,}"
-    return (
-        f"{len(model.ledger)} tensors{f', {unused} of them unused' if unused else ''}: {size:,} parameters, "
-        f"{config.layers} blocks of width {config.width}, {more}"
-    )
+    return f"{lead}{size:,} parameters, {config.layers} blocks of width {config.width}, {more}"
 
 
 def require_encoder(model: Pretrained, source: Path) -> Pretrained:
     """The model, if it is an encoder: only encoders can be written as ONNX."""
-    if model.writes:
+    if model.writes or model.sees:
         raise UserError(
-            f"a {model_names('causal')} cannot be written as ONNX", where=str(source),
+            f"a {model_names(model.config.role)} cannot be written as ONNX", where=str(source),
             expected=f"a {model_names('encoder')}", todo="write a Hugging Face folder: --to hf",
         )  # fmt: skip
     return model
@@ -138,4 +156,5 @@ def write_own(target: Path, model: Pretrained, source: Path) -> None:
     if task == "pretraining" and model.sentences != SentenceConfig():
         settings["sentences"] = model.sentences.model_dump(mode="json")
     about = {"from": str(source), "ledger": [line.source for line in model.ledger]}
-    write_model(target, json.dumps(settings, indent=2) + "\n", tensors, {"tokenizer.json": model.tokenizer.json}, about)
+    artifacts = {IMAGES if model.sees else "tokenizer.json": model.tokenizer.json}
+    write_model(target, json.dumps(settings, indent=2) + "\n", tensors, artifacts, about)

@@ -12,6 +12,7 @@ from heedful.errors import UserError, printable
 from heedful.runs.load import few_threads, load
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
@@ -33,6 +34,7 @@ USES: dict[type, tuple[str, str]] = {
     TokenTagger: ("tags words", "`heedful tag`"),
     QuestionAnswerer: ("answers questions about a passage", "`heedful answer`"),
     ImageAutoencoder: ("reconstructs images", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
+    ImageClassifier: ("classifies images", "`heedful classify`"),
     TextEncoder: (
         "embeds texts",
         "`heedful embed`, or `heedful fill-mask` if it has a head for masked tokens",

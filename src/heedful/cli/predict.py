@@ -23,6 +23,7 @@ from heedful.files.reading import exists, is_file
 from heedful.runs.load import read_recipe
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
@@ -42,6 +43,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     TextEncoder: ("text",),
     BidirectionalLanguageModel: ("text",),
     TreeClassifier: ("tree",),
+    ImageClassifier: ("image",),
     QuestionAnswerer: ("question", "passage"),
     MultipleChoiceAnswerer: ("text", "choices"),
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from heedful.cli.classify_images import classify_images
 from heedful.cli.loading import load_as, load_run, wrong_command_error
 from heedful.cli.output import json_line, say
 from heedful.cli.reading import MAX_LINE, Line, Source, text_or_none
@@ -20,6 +21,7 @@ from heedful.plots.figures import bars
 from heedful.plots.style import Style, require_figure, save
 from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
 from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextOrPair, TextRegressor
+from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.next_word import WordPredictions, masked_words, next_words, split_at_blank
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
@@ -31,11 +33,14 @@ QUESTIONS = 64  # in a batch
 
 
 # ------------------------------------------------------------------ classes
-def classify_command(run: Path, texts: Sequence[str], pair: bool, as_json: bool) -> None:
-    """Print the class of each text or pair of texts, or the number that a regressor predicts."""
+def classify_command(run: Path, texts: Sequence[str], pair: bool, as_json: bool, top: int = 5) -> None:
+    """Print the class of each text, pair of texts or image, or the number that a regressor predicts."""
+    predictor = load_run(run)
+    if isinstance(predictor, ImageClassifier):
+        classify_images(predictor, run, texts, top, as_json)
+        return
     inputs = join_pairs(texts) if pair else texts
     source = Source(inputs, f'heedful classify {run} "some text"', "pair" if pair else "text")
-    predictor = load_run(run)
     if not isinstance(predictor, TextClassifier | TextRegressor):
         raise wrong_command_error(predictor, run)
     width = max(map(len, predictor.labels)) if isinstance(predictor, TextClassifier) else 0

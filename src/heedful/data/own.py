@@ -175,6 +175,24 @@ def images(examples: Iterable[object], split: Split) -> Images:
     return Images(np.stack(rows).astype(dtype).reshape(len(rows), *(1,) * (3 - len(shape)), *shape))
 
 
+def labelled_images(examples: Iterable[object], split: Split) -> Images:
+    """(image, label): images as above, and the name or the number of the class of each."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    rows = list(examples)
+    for number, row in enumerate(rows):
+        if not isinstance(row, Sequence) or len(row) != 2 or not isinstance(row[1], str | int | np.integer):
+            raise _example_error(f"data.{split}[{number}]", row, "(image, label), the label a name or a number")
+    pairs: Any = rows
+    found = images([image for image, _ in pairs], split)
+    given = {str(label) for _, label in pairs}
+    names = tuple(sorted(given, key=lambda name: (int(name), "") if name.isdecimal() else (-1, name)))
+    numbers = {name: number for number, name in enumerate(names)}
+    return replace(found, labels=np.array([numbers[str(label)] for _, label in pairs], np.int64), names=names)
+
+
 def _documents(examples: Iterable[object], split: Split) -> list[list[str]]:
     found = [_texts([row], split, number, 1)[0] for number, row in enumerate(examples)]
     return [row.splitlines() for row in _require_examples([row for row in found if row.strip()], split, "texts")]

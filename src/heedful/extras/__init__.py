@@ -1,1 +1,1 @@
-"""Scaling laws, word2vec, and scikit-learn estimators."""
+"""Scaling laws, word2vec, scikit-learn estimators, and what image models have learned."""

@@ -14,6 +14,7 @@ from heedful.errors import UserError, shown
 from heedful.files.folders import has_file, read_settings
 from heedful.files.reading import is_folder, require_folder
 from heedful.files.yaml import load_yaml
+from heedful.hub.image_folders import find_image_folder
 from heedful.hub.sentence_transformers import read_sentence_config
 from heedful.models import MODELS, config_class, kinds_of
 from heedful.models.exchange import Exchange
@@ -63,7 +64,7 @@ def is_external(folder: Path) -> bool:
     if has_file(own, "config.json"):
         return "task" not in read_settings(own, "config.json")
     releases = [exchange.RELEASE[0] for exchange in exchanges().values() if exchange.RELEASE]
-    return any(has_file(own, name) for name in ("modules.json", *releases, *PICKLES))
+    return any(has_file(own, name) for name in ("modules.json", *releases, *PICKLES)) or bool(find_image_folder(own))
 
 
 def no_model_error(folder: Path) -> UserError:
@@ -98,6 +99,8 @@ def read_config(folder: Path, *roles: Role) -> Any:
         settings, where = ours
         group = _group_with_role(settings.get("model"), where, roles or READABLE)
         return parse(config_class(group["kind"]), group, file=where)
+    if "image_encoder" in roles and (images := find_image_folder(own)) is not None:
+        return images.read_config().config
     if (sentences := read_sentence_config(own)) is not None:
         own = sentences[0]
     if has_file(own, "config.json"):

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from heedful.config import parse
+from heedful.data.images.image_spec import ImageSpec
 from heedful.data.tokenizers.base import MAX_FILE, Tokenizer
 from heedful.data.tokenizers.encoders import folder_tokenizer, open_encoder_tokenizer, tokenizer_class
 from heedful.data.tokenizers.gpt1_bpe import Gpt1Tokenizer
 from heedful.data.tokenizers.lm_tokenization import open_tokenizer
 from heedful.errors import AGAIN, UserError
 from heedful.files.folders import has_file, read_settings, read_text
-from heedful.files.reading import require_folder
+from heedful.files.reading import is_folder, require_folder
 from heedful.files.yaml import load_yaml
 from heedful.hub import rules as convert
 from heedful.hub.folder import (
@@ -28,15 +29,18 @@ from heedful.hub.folder import (
     model_names,
     no_model_error,
     read_config,
+    read_kind,
 )
 from heedful.hub.gpt_tokenizers import find_tokenizer
+from heedful.hub.image_folders import find_image_folder
+from heedful.hub.image_models import read_image_model
 from heedful.hub.model_folder import read_model
 from heedful.hub.rules import LedgerLine
 from heedful.hub.safetensors import read_safetensors
 from heedful.hub.sentence_transformers import SentenceConfig, read_sentence_config
 from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
 from heedful.hub.word_vocabularies import find_words
-from heedful.models import build, config_class
+from heedful.models import build, config_class, kinds_of
 from heedful.models.exchange import Exchange, PublishedConfig, Table, validate_config
 from heedful.models.roles import Role
 from heedful.training.checkpoint.choice import split_checkpoint
@@ -47,7 +51,12 @@ from heedful.training.checkpoint.weights import require_fit
 from heedful.training.configs import TrainConfig
 
 Weights = Callable[[Path], tuple[dict[str, Tensor], Path]]  # returns tensors and the file that they were read from
-TASKS: dict[str, str] = {"encoder": "pretraining", "causal": "language_model"}  # task by role
+TASKS: dict[str, str] = {  # by role
+    "encoder": "pretraining",
+    "causal": "language_model",
+    "image_encoder": "image_classification",
+}
+IMAGES = "images.json"
 HEADS: dict[str, str] = {  # task by head
     "classifier": "classification",
     "regressor": "regression",
@@ -90,6 +99,11 @@ class Pretrained(NamedTuple):
         return bool(self.config.role == "causal")
 
     @property
+    def sees(self) -> bool:
+        """Whether it is an image model."""
+        return bool(self.config.role == "image_encoder")
+
+    @property
     def sentences(self) -> SentenceConfig:
         """The settings of sentence embeddings."""
         return SentenceConfig(**{name: getattr(self, name) for name in SentenceConfig.model_fields})
@@ -98,6 +112,8 @@ class Pretrained(NamedTuple):
 def pretrained(folder: Path, weights: Weights = read_safetensors, role: Role | None = None) -> Pretrained:
     """Load the model in a folder, Heedful's or external; with `role`, it must have that role."""
     roles = () if role is None else (role,)
+    if role in (None, "image_encoder") and (images := _images(folder, weights)) is not None:
+        return images
     require_folder(locate_model(folder), f"a folder with a trained {model_names(*roles)} in it")
     if not is_external(folder):
         return _own(folder, roles)
@@ -111,6 +127,32 @@ def pretrained(folder: Path, weights: Weights = read_safetensors, role: Role | N
     if (released := find_release(own, roles)) is not None and (name := find_checkpoint(own)) is not None:
         return _first_release(own, name, *released)
     raise no_model_error(folder)
+
+
+def _images(folder: Path, weights: Weights) -> Pretrained | None:
+    """Load an image model, Heedful's or published, if there is one in the folder."""
+    if is_folder(folder) and not is_external(folder):
+        return _own_images(folder) if read_kind(folder) in kinds_of("image_encoder") else None
+    if (found := find_image_folder(locate_model(folder))) is None:
+        return None
+    config, spec, tensors, ledger, notes = read_image_model(found, weights)
+    return Pretrained(config, spec, tensors, ledger, notes=notes)
+
+
+def _own_images(folder: Path) -> Pretrained:
+    """Load an image model from a run or model folder of Heedful."""
+    config: Any = read_config(folder, "image_encoder")
+    files = read_own_files(folder, IMAGES)
+    refuse_own_model(files.settings, folder)
+    spec = ImageSpec.parse(files.tokenizer, str(files.folder / IMAGES))
+    if files.checkpoint is not None:
+        where = str(files.folder / IMAGES)
+        files.checkpoint.require_artifacts({"tokenizer": spec.sha256}, {"tokenizer": where})
+    config = config.model_copy(update={"classes": len(spec.names)})
+    with torch.device("meta"):
+        require_fit(build(config), files.tensors, files.file)
+    ledger = tuple(LedgerLine(name, name, "as it is", tensor) for name, tensor in files.tensors.items())
+    return Pretrained(config, spec, files.tensors, ledger)
 
 
 def no_tokenizer_error(model: Pretrained, folder: Path) -> UserError:
@@ -228,26 +270,24 @@ class OwnFiles(NamedTuple):
             self.checkpoint.require_artifacts({"tokenizer": tokenizer.sha256}, {"tokenizer": where})
 
 
-def read_own_files(folder: Path) -> OwnFiles:
-    """Read a run or model folder of Heedful: the final model, else a checkpoint."""
+def read_own_files(folder: Path, artifact: str = "tokenizer.json") -> OwnFiles:
+    """Read a run or model folder of Heedful: the final model, else a checkpoint; `artifact` is the tokenizer's file."""
     portable = locate_model(folder)
     if has_file(portable, "config.json"):
         if portable != folder and has_file(folder, "recipe.yaml"):
             require_own_model(portable, folder, load_yaml(folder / "recipe.yaml")[0])
         settings: Any = read_settings(portable, "config.json")
-        files = read_model(portable)
-        tensors, file, text = files.tensors, portable / "model.safetensors", files.artifacts.get("tokenizer.json")
+        files = read_model(portable, lambda config: [artifact])
+        tensors, file, text = files.tensors, portable / "model.safetensors", files.artifacts.get(artifact)
     else:
         run, which = split_checkpoint(folder)
         settings, _ = load_yaml(run / "recipe.yaml")
         train = parse(TrainConfig, settings.get("train") or {}, file=run / "recipe.yaml")
         weights = load_weights(run, which, settings, train)
-        text = read_text(run, "tokenizer.json", MAX_FILE)
+        text = read_text(run, artifact, MAX_FILE)
         return OwnFiles(run, settings, weights.tensors, weights.file, text, weights)
     if text is None:
-        raise UserError(
-            "the tokenizer is missing", where=str(portable / "tokenizer.json"), todo="copy the whole folder"
-        )
+        raise UserError("this file is missing", where=str(portable / artifact), todo="copy the whole folder")
     return OwnFiles(portable, settings, tensors, file, text)
 
 
@@ -256,11 +296,7 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     config = read_config(folder, *roles)
     files = read_own_files(folder)
     portable, settings, weights, file, text, _ = files
-    if own := settings.get("own_model"):
-        raise UserError(
-            "a model of your own class has no published format", where=str(folder), found=f"the class {own}",
-            todo=f"load it in Python: heedful.load(path, model={own})",
-        )  # fmt: skip
+    refuse_own_model(settings, folder)
     where = str(portable / "tokenizer.json")
     tokenizer = (open_encoder_tokenizer if config.role == "encoder" else open_tokenizer)(text, where)
     files.require(tokenizer)
@@ -295,6 +331,15 @@ def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tu
     return Head(kind, labels, {name.removeprefix("head."): value for name, value in rest.items()}), config.longest
 
 
+def refuse_own_model(settings: Any, folder: Path) -> None:
+    """Refuse a model of the user's own class."""
+    if own := settings.get("own_model"):
+        raise UserError(
+            "a model of your own class has no published format", where=str(folder), found=f"the class {own}",
+            todo=f"load it in Python: heedful.load(path, model={own})",
+        )  # fmt: skip
+
+
 class TaskModel(NamedTuple):
     """A model for a folder of Heedful: task, settings and tensors, and the names of tensors that are not used."""
 
@@ -306,6 +351,11 @@ class TaskModel(NamedTuple):
 
 def task_model(model: Pretrained) -> TaskModel:
     """Combine encoder and head into one model; a model without a head is unchanged."""
+    if model.sees and model.config.classes is None:
+        raise UserError(
+            "this image model has no last layer, and so no classes", where="head.weight",
+            todo="train one on your images: set start.folder in a recipe of image classification",
+        )  # fmt: skip
     if model.head is None:
         return TaskModel(TASKS[model.config.role], model.config, model.tensors, ())
     kind, labels, top, where = model.head

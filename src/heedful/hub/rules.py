@@ -48,7 +48,10 @@ def tensor_sha256(tensor: Tensor) -> str:
 
 def _ours(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
     """Heedful's tensor from the external ones."""
-    parts = [tensors[name].flatten(1) if rule.heads else tensors[name] for name in rule.theirs]
+    if rule.counter and rule.theirs[0] not in tensors:
+        return torch.zeros((), dtype=torch.long)
+    flat = rule.heads or rule.inner
+    parts = [tensors[name].flatten(1) if flat else tensors[name] for name in rule.theirs]
     parts = [part.T if rule.transposed else part for part in parts]
     return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
 
@@ -58,6 +61,7 @@ def _theirs(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
     parts = tensor.chunk(len(rule.theirs)) if len(rule.theirs) > 1 else (tensor,)
     parts = tuple(part.T if rule.transposed else part for part in parts)
     parts = tuple(part.unflatten(1, (rule.heads, -1)) if rule.heads else part for part in parts)
+    parts = tuple(part.unflatten(1, rule.inner) if rule.inner else part for part in parts)
     return dict(zip(rule.theirs, parts, strict=True))
 
 
@@ -73,11 +77,12 @@ def read_tensors(
     wrong = [f"{name}: twice, as {sources[name]} too" for source, name in names.items() if sources[name] != source]
     known = {name: rule for rule in table.rules for name in rule.theirs}
     twins = {twin.name: twin.of for twin in table.twins}
-    wrong += [f"{name}: not in the file" for name in known if name not in sources]
+    wrong += [f"{name}: not in the file" for name, rule in known.items() if name not in sources and not rule.counter]
+    others = {*twins, *table.spare, *table.unused}
     wrong += [
         f"{source}: unexpected, the model has no such tensor"
         for source, name in names.items()
-        if name not in known and name not in twins and name not in table.spare
+        if name not in known and name not in others
     ]
     if not wrong:
         expected = {name: rule.shape(shapes[rule.ours]) for name, rule in known.items()}
@@ -86,7 +91,7 @@ def read_tensors(
             tensor = tensors[sources[name]]
             if tuple(tensor.shape) != tuple(expected[name]):
                 wrong.append(f"{sources[name]}: {tuple(tensor.shape)} in the file, {expected[name]} in the model")
-            elif tensor.dtype not in FLOATS:
+            elif tensor.dtype not in ((torch.int64,) if name in known and known[name].counter else FLOATS):
                 wrong.append(f"{sources[name]}: {str(tensor.dtype).removeprefix('torch.')} is not a supported dtype")
         for name, of in (pair for pair in twins.items() if pair[0] in sources and not wrong):
             if not torch.equal(tensors[sources[name]], tensors[sources[of]]):
@@ -97,19 +102,22 @@ def read_tensors(
                 )  # fmt: skip
     if wrong:
         raise mismatch_error(wrong, len(known), where)
-    theirs = {name: tensors[source].float() for name, source in sources.items() if name in known}
+    theirs = {
+        name: tensors[source] if known[name].counter else tensors[source].float()
+        for name, source in sources.items()
+        if name in known
+    }
     found = {rule.ours: _ours(rule, theirs) for rule in table.rules}
     lines = []
-    order = {name: place for place, name in enumerate([*known, *twins, *table.spare])}
+    order = {name: place for place, name in enumerate([*known, *twins, *table.spare, *table.unused])}
     for source, name in sorted(names.items(), key=lambda pair: order[pair[1]]):
         rule = known.get(name)
         if rule is not None:
-            wider = "" if tensors[source].dtype == torch.float32 else ", made float32"
+            wider = "" if tensors[source].dtype == torch.float32 or rule.counter else ", made float32"
             lines.append(LedgerLine(source, rule.ours, rule.operation + wider, tensors[source]))
         else:
-            operation = (
-                f"left out, the same as {sources[twins[name]]}" if name in twins else "left out, it is no weight"
-            )
+            operation = "left out, it is no weight" if name in table.spare else "left out, of a part that is not used"
+            operation = f"left out, the same as {sources[twins[name]]}" if name in twins else operation
             lines.append(LedgerLine(source, None, operation, tensors[source]))
     return found, tuple(lines)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heedful.errors import AGAIN, UserError, shown
 from heedful.files.folders import has_file, path_inside, read_bytes, read_settings
+from heedful.files.reading import is_file
 from heedful.hub.folder import PICKLES
 from heedful.training.checkpoint.tensors import require_finite, require_sound, unpack
 
@@ -20,7 +21,9 @@ Read = Callable[[Path, str], dict[str, Tensor]]  # reads a file in a folder
 
 
 def read_safetensors(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """The tensors of a folder, which must be finite, and the file that lists them."""
+    """The tensors of a folder, or of one file, which must be finite, and the file that lists them."""
+    if is_file(folder) and folder.suffix == ".safetensors":
+        return read_weights(folder.parent, folder.name, INDEX, _read_file)
     return read_weights(folder, WHOLE, INDEX, _read_file)
 
 
@@ -74,10 +77,10 @@ def _read_shards(folder: Path, name: str, read: Read) -> dict[str, Tensor]:
 
 
 def _no_weights_error(folder: Path) -> UserError:
-    old = next((name for name in PICKLES if has_file(folder, name)), None)
+    old = next((folder / name for name in PICKLES if has_file(folder, name)), folder if is_file(folder) else None)
     if old is not None:
         return UserError(
-            "these weights are a pickle, which could run code", where=str(folder / old), expected="safetensors",
+            "these weights are a pickle, which could run code", where=str(old), expected="safetensors",
             todo=f"convert them safely: heedful convert {shlex.quote(str(folder))} NEW_FOLDER",
         )  # fmt: skip
     return UserError(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heedful.errors import UserError
 from heedful.files.folders import has_file, path_inside
-from heedful.files.reading import open_file
+from heedful.files.reading import is_file, open_file
 from heedful.hub import pickle_reader
 from heedful.hub.folder import PICKLES
 from heedful.hub.safetensors import INDEX, WHOLE, read_safetensors, read_weights
@@ -23,7 +23,9 @@ MIN_SPEED = 5_000_000  # bytes per second; a slower reader is stopped
 
 
 def read_any_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """The tensors of a folder, from safetensors files if it has them, else from pickles."""
+    """The tensors of a folder, or of one file, from safetensors files if it has them, else from pickles."""
+    if is_file(folder) and folder.suffix != ".safetensors":
+        return read_weights(folder.parent, folder.name, PICKLES[1], read_pickle)
     if has_file(folder, WHOLE) or has_file(folder, INDEX) or not any(has_file(folder, name) for name in PICKLES):
         return read_safetensors(folder)
     return read_weights(folder, *PICKLES, read_pickle)

@@ -15,20 +15,31 @@ from heedful.files import writing as files
 from heedful.files.reading import is_file, is_folder
 from heedful.hub import rules as convert
 from heedful.hub.folder import find_exchange
+from heedful.hub.image_models import image_files
 from heedful.hub.loading import Pretrained
 from heedful.hub.rules import LedgerLine
 from heedful.hub.sentence_transformers import sentence_files
+from heedful.models.exchange import Layout
 from heedful.training.checkpoint.manifest import Pieces
 from heedful.training.checkpoint.tensors import pack, require_finite
 
 
-def write(folder: Path, model: Pretrained) -> tuple[LedgerLine, ...]:
-    """Write a Hugging Face folder atomically, and return the ledger."""
-    contents, ledger = hugging_face_files(model)
+def write(folder: Path, model: Pretrained, layout: Layout = "transformers") -> tuple[LedgerLine, ...]:
+    """Write a Hugging Face folder atomically, and return the ledger; image models have other layouts too."""
+    contents, ledger = _image_files(model, layout) if model.sees else hugging_face_files(model)
     needed = sum(len(piece) for pieces in contents.values() for piece in pieces)
     with files.disk_errors(folder.parent, "write the model", needed):
         write_folder(folder, contents)
     return ledger
+
+
+def _image_files(model: Pretrained, layout: Layout) -> tuple[dict[str, Pieces], tuple[LedgerLine, ...]]:
+    """The files of a folder with an image model, by name, and the ledger."""
+    require_finite(model.tensors, "model", "go back to an earlier checkpoint")
+    texts, tensors, ledger = image_files(model.config, model.tokenizer, model.tensors, layout)
+    header, *pieces = pack(tensors)
+    found: dict[str, Pieces] = {name: [text.encode()] for name, text in texts.items()}
+    return found | {"model.safetensors": [_with_format(header), *pieces]}, ledger
 
 
 def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[LedgerLine, ...]]:

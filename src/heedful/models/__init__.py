@@ -46,7 +46,13 @@ MODELS = {
     "answerer": Model("answerer", "AnswererConfig", "heads"),
     "conv_classifier": Model("word_classifier", "ConvClassifierConfig"),
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
+    "lenet": Model("image_encoder", "LeNetConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),
+    "alexnet": Model("image_encoder", "AlexNetConfig"),
+    "vgg": Model("image_encoder", "VggConfig"),
+    "googlenet": Model("image_encoder", "GoogLeNetConfig"),
+    "resnet": Model("image_encoder", "ResNetConfig"),
+    "vit": Model("image_encoder", "VitConfig"),
 }
 
 

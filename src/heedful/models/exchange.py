@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,6 +17,8 @@ from heedful.errors import AGAIN, UserError, shown, wrong
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from heedful.models.roles import ImageEncoderConfig
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 MOST_LABELS = 100_000
@@ -69,10 +71,14 @@ class Rule(NamedTuple):
     theirs: tuple[str, ...]
     transposed: bool = False
     heads: int = 0  # of theirs, whose last dimension is split into this many; 0: it is not
+    inner: tuple[int, ...] = ()  # the dimensions of theirs that are the last one of ours; (): the same as ours
+    counter: bool = False  # whether it counts batches: a whole number, which some files lack
 
     @property
     def operation(self) -> str:
         """The conversion, as the ledger records it."""
+        if self.inner:
+            return "flattened"
         stacked = f"one of {len(self.theirs)} stacked" if len(self.theirs) > 1 else "as it is"
         if not self.transposed:
             return stacked
@@ -82,12 +88,20 @@ class Rule(NamedTuple):
         """The shape of each of theirs, given the shape of ours."""
         one = (shape[0] // len(self.theirs), *shape[1:]) if len(self.theirs) > 1 else tuple(shape)
         one = one[::-1] if self.transposed else one
+        one = (*one[:-1], *self.inner) if self.inner else one
         return (*one[:-1], self.heads, one[-1] // self.heads) if self.heads else one
 
 
 def weight_and_bias(ours: str, theirs: str) -> list[Rule]:
     """The rules of a layer's weight and bias."""
     return [Rule(f"{ours}.{part}", (f"{theirs}.{part}",)) for part in ("weight", "bias")]
+
+
+def norm_rules(ours: str, theirs: str) -> list[Rule]:
+    """The rules of a batch norm: its weights, its running statistics, and the number of batches they are of."""
+    running = [Rule(f"{ours}.{part}", (f"{theirs}.{part}",)) for part in ("running_mean", "running_var")]
+    count = Rule(f"{ours}.num_batches_tracked", (f"{theirs}.num_batches_tracked",), counter=True)
+    return [*weight_and_bias(ours, theirs), *running, count]
 
 
 def encoder_rules(prefix: str, layers: int) -> list[Rule]:
@@ -149,6 +163,7 @@ class Table(NamedTuple):
     rules: tuple[Rule, ...]
     twins: tuple[Twin, ...] = ()
     spare: tuple[str, ...] = ()  # optional tensors that are not weights, and are ignored
+    unused: tuple[str, ...] = ()  # optional weights of parts that our model does not have
 
 
 class PublishedConfig(NamedTuple):
@@ -206,6 +221,69 @@ class Exchange(Protocol):
         """The config with the parts of that checkpoint, and the names of its tensors."""
 
 
+Layout = Literal["transformers", "timm", "torchvision"]  # whose tensor names a file has
+
+
+class ImageExchange(Protocol):
+    """The contents of the `weights.py` of an image model."""
+
+    TITLE: str  # the model's name in a sentence
+    MODEL_TYPES: tuple[str, ...]  # as a config.json of transformers names it; (): that library has no such model
+    ARCHITECTURES: Mapping[Layout, Mapping[str, ImageEncoderConfig]]  # by their names in timm and in torchvision
+    USUAL: Mapping[Layout, Preprocessing]  # of published weights that come without settings
+
+    def read_config(self, settings: Mapping[str, Any], where: Path) -> PublishedConfig:
+        """The settings of a config.json of transformers, checked; an error names the invalid one."""
+
+    def config_json(self, config: Any, labels: Sequence[str]) -> dict[str, Any]:
+        """The config.json of a model with this config, for transformers."""
+
+    def canonical(self, names: Iterable[str]) -> dict[str, str]:
+        """The name in the tables of each name in a file."""
+
+    def tables(self, config: Any) -> dict[Layout, Table]:
+        """The names of all tensors in the layouts that there are; without classes, those below the last layer."""
+
+    def match_tensors(self, config: Any, names: set[str]) -> Any:
+        """The config with the parts for which there are tensors."""
+
+
+class Preprocessing(NamedTuple):
+    """How published weights expect images: normalized by mean and deviation, resized, and cropped at the centre."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    shorter: int | None  # pixels to which the shorter side is resized before the centre is cropped; None: no crop
+    resample: Literal["nearest", "bilinear", "bicubic", "lanczos"]
+    size: tuple[int, int] | None = None  # rows and columns of the result; None: those of the model
+
+
+IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 256, "bilinear")
+HALVES = Preprocessing((0.5, 0.5, 0.5), (0.5, 0.5, 0.5), 256, "bilinear")
+
+
+def image_labels(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
+    """The names of the classes; ImageNet has two cranes, of which the second is named with its number."""
+    found = settings.get("id2label")
+    if isinstance(found, dict):
+        names = [found.get(str(index)) for index in range(len(found))]
+        if all(isinstance(name, str) for name in names):
+            twice = {name: f"{name} ({index})" for index, name in enumerate(names) if name in names[:index]}
+            first = {name: names.index(name) for name in twice}
+            found = {
+                str(index): twice[name] if name in twice and first[name] != index else name
+                for index, name in enumerate(names)
+            }
+    return labels_in({**settings, "id2label": found}, where)
+
+
+def class_count(settings: Mapping[str, Any], where: Path) -> int:
+    """The number of classes of an image model according to the file."""
+    if "num_labels" in settings:
+        return int_setting(settings, "num_labels", 1, MOST_LABELS, where)
+    return len(image_labels(settings, where)) or 2
+
+
 def validate_config(
     make: Callable[..., AnyConfig], settings: Mapping[str, Any], keys: Mapping[str, str], where: str | Path
 ) -> AnyConfig:
@@ -248,6 +326,14 @@ def unwritable(title: str, name: str, found: str, expected: str) -> UserError:
     return UserError(
         f"Hugging Face's {title} cannot express this setting", where=f"model.{name}", found=found, expected=expected,
         todo="keep this model as it is: `heedful.load` reads it",
+    )  # fmt: skip
+
+
+def no_format(title: str) -> UserError:
+    """The error for a model that transformers does not have."""
+    return UserError(
+        f"transformers has no {title}", expected="the tensor names of torchvision",
+        todo="write these: --to torchvision",
     )  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 A task calls the models of the library with states and layouts. A user's module has the `forward` that one writes first,
 and is wrapped here into what the task calls; while it decodes, it reads all tokens again for each new one.
 
-B batch, R rows (texts times hypotheses), S source tokens or tokens so far, T tokens, V vocabulary, C classes.
+B batch, R rows (texts times hypotheses), S source tokens or tokens so far, T tokens, V vocabulary, C classes or
+channels, Y rows, X columns, N classes of images.
 """
 
 from __future__ import annotations
@@ -195,6 +196,19 @@ class PlainAutoencoder(Plain):
         return self.check_shape(self.module(images), *images.shape)
 
 
+class PlainImageEncoder(Plain):
+    """images (B, C, Y, X) -> logits (B, N)."""
+
+    form: ClassVar = "forward(images (B, C, Y, X)) -> logits (B, N), one for each class"
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.check_shape(self.module(images), len(images), self.config.classes)
+
+    def training_logits(self, images: Tensor) -> list[tuple[float, Tensor]]:
+        """The logits, with a weight of 1."""
+        return [(1.0, self(images))]
+
+
 PLAIN: dict[Role, type[Plain]] = {
     "seq2seq": PlainSeq2Seq,
     "causal": PlainCausal,
@@ -202,6 +216,7 @@ PLAIN: dict[Role, type[Plain]] = {
     "word_classifier": PlainClassifier,
     "regressor": PlainRegressor,
     "autoencoder": PlainAutoencoder,
+    "image_encoder": PlainImageEncoder,
 }
 
 

@@ -1,19 +1,22 @@
 """The roles of models: a task names a role, and takes any model that has it; readable without torch.
 
-B batch, S source tokens, T tokens, D width, V vocabulary, N texts, M words, C classes, P positions of a passage.
+B batch, S source tokens, T tokens, D width, V vocabulary, N texts, M words, C classes, P positions of a passage;
+for images C channels, Y rows, X columns, N classes, F features.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
+
+from pydantic import Field
 
 from heedful.config import Config
 from heedful.models import MODELS
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
 Role = Literal[
     "encoder",
@@ -29,6 +32,7 @@ Role = Literal[
     "word_classifier",
     "tree_classifier",
     "autoencoder",
+    "image_encoder",
 ]
 
 
@@ -137,6 +141,34 @@ class EncoderConfig(ModelConfig):
         """
 
 
+Side = Annotated[int, Field(ge=1, le=16_384)]
+
+
+class ImageEncoderConfig(ModelConfig):
+    """What the settings of every image model have."""
+
+    any_size: ClassVar[bool] = False  # whether it also reads images of other rows and columns than `size`
+
+    channels: int = Field(3, ge=1, le=1024, description="channels of an image: 1 for greyscale, 3 for RGB")
+    size: tuple[Side, Side] = Field((224, 224), description="rows and columns of an image")
+    classes: int | None = Field(None, ge=2, le=100_000, description="number of classes; null: that of the data")
+    freeze: bool = Field(False, description="whether all layers but the last one are frozen")
+
+    @property
+    def input(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of an image."""
+        return self.channels, *self.size
+
+    @property
+    def outputs(self) -> int:
+        """The number of classes; two where they are not known yet."""
+        return self.classes or 2
+
+    @abstractmethod
+    def parameters(self, vocab: int = 0) -> int:
+        """The number of parameters, for two classes where they are not known yet; there is no vocabulary."""
+
+
 class Encoder(Protocol):
     """tokens (B, T) -> a vector for each of them (B, T, D), from all tokens."""
 
@@ -224,6 +256,24 @@ class Autoencoder(Protocol):
     def __call__(self, images: Tensor) -> Tensor: ...
 
 
+class ImageEncoder(Protocol):
+    """images (B, C, Y, X), normalized floats -> logits (B, N) of their classes."""
+
+    config: ImageEncoderConfig
+    head: nn.Linear  # the last layer, which is replaced where a run starts from a model of other classes
+
+    def __call__(self, images: Tensor) -> Tensor: ...
+
+    def map(self, images: Tensor) -> Tensor:
+        """The feature map (B, D, Y', X') of the last spatial layer; of patches, their vectors as a grid."""
+
+    def features(self, images: Tensor) -> Tensor:
+        """The vector (B, F) of each image, from which `head` makes the logits."""
+
+    def training_logits(self, images: Tensor) -> list[tuple[float, Tensor]]:
+        """The logits (B, N) of each classifier that is trained, with the weight of its loss; most have one, of 1."""
+
+
 class TreeClassifier(Protocol):
     """trees -> logits (M, C) of a class for each of their M nodes."""
 
@@ -275,4 +325,5 @@ ROLES: dict[Role, type] = {
     "word_classifier": TextClassifier,
     "tree_classifier": TreeClassifier,
     "autoencoder": Autoencoder,
+    "image_encoder": ImageEncoder,
 }

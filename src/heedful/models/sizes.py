@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo
 
+from heedful.config import FieldError
+
 Score = Literal["dot", "scaled_dot", "cosine", "general", "additive", "location"]
 HeadScore = Annotated[  # without location, which is that of a memory whose keys do not move
     Literal["scaled_dot", "dot", "cosine", "general", "additive"],
@@ -89,3 +91,24 @@ def unique_labels(labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
     if twice is not None:
         raise ValueError(f"the label {twice!r} stands here more than once; write each once")
     return labels
+
+
+# ------------------------------------------------------------------ ConvNets
+Filters = Annotated[int, Field(ge=1, le=65_536)]
+
+
+def conv_parameters(channels: int, filters: int, size: int, per_filter: int = 2) -> int:
+    """The number of parameters of a convolution; a filter has more than its weights: a bias, or two of its norm."""
+    return filters * (channels * size * size + per_filter)
+
+
+def windows(side: int, size: int, stride: int = 1, padding: int = 0, partial: bool = False) -> int:
+    """The number of windows along a side of an image; `partial`: the last one may stand over its edge."""
+    count, rest = divmod(side + 2 * padding - size, stride)
+    return count + 1 + (partial and rest > 0 and (count + 1) * stride < side + padding)
+
+
+def refuse_too_small(size: tuple[int, int], grid: tuple[int, int], todo: str) -> None:
+    """Refuse images of which the convolutions and pools of a net leave nothing."""
+    if min(grid) < 1:
+        raise FieldError(f"images of {size[0]} x {size[1]} are too small for this net; {todo}", "size")

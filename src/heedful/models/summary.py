@@ -14,6 +14,7 @@ class Row(NamedTuple):
     parameters: int
     frozen: int = 0  # how many of the parameters are not trained
     reads: str = ""  # the layer whose output is its input, where that is not computed in between
+    field: int = 0  # rows and columns of the pixels that a unit sees; 0: it is not known
 
     @property
     def output(self) -> str:
@@ -38,11 +39,14 @@ class Summary(tuple[Row, ...]):
         return sum(row.frozen for row in self)
 
     def __repr__(self) -> str:
-        lines = [("Layer (type)", "Output shape", "Parameters")]
+        lines = [("Layer (type)", "Output shape", "Parameters", "Receptive field")]
         for row in self:
-            lines.append((f"{row.name} ({row.kind})", row.output, f"{row.parameters:,}"))
-        widths = [max(len(line[column]) for line in lines) for column in range(3)]
-        table = [f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {count:>{widths[2]}}" for name, shape, count in lines]
+            field = f"{row.field} x {row.field}" if row.field else ""
+            lines.append((f"{row.name} ({row.kind})", row.output, f"{row.parameters:,}", field))
+        widths = [max(len(line[column]) for line in lines) for column in range(4)]
+        table = [f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {count:>{widths[2]}}" for name, shape, count, _ in lines]
+        if any(row.field for row in self):
+            table = [f"{line}  {field:>{widths[3]}}".rstrip() for line, (*_, field) in zip(table, lines, strict=True)]
         totals = [
             f"Total parameters: {self.parameters:,}",
             f"Trainable parameters: {self.parameters - self.frozen:,}",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.layouts import Unpadded
 from heedful.models import build
+from heedful.models.layer_graph import receptive_fields
 from heedful.models.roles import ModelConfig, Role
 from heedful.models.summary import Row, Summary
 
@@ -43,6 +44,7 @@ def summary(model: nn.Module | ModelConfig, depth: int = 1) -> Summary:
         return layers
     shapes, inputs = trace_calls(model, lambda: RUNS[config.role](net, config))
     groups, modules = dict[str, list[nn.Parameter]](), dict(model.named_modules())
+    fields = receptive_fields(model) if config.role == "image_encoder" else {}
     for name, weights in _owners(model):
         groups.setdefault(folded(model, name, depth), []).extend(weights)
     calls = {group: [name for name in shapes if f"{name}.".startswith(f"{group}.")] for group in groups}
@@ -54,7 +56,8 @@ def summary(model: nn.Module | ModelConfig, depth: int = 1) -> Summary:
         trained, frozen = ([w.numel() for w in groups[group] if w.requires_grad is on] for on in (True, False))
         read = [folded(model, name, depth) for name in inputs.get(group, ())]
         reads = next((one for one in reversed(read) if one in groups and one != group), "")
-        rows.append(Row(group, kind, shape, sum(trained) + sum(frozen), sum(frozen), reads))
+        sizes = [field.size for name, field in fields.items() if f"{name}.".startswith(f"{group}.")]
+        rows.append(Row(group, kind, shape, sum(trained) + sum(frozen), sum(frozen), reads, max(sizes, default=0)))
     return Summary(rows)
 
 
@@ -205,4 +208,5 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "word_classifier": _text,
     "tree_classifier": _tree,
     "autoencoder": _image,
+    "image_encoder": _image,
 }

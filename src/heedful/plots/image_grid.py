@@ -6,7 +6,7 @@ N images, C channels, Y rows, X columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,8 +77,24 @@ def image_strips(
     return _grid(cells, [], names if any(names) else None, [], [window.note], title, style, apart)
 
 
+def picture_grid(
+    rows: Sequence[tuple[str, Iterable[NDArray[Any]]]],
+    title: str,
+    heads: Sequence[str] = (),
+    style: Style = "light",
+    apart: float = 1.04,
+) -> Figure:
+    """Rows of pictures of any sizes, each after its name, below the titles of their columns.
+
+    A picture is bytes (Y, X) or (Y, X, 3), or shares (Y, X) from 0 to 1, which are drawn as a heat map.
+    """
+    names = [name for name, _ in rows]
+    cells = [list(pictures) for _, pictures in rows]
+    return _grid(cells, heads, names if any(names) else None, [], [], title, style, apart)
+
+
 def _grid(
-    cells: Sequence[Sequence[NDArray[np.uint8]]],
+    cells: Sequence[Sequence[NDArray[Any]]],
     heads: Sequence[str],
     names: Sequence[str] | None,
     beneath: Sequence[Sequence[str]],
@@ -100,9 +116,10 @@ def _grid(
         axes.set_axis_off()
         for i, j in ((i, j) for i, row in enumerate(cells) for j in range(len(row))):
             left, top = j * pitch[0] + (pitch[0] - wide) / 2, i * pitch[1]
+            heat = cells[i][j].dtype != np.uint8
             axes.imshow(
-                cells[i][j], cmap="gray", vmin=0, vmax=255, extent=(left, left + wide, top + tall, top),
-                interpolation="nearest",
+                cells[i][j], cmap=palette.sequential if heat else "gray", vmin=0, vmax=1 if heat else 255,
+                extent=(left, left + wide, top + tall, top), interpolation="nearest",
             )  # fmt: skip
             if j < len(beneath) and beneath[j]:
                 at = (left + wide / 2, top + tall + 0.02)
@@ -114,6 +131,20 @@ def _grid(
         axes.set(xlim=(0, width), ylim=(height, -above), aspect="equal")
         axes.set_title(noted, fontsize="medium", color=palette.quiet)
     return figure
+
+
+def signed_pixels(images: NDArray[Any]) -> NDArray[np.uint8]:
+    """Images (N, C, Y, X) of values of both signs as pixels: 0 is grey, the largest absolute value black or white."""
+    flat = abs(images).reshape(len(images), -1).max(1) if images.size else np.ones(len(images))
+    largest = np.maximum(flat, np.finfo(np.float32).tiny).reshape(-1, 1, 1, 1)
+    return to_pixels(images / largest, Window(-1.0, 1.0))
+
+
+def shares(maps: NDArray[Any]) -> NDArray[np.float32]:
+    """Maps (N, Y, X), each scaled from its least value to its greatest: 0 to 1."""
+    low, high = (edge(maps.reshape(len(maps), -1), 1)[:, None, None] for edge in (np.min, np.max))
+    found: NDArray[np.float32] = ((maps - low) / np.where(high > low, high - low, 1)).astype(np.float32)
+    return found
 
 
 def image_size(shape: Sequence[int]) -> tuple[float, float]:

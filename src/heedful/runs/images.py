@@ -30,9 +30,14 @@ def test_images(run: Path) -> Images:
     return Images(scale_pixels(found.pixels), found.labels, found.names)
 
 
-def training_vectors(run: Path) -> NDArray[Any]:
-    """The images that a run was trained on, each as one row (N, C * Y * X)."""
+def training_images(run: Path) -> Images:
+    """The images that a run was trained on."""
     recipe: Any = read_recipe(run)
     check_recipe(recipe, ["train"])
     found: Images = recipe.data.read("train")
-    return found.vectors
+    return found
+
+
+def training_vectors(run: Path) -> NDArray[Any]:
+    """The images that a run was trained on, each as one row (N, C * Y * X)."""
+    return training_images(run).vectors

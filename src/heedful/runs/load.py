@@ -41,6 +41,7 @@ from heedful.training.checkpoint.weights import load_strictly, require_fit
 if TYPE_CHECKING:
     from heedful.tasks.answering.predictor import QuestionAnswerer
     from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+    from heedful.tasks.image_classification.predictor import ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
     from heedful.tasks.language_model.predictor import TextGenerator
     from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
-    "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | TreeClassifier"
+    "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | TreeClassifier"
 )
 K = TypeVar("K")
 

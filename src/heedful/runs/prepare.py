@@ -49,6 +49,7 @@ from heedful.training.distributed.team import Carry, Parallel, Team
 from heedful.training.environment import environment, memory
 from heedful.training.loop import Counters, epochs_to_steps, steps_to_average
 from heedful.training.optim import Cosine, Linear
+from heedful.training.running_statistics import RunningStatistics
 
 NOT_COMPUTED = frozenset(
     {"run", "recipe", "tokenizer", "data", "valid", "test"}
@@ -106,10 +107,15 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
             "this model cannot read packed batches", where="train.batching", found="packed",
             expected="padded, or auto", todo="write batching: padded",
         )  # fmt: skip
-    source = for_model(source, config, task) if source is not None else None
+    source = for_model(source, config, task, vocabulary) if source is not None else None
     if not recipe.own_model and (size := config.parameters(vocabulary.vocab)) > recipe.size:
         require_room(run, size)  # for trees, the vocabulary is known only now
     model = build(config)
+    if recipe.train.average > 1 and RunningStatistics(model):
+        raise UserError(
+            "a model with batch norms cannot be the mean of checkpoints: its running statistics are not their mean",
+            where="train.average", found=str(recipe.train.average), todo="write average: 1",
+        )  # fmt: skip
     if recipe.own_model:
         require_room(run, sum(weight.numel() for weight in model.parameters()))
     available = cores(team.local_world)
@@ -312,7 +318,7 @@ def _vocabulary(task: AnyTask, folder: Path, read: Read, begun: bool, source: Op
     """The run's vocabulary: learned at its start, or that of the model it starts from."""
     if begun and are_kept(task, folder):
         return load_artifacts(task, folder)
-    vocabulary = source.vocabulary if source is not None else task.learn(read)
+    vocabulary = task.adapted(source.vocabulary, read) if source is not None else task.learn(read)
     write_artifacts(task, folder, vocabulary)
     return vocabulary
 

@@ -20,6 +20,7 @@ from heedful.plots.style import Figure, Style
 from heedful.runs.evaluate import read_back
 from heedful.runs.events import read_events
 from heedful.tasks.base import AnyTask, Evaluated
+from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.recipe_parts import with_article
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 
@@ -122,7 +123,9 @@ def page(
 
 
 def _figures(folder: Path, task: AnyTask, predictor: Any) -> Iterator[str]:
-    """The figures of an autoencoder."""
+    """The figures of an autoencoder or an image classifier."""
+    if isinstance(predictor, ImageClassifier):
+        yield from _classifier_figures(folder, task, predictor)
     if not isinstance(predictor, ImageAutoencoder):
         return
     from heedful.plots.autoencoder_plots import save_figures
@@ -132,6 +135,18 @@ def _figures(folder: Path, task: AnyTask, predictor: Any) -> Iterator[str]:
     command = f"heedful figure maps model={shlex.quote(str(folder))}"
     note = "A map by t-SNE takes longer, and keeps neighbours together:"
     yield f'<p class="quiet">{note} <code>{_text(command)}</code></p>\n'
+
+
+def _classifier_figures(folder: Path, task: AnyTask, classifier: ImageClassifier) -> Iterator[str]:
+    """Confusion matrix, worst mistakes, and the scores of each class."""
+    from heedful.plots.classifier_plots import class_table, evaluated, save_figures
+
+    encoded, probabilities = evaluated(classifier, task.recipe.data)
+    for one, file in save_figures(classifier, encoded, probabilities, folder / "pictures"):
+        yield _figure(folder, file, one.title, one.about)
+    heads = ("class", "images", "precision", "recall", "F1")
+    rows = class_table(encoded.labels, probabilities, classifier.labels)
+    yield f"<p>Scores of each class, in percent</p>\n{_table(heads, rows, frozenset(range(1, 5)))}"
 
 
 # ------------------------------------------------------------------ parts of the page

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import UserError
+from heedful.runs.artifacts import hashes
 from heedful.runs.load import Opened, opened
 from heedful.tasks.base import AnyTask, Source
 from heedful.tasks.recipe_parts import Start
@@ -37,11 +38,16 @@ def source_of(task: AnyTask) -> Opened | Source | None:
     )
 
 
-def for_model(source: Opened | Source, config: Any, task: AnyTask) -> Opened | Source:
-    """The source itself if all its weights fit this model, else the part that the task can use."""
-    if isinstance(source, Source) or not (fixed := differences(source, config, task)):
+def for_model(source: Opened | Source, config: Any, task: AnyTask, vocabulary: Any) -> Opened | Source:
+    """The source itself if all its weights fit this model and vocabulary, else the part that the task can use."""
+    if isinstance(source, Source):
+        return source
+    fixed = differences(source, config, task)
+    if not fixed and hashes(task, source.vocabulary) == hashes(task, vocabulary):
         return source
     start: Start = task.recipe.start
+    if (part := task.reused(Source(source.vocabulary, source.tensors, source.file), vocabulary)) is not None:
+        return part
     if (part := task.elsewhere(start.path)) is not None:
         return part
     raise UserError(
@@ -70,17 +76,17 @@ def initialize(model: nn.Module, source: Opened | Source | None, vocabulary: Any
     if source is None:
         return task.begin(model, vocabulary)
     folder = task.recipe.start.folder
-    if isinstance(source, Source) and source.part:
-        return load_part(model.get_submodule(source.part), source.tensors, folder)
+    if isinstance(source, Source) and (source.part or source.random):
+        return load_part(model.get_submodule(source.part), source.tensors, folder, source.random)
     load_strictly(model, source.tensors, source.file)
     return [f"all weights are initialized from {folder}"] if isinstance(source, Opened) else []
 
 
-def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str) -> list[str]:
-    """Copy the weights of a folder into an encoder, and note unused and randomly initialized ones."""
+def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str, may_miss: tuple[str, ...] = ()) -> list[str]:
+    """Copy the weights of a folder into a model or its encoder, and note unused and randomly initialized ones."""
     needed = part.state_dict()
     missing = [name for name in needed if name not in tensors]
-    random = [name for name in missing if name.startswith(("pooler.", "last."))]
+    random = [name for name in missing if name.startswith(("pooler.", "last.", *may_miss))]
     problems = [f"{name}: not in the folder" for name in missing if name not in random]
     problems += [
         f"{name}: {tuple(tensors[name].shape)} in the folder, {tuple(value.shape)} in the model"
@@ -90,9 +96,11 @@ def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str) -> list[
     if problems:
         more = f"\nand {len(problems) - 10} more" if len(problems) > 10 else ""
         raise UserError(
-            "the encoder in this folder differs from model.encoder in the recipe", where=folder,
+            f"the {'model' if may_miss else 'encoder'} in this folder differs from "
+            f"{'model' if may_miss else 'model.encoder'} in the recipe", where=folder,
             found="\n".join(sorted(problems)[:10]) + more,
-            todo="leave out model.encoder, to use the encoder of the folder",
+            todo="use the model settings of that folder" if may_miss
+            else "leave out model.encoder, to use the encoder of the folder",
         )  # fmt: skip
     with torch.no_grad():
         for name, value in needed.items():
@@ -103,7 +111,8 @@ def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str) -> list[
         notes.append(f"unused weights of {folder}: {listing(unused)}")
     if random:
         parts = " and ".join(sorted({"pooler" if name.startswith("pooler.") else "last layer" for name in random}))
-        notes.append(f"{folder} has no {parts}: {listing(random)} are randomly initialized")
+        why = "has other classes" if may_miss else f"has no {parts}"
+        notes.append(f"{folder} {why}: {listing(random)} are randomly initialized")
     return notes
 
 

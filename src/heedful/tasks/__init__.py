@@ -49,6 +49,9 @@ TASKS = {
     "multiple_choice": Entry("multiple_choice", "MultipleChoiceRecipe", "MultipleChoiceTask", ("multiple_choice",)),
     "tagging": Entry("tagging", "TaggingRecipe", "TaggingTask", ("tagger",)),
     "reconstruction": Entry("reconstruction", "ReconstructionRecipe", "ReconstructionTask", ("autoencoder",)),
+    "image_classification": Entry(
+        "image_classification", "ImageClassificationRecipe", "ImageClassificationTask", ("image_encoder",)
+    ),
     "answering": Entry("answering", "AnsweringRecipe", "AnsweringTask", ("answerer",)),
 }
 

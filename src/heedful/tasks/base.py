@@ -139,6 +139,7 @@ class Source(NamedTuple):
     tensors: dict[str, Tensor]
     file: Path  # for errors
     part: str = ""  # of the model that the weights belong to
+    random: tuple[str, ...] = ()  # beginnings of names of weights that may be missing, and are randomly initialized
 
 
 R = TypeVar("R", bound=Read)
@@ -224,6 +225,14 @@ class Task(Protocol[R, V, E, P]):
                 todo="leave model.vocab out",
             )
         return with_vocab(config, room or known)
+
+    def adapted(self, vocabulary: V, read: R) -> V:
+        """The vocabulary of a run that starts from a model with this one."""
+        return vocabulary
+
+    def reused(self, source: Source, vocabulary: V) -> Source | None:
+        """Which weights of a model of this task with other settings are used to start from; None: not supported."""
+        return None
 
     def elsewhere(self, folder: Path) -> Source | None:
         """Weights of a model of another task, or of a published model, to start from; None: not supported."""

@@ -28,6 +28,7 @@ from heedful.training.checkpoint.saver import Saver
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
 from heedful.training.checkpoint.weights import gather_tensors, gather_weights
 from heedful.training.configs import TrainConfig
+from heedful.training.distributed.batch_norm import share_statistics
 from heedful.training.distributed.team import Carry, LossOf, Team
 from heedful.training.environment import keep_memory
 from heedful.training.nan_checks import not_finite, require_sound
@@ -158,6 +159,8 @@ def fit(
     if saved:
         model.load_state_dict(saved.pop("model"))
     loss_function: Any = loss_of
+    if team.distributed:
+        share_statistics(model, team.rank, team.world, team.parts(config.accumulate))
     parallel = team.parallelize(model, stateless(loss_function) if carry is None else loss_function, config.parallel)
     optimizer = make_optimizer(config.optimizer, model, device)
     if saved:
@@ -173,7 +176,8 @@ def fit(
     local = LocalBatches(team, batches, config, counters.position, lanes > 0)
     micro = local.next()
     plain, first = PlainStep(model, parallel, optimizer, config, device, half, own_carry), micro[0]
-    alone = not (team.distributed or lanes)
+    statistics = plain.statistics
+    alone, records = not (team.distributed or lanes), records and not statistics
     run: AnyStep = plain
     if device.type == "cuda" and batches.few_shapes and alone and captures:
         run = GraphedStep(plain, first, batches.one_shape)
@@ -186,6 +190,7 @@ def fit(
         plain.gradients(micro[0], 1)
         plain.skip()
         plain.carry = own_carry
+        statistics.restore(statistics.before)
 
     def save() -> None:
         require_sound(model, counters.step)
@@ -217,11 +222,13 @@ def fit(
             if half is torch.float16:
                 plain.scale.fill_(counters.scale)
             losses, carries = [], []
+            statistics.begin()
             for index, batch in enumerate(micro):
                 if not run.uses_threads:  # recorded steps have no dropout
                     local.seed(device, step, index)
                 carries.append(plain.carry)
                 losses.append(run.gradients(batch, tokens, last=index == len(micro) - 1).plain.clone())
+                statistics.add()
             *own, norm_value = torch.stack([*losses, run.norm()]).tolist()
             elapsed = time.monotonic() - started if team.leads else 0.0
             total, stops, seconds = team.sum([sum(own), float(stop_here), elapsed])
@@ -234,6 +241,7 @@ def fit(
                 updates = True
             if updates:
                 run.update(rate)
+                statistics.update(team)
             else:
                 run.skip()
 
@@ -442,7 +450,9 @@ def _non_finite_error(
 
     def rerun(index: int) -> Loss:
         local.seed(plain.device, step, index)
-        return propagate_nan(*plain.loss(micro[index], carries[index]))
+        loss = propagate_nan(*plain.loss(micro[index], carries[index]))
+        plain.statistics.restore(plain.statistics.before)
+        return loss
 
     report = not_finite(model, step, micro, losses, rerun, plain.half is not None)
     bad = [0.0] * team.world

@@ -63,13 +63,21 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return Score("exact_match", 100 * equal / len(references), f"nrefs:1|case:mixed|lines:{len(references)}")
 
 
-def accuracy(predictions: Classes, targets: Classes) -> Score:
+def accuracy(predictions: Classes, targets: Classes, what: str = "texts") -> Score:
     """The percentage of correct classes."""
     table = confusion(predictions, targets)
-    return Score("accuracy", 100 * float(np.trace(table) / table.sum()), f"texts:{table.sum()}")
+    return Score("accuracy", 100 * float(np.trace(table) / table.sum()), f"{what}:{table.sum()}")
 
 
-def f1(predictions: Classes, targets: Classes, labels: Sequence[str]) -> Score:
+def top_accuracy(predictions: NDArray[np.int64], targets: Classes) -> Score:
+    """The percentage of examples whose class is among the first K predictions (N, K)."""
+    _require_pairs(predictions, targets)
+    hits = (predictions == np.asarray(targets)[:, None]).any(1)  # (N,)
+    count = predictions.shape[1]
+    return Score(f"top{count}", 100 * float(hits.mean()), f"among:{count}|images:{len(hits)}")
+
+
+def f1(predictions: Classes, targets: Classes, labels: Sequence[str], what: str = "texts") -> Score:
     """2 precision recall / (precision + recall): of the second class if there are two, else the macro average.
 
     Classes that are neither in the data nor predicted are not counted.
@@ -78,8 +86,9 @@ def f1(predictions: Classes, targets: Classes, labels: Sequence[str]) -> Score:
     seen = table.sum(0) + table.sum(1)  # (C,)
     each = 2 * np.diag(table) / np.maximum(seen, 1)  # (C,)
     if len(labels) == 2:
-        return Score("f1", 100 * float(each[1]), f"class:{labels[1]}|texts:{table.sum()}")
-    return Score("f1", 100 * float(each[seen > 0].mean()), f"average:macro|classes:{len(labels)}|texts:{table.sum()}")
+        return Score("f1", 100 * float(each[1]), f"class:{labels[1]}|{what}:{table.sum()}")
+    how = f"average:macro|classes:{len(labels)}|{what}:{table.sum()}"
+    return Score("f1", 100 * float(each[seen > 0].mean()), how)
 
 
 def matthews(predictions: Classes, targets: Classes) -> Score:

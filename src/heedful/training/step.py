@@ -22,6 +22,7 @@ from heedful.training.distributed.team import Carry, ParallelLoss
 from heedful.training.optim import clip
 from heedful.training.replay import CannotRecordError, Recording
 from heedful.training.rmsprop import RootMeanSquare
+from heedful.training.running_statistics import RunningStatistics
 from heedful.training.thread_pool import ThreadPool
 
 Result = TypeVar("Result")
@@ -48,6 +49,7 @@ class PlainStep:
         self.spread, self.optimizer, self.config, self.device, self.half = spread, optimizer, config, device, half
         self.scale = torch.ones((), device=device)  # loss scale, so that small gradients do not underflow in fp16
         self.carry = carry  # what the model carries from the last micro-batch to the next
+        self.statistics = RunningStatistics(model)
 
     def gradients(self, batch: Batch, tokens: int | Tensor, last: bool = True) -> Loss:
         """Add the gradients of a micro-batch, with its loss divided by the tokens of the whole step."""
@@ -96,10 +98,11 @@ class GradientGraph:
     def __init__(self, plain: PlainStep, example: Batch, tokens: Tensor, pool: Any, warmup: int) -> None:
         self.batch = example.to(plain.device)
         self.pinned = _pin(example)  # copies from pinned memory do not block the host
-        gradients = [weight.grad for weight in plain.weights]
+        gradients, statistics = [weight.grad for weight in plain.weights], plain.statistics.copy()
         for weight in plain.weights:
             weight.grad = None
         _warm_up(lambda: plain.gradients(self.batch, tokens), warmup)
+        plain.statistics.restore(statistics)
         for weight, grad in zip(plain.weights, gradients, strict=True):
             weight.grad = grad
         self.loss, self.graph = _capture(lambda: plain.gradients(self.batch, tokens), pool)

@@ -7,6 +7,7 @@ import Blocks from "./Blocks.svelte";
 import Fill from "./Fill.svelte";
 import Grid from "./Grid.svelte";
 import Heads from "./Heads.svelte";
+import Image from "./Image.svelte";
 import Lens from "./Lens.svelte";
 import Map from "./Map.svelte";
 import Next from "./Next.svelte";
@@ -30,6 +31,7 @@ export const VIEWS: Record<string, Component> = {
   ablation: Ablation,
   recurrent: Recurrent,
   reconstruct: Reconstruct,
+  image: Image,
   positions: Positions,
   run: Run,
   source: Source,

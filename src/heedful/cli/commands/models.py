@@ -16,11 +16,13 @@ from heedful.training.checkpoint.choice import checkpoint_path
 def convert(
     source: Annotated[
         Path,
-        typer.Argument(metavar="SRC", help="A model's folder: a run, or from Hugging Face or TensorFlow."),
+        typer.Argument(
+            metavar="SRC", help="A folder with a model: a run, or from Hugging Face, TensorFlow, timm or torchvision."
+        ),
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder, or the .onnx file, to write.")],
     to: Annotated[
-        Literal["heedful", "hf", "onnx"] | None,
+        Literal["heedful", "hf", "timm", "torchvision", "onnx"] | None,
         typer.Option(help="The format to write; by default guessed from the names."),
     ] = None,
     context: Annotated[
@@ -39,7 +41,7 @@ def convert(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing model.")] = False,
     checkpoint: CheckpointOption = None,
 ) -> None:
-    """Convert a model to another format. Every tensor is accounted for, and no external code is run."""
+    """Convert a text or image model to another format. Every tensor is accounted for, and no external code is run."""
     from heedful.cli.convert import convert_command
 
     convert_command(checkpoint_path(source, checkpoint), target, to, ledger, force, as_json, context, kind)

@@ -33,17 +33,21 @@ def classify_tree(
 
 def classify(
     run: EncoderFolder,
-    texts: Texts = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT|IMAGE", help="Texts, or - for lines of stdin; images, or folders of them."),
+    ] = None,
     pair: Annotated[
         bool, typer.Option("--pair", help="Read pairs of texts; on stdin, with a tab between the two.")
     ] = False,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="Of images, classes to show, the most probable first.")] = 5,
     as_json: Json = False,
     checkpoint: CheckpointOption = None,
 ) -> None:
-    """Classify texts, or predict a number for each. Lines stay in order, and empty ones stay empty."""
+    """Classify texts or images, or predict a number for texts. Lines stay in order, and empty ones stay empty."""
     from heedful.cli.texts import classify_command
 
-    classify_command(checkpoint_path(run, checkpoint), texts or [], pair, as_json)
+    classify_command(checkpoint_path(run, checkpoint), texts or [], pair, as_json, top)
 
 
 def choose(

@@ -12,42 +12,66 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from heedful.data.images.image_spec import Resample
 from heedful.errors import UserError
 from heedful.files.reading import open_file
 
+MOST_NAMED = 10  # unreadable images in an error
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
 
 
 def read_image_files(
     paths: Sequence[Path], channels: Literal[1, 3], size: tuple[int, int] | None = None
 ) -> NDArray[np.uint8]:
-    """Images of one size (N, C, Y, X); others are resized if a size is given."""
-    first = read_image_file(paths[0], channels, size)
-    found = np.empty((len(paths), *first.shape), np.uint8)
-    found[0] = first
-    for number, path in enumerate(paths[1:], 1):
-        picture = read_image_file(path, channels, size)
+    """Images of one size (N, C, Y, X); others are resized if a size is given. One error names all unreadable ones."""
+    first, unreadable = None, list[UserError]()
+    for number, path in enumerate(paths):
+        try:
+            picture = read_image_file(path, channels, size)
+        except UserError as error:
+            unreadable.append(error)
+            continue
+        if first is None:
+            first, origin = picture, path
+            found = np.empty((len(paths), *first.shape), np.uint8)
         if picture.shape != first.shape:
             raise UserError(
                 "this image has a different size from the first", where=str(path), found=_size(picture),
-                expected=f"{_size(first)}, as {paths[0]} has",
+                expected=f"{_size(first)}, as {origin} has",
                 todo=f"resize all to one size: data.size={list(first.shape[1:])}",
             )  # fmt: skip
         found[number] = picture
+    if unreadable:
+        raise _unreadable_error(unreadable, len(paths))
     return found
 
 
-def read_image_file(path: Path, channels: Literal[1, 3], size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+def _unreadable_error(errors: Sequence[UserError], count: int) -> UserError:
+    """One error for all images that cannot be read."""
+    if len(errors) == 1:
+        return errors[0]
+    names = [f"{error.where}: {error.message}" for error in errors[:MOST_NAMED]]
+    more = [f"and {len(errors) - MOST_NAMED:,} more"] if len(errors) > MOST_NAMED else []
+    return UserError(
+        f"{len(errors):,} of {count:,} images cannot be read", found="\n".join([*names, *more]),
+        todo="replace or remove them",
+    )  # fmt: skip
+
+
+def read_image_file(
+    path: Path,
+    channels: Literal[1, 3],
+    size: tuple[int, int] | None = None,
+    shorter: int | None = None,
+    resample: Resample = "lanczos",
+) -> NDArray[np.uint8]:
     """One image (C, Y, X) in greyscale or RGB, upright; of an animation, the first frame."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with open_file(path) as plain, Image.open(plain) as file:
-                _require_bytes(file, path)
-                picture = ImageOps.exif_transpose(file).convert("L" if channels == 1 else "RGB")
-                if size is not None and picture.size != size[::-1]:
-                    picture = picture.resize(size[::-1], Image.Resampling.LANCZOS)
+                return image_pixels(file, str(path), channels, size, shorter, resample)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(
             "this image is suspiciously large", where=str(path), found=str(error).split(",")[0],
@@ -59,14 +83,39 @@ def read_image_file(path: Path, channels: Literal[1, 3], size: tuple[int, int] |
             expected="an undamaged image: PNG, JPEG, BMP, GIF, WebP, TIFF or PNM",
             todo="open it in a viewer; replace or remove it",
         ) from None  # fmt: skip
+
+
+def image_pixels(
+    image: Image.Image,
+    where: str,
+    channels: Literal[1, 3],
+    size: tuple[int, int] | None = None,
+    shorter: int | None = None,
+    resample: Resample = "lanczos",
+) -> NDArray[np.uint8]:
+    """The pixels (C, Y, X) of an image in Pillow, resized to rows and columns.
+
+    With `shorter`, its shorter side is resized to that, and the centre is cropped; otherwise it may be distorted.
+    """
+    _require_bytes(image, where)
+    picture = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
+    method = Image.Resampling[resample.upper()]
+    if size is not None and shorter is not None:
+        wide, high = picture.size
+        least = min(wide, high)
+        picture = picture.resize((wide * shorter // least, high * shorter // least), method)
+        left, top = round((picture.width - size[1]) / 2), round((picture.height - size[0]) / 2)
+        picture = picture.crop((left, top, left + size[1], top + size[0]))
+    elif size is not None and picture.size != size[::-1]:
+        picture = picture.resize(size[::-1], method)
     pixels = np.asarray(picture, np.uint8)
     return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
 
 
-def _require_bytes(file: Image.Image, path: Path) -> None:
+def _require_bytes(file: Image.Image, where: str) -> None:
     if file.mode[0] in "IF":
         raise UserError(
-            "this image has more than 8 bits per channel", where=str(path), found=f"Pillow's mode {file.mode}",
+            "this image has more than 8 bits per channel", where=where, found=f"Pillow's mode {file.mode}",
             expected="8 bits per channel",
             todo="convert it to 8 bits, or store the values as an array: data.kind=array",
         )  # fmt: skip

@@ -1,12 +1,12 @@
-"""The image shape and class names of a run."""
+"""The image shape, the class names and the preprocessing of a run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +16,34 @@ from heedful.config import Config, parse
 from heedful.errors import UserError
 from heedful.files.reading import read_file
 
+Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
 
 class _ImageSpecFile(Config):
-    """The file format of `ImageSpec`."""
+    """The file format of `ImageSpec`; what came later has a default, and is left out where that holds."""
 
     image: tuple[int, int, int] = Field(description="channels, rows and columns")
     names: tuple[str, ...] = Field(description="class names, by class index")
+    mean: tuple[float, ...] = Field((), description="mean of each channel, subtracted from pixels between 0 and 1")
+    std: tuple[float, ...] = Field((), description="standard deviation of each channel, by which these are divided")
+    shorter: int | None = Field(None, ge=1, description="pixels to which the shorter side is resized before cropping")
+    resample: Resample = Field("lanczos", description="how pixels are interpolated")
 
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """Channels, rows and columns of every image, and the class names; empty where there are no labels."""
+    """Channels, rows and columns of every image, the class names, and how other images are prepared.
+
+    Names are empty where there are no labels. Without `mean` and `std`, pixels are not normalized. An image of another
+    size is resized to these rows and columns; with `shorter`, that side is resized to it, and the centre is cropped.
+    """
 
     image: tuple[int, int, int]
     names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    shorter: int | None = None
+    resample: Resample = "lanczos"
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
@@ -39,7 +53,15 @@ class ImageSpec:
         except (ValueError, RecursionError) as error:
             raise UserError("this is not JSON", where=where, found=str(error), todo="copy the whole folder") from error
         written = parse(_ImageSpecFile, found if isinstance(found, dict) else {}, file=Path(where))
-        return cls(written.image, written.names)
+        for name in ("mean", "std"):
+            values = getattr(written, name)
+            if len(values) not in (0, written.image[0]) or (name == "std" and not all(value > 0 for value in values)):
+                raise UserError(
+                    f"invalid value for {name}", where=where, found=str(list(values)),
+                    expected=f"one number for each of {written.image[0]} channels" + ", above 0" * (name == "std"),
+                    todo="copy the whole folder",
+                )  # fmt: skip
+        return cls(**dict(written))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -52,7 +74,13 @@ class ImageSpec:
     @property
     def json(self) -> str:
         """The text of the file."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        always = ("image", "names")
+        kept = {
+            field.name: value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default or field.name in always
+        }
+        return json.dumps(kept, indent=2) + "\n"
 
     @property
     def vocab(self) -> int:

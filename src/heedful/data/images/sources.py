@@ -166,7 +166,7 @@ class ImageFolders(ImageData):
         (folder,) = self.files(split)
         classes = _subfolders(folder)
         if not classes:
-            paths, others = _image_files(folder)
+            paths, others = image_files(folder)
             return Images(read_image_files(paths, self.channels, self.size), skipped=others)
         for problem in self.problems(["train"]):
             raise problem
@@ -178,7 +178,7 @@ class ImageFolders(ImageData):
                     expected="a class of the training images: " + ", ".join(map(shown, names[:20])),
                 )  # fmt: skip
         _require_consistent_folders(folder, classes)
-        listed = [_image_files(entry) for entry in classes]
+        listed = [image_files(entry) for entry in classes]
         paths = [path for found, _ in listed for path in found]
         counts = [len(found) for found, _ in listed]
         labels = np.repeat(np.array([names.index(entry.name) for entry in classes], np.int64), counts)
@@ -344,7 +344,7 @@ def _subfolders(folder: Path) -> list[Path]:
     return [entry for entry in entries(folder) if is_folder(entry) and not entry.name.startswith(".")]
 
 
-def _image_files(folder: Path) -> tuple[list[Path], int]:
+def image_files(folder: Path) -> tuple[list[Path], int]:
     """All images in a folder and its subfolders, sorted by name, and the number of other files."""
     hidden = (any(part.startswith(".") for part in entry.relative_to(folder).parts) for entry in folder.rglob("*"))
     files = [entry for entry, skip in zip(folder.rglob("*"), hidden, strict=True) if not skip and not is_folder(entry)]

@@ -210,6 +210,14 @@ class Team:
         dist.all_reduce(total)
         return [float(value) for value in total]
 
+    def sum_tensor(self, values: Tensor) -> Tensor:
+        """The elementwise sum of a tensor over all processes."""
+        if self.world > 1:
+            import torch.distributed as dist
+
+            dist.all_reduce(values)
+        return values
+
     def wait(self) -> None:
         """A barrier, with a timeout long enough for an evaluation."""
         if self.store is None:
@@ -267,6 +275,10 @@ class Team:
             found[rank :: self.world] = part
         return found
 
+    def parts(self, accumulate: int) -> int:
+        """The number of processes that share each micro-batch."""
+        return self.world // math.gcd(accumulate, self.world)
+
     def batch_indices(self, position: int, accumulate: int, lanes: bool = False) -> Iterator[tuple[int, BatchIndex]]:
         """This process's part of a step: the number of each micro-batch, and the index of the batch or a part of it.
 
@@ -274,8 +286,8 @@ class Team:
         each. A micro-batch that is not shared has its own dropout seed, so the result does not depend on the process
         that computes it. With lanes, each process has its own lanes of every batch.
         """
-        circle = 1 if lanes else math.gcd(accumulate, self.world)
-        parts = self.world // circle
+        parts = self.world if lanes else self.parts(accumulate)
+        circle = self.world // parts
         for micro in range(self.rank // parts, accumulate, circle):
             yield micro, BatchIndex(position + micro, self.rank % parts, parts)
 

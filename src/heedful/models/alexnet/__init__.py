@@ -1,0 +1,1 @@
+"""AlexNet (Krizhevsky et al., 2012)."""

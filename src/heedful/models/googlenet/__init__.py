@@ -1,0 +1,1 @@
+"""GoogLeNet (Szegedy et al., 2015)."""

@@ -1,0 +1,1 @@
+"""VGG (Simonyan and Zisserman, 2015)."""
