@@ -22,6 +22,7 @@ def test_decks_topics_and_links_to_views(browse: Callable[..., Any], run: Callab
     page.get_by_test_id("decks").wait_for()
     assert page.locator("[data-testid^=deck-] h3").all_inner_texts() == [deck.title for deck in decks()]
     page.get_by_test_id("deck-yoon").click()
+    page.locator("[data-testid^=topic-]").first.wait_for()
     assert page.locator("[data-testid^=topic-]").count() == len(decks()[-1].topics)
     page.get_by_test_id("search").fill("multi-head")
     page.locator("[data-testid=topic-multi-head][open]").wait_for()
