@@ -13,6 +13,7 @@ from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import alignment
+from patience import until
 from tolerance import near
 
 TEXT = "three hundred forty-two"
@@ -92,7 +93,7 @@ def test_page_shows_and_plays_the_alignment(
     longest = max(range(written), key=lambda place: len(found.target[place]))
     for _ in range(longest + 1):
         page.keyboard.press("ArrowDown")
-    assert page.get_by_test_id("said").inner_text().startswith(f"{found.target[longest]} → {found.source[0]}:")
+    until(lambda: page.get_by_test_id("said").inner_text().startswith(f"{found.target[longest]} → {found.source[0]}:"))
     lefts = page.locator(".letters text").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().left)")
     assert min(lefts) >= page.locator("[data-figure] svg").bounding_box()["x"]
     page.get_by_test_id("cells").blur()
@@ -110,9 +111,9 @@ def test_page_shows_and_plays_the_alignment(
     page.get_by_test_id("play").click()
     page.get_by_test_id("written-2").wait_for(timeout=3000)
     page.keyboard.press("p")
-    assert page.get_by_test_id("play").inner_text() == "play"
+    until(lambda: page.get_by_test_id("play").inner_text() == "play")
     page.keyboard.press("Escape")
-    assert "step" not in page.url and page.locator("rect.mark").count() == written
+    until(lambda: "step" not in page.url and page.locator("rect.mark").count() == written)
 
     # In a saved picture, words are text, and all cells are there.
     with page.expect_download() as download:

@@ -15,6 +15,7 @@ from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import InputRequest, ablation, alignment, grid, heads
+from patience import until
 from tolerance import near
 
 TEXT = "The animal didn't cross the street because it was too tired"
@@ -136,7 +137,7 @@ def test_page_sorts_and_enlarges_heads(browse: Callable[..., Any], minilm: Path)
         order = [statistics[tuple(map(int, one.split("-")[2:]))][place] for one in names]  # type: ignore[index]
         assert order == near(sorted(order), 16) and len(order) == 72
     page.get_by_test_id("turn").click()
-    assert page.locator(".thumb").first.get_attribute("data-testid") == names[-1]
+    until(lambda: page.locator(".thumb").first.get_attribute("data-testid") == names[-1])
 
     page.locator(".thumb").first.focus()
     page.keyboard.press("ArrowRight")

@@ -17,6 +17,7 @@ from heedful.explore.server.guard import Policy, serving
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import VIEWS
 from heedful.explore.views.heads import InputRequest
+from patience import until
 
 SCRIPT = Path(__file__).with_name("layout.js").read_text(encoding="utf-8")
 SIZES = {"1024 x 768": (1024, 768), "1280 x 800 at 200 %": (640, 400), "a telephone": (390, 844)}
@@ -127,7 +128,7 @@ def test_list_of_tokens_is_one_tab_stop(layout: Layout, view: str) -> None:
     page.locator(".queries button[tabindex='0'], [data-figure] button[tabindex='0']").first.focus()
     before = page.evaluate_handle("document.activeElement")
     page.keyboard.press("ArrowRight" if view != "heads" else "ArrowDown")
-    assert page.evaluate("document.activeElement.tagName") == "BUTTON"
+    until(lambda: page.evaluate("document.activeElement.tagName") == "BUTTON")
     assert before.evaluate("one => one !== document.activeElement")
     assert page.evaluate("layout.stops()") <= few + 1
 
@@ -169,9 +170,9 @@ def test_heads_open_on_the_query_with_the_largest_weight_on_another_word(layout:
       .data.filter((byte) => byte).length"""
     few = page.locator("canvas.top").evaluate(inked)
     page.get_by_test_id("all-lines").click()
-    assert page.locator("canvas.top").evaluate(inked) > few > 0
+    until(lambda: page.locator("canvas.top").evaluate(inked) > few > 0)
     page.get_by_test_id("all-tokens").click()
-    assert page.locator("button.on").count() == 0
+    until(lambda: page.locator("button.on").count() == 0)
     assert page.locator("canvas.base").is_visible()
 
 
@@ -193,7 +194,7 @@ def test_small_changes_of_the_loss_are_pale(layout: Layout) -> None:
 def test_first_tab_stop_skips_to_the_content(layout: Layout) -> None:
     page = layout.go("heads")
     page.keyboard.press("Tab")
-    assert page.locator(":focus").inner_text() == "skip to the figure"
+    until(lambda: page.locator(":focus").inner_text() == "skip to the figure")
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement === document.querySelector('[data-figure]')")
+    until(lambda: page.evaluate("document.activeElement === document.querySelector('[data-figure]')"))
     assert "view=heads" in page.url

@@ -21,6 +21,7 @@ from heedful.models.bert.config import BertConfig
 from heedful.models.gpt.config import GptConfig
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.models.transformer.config import TransformerConfig
+from patience import until
 from tolerance import close, near
 
 TEXT = "The value of the first"
@@ -152,7 +153,7 @@ def test_page_follows_a_token_through_the_layers(
         assert share == near(float(ranked["share"][layer, one]), 1)
     assert f"follow={ranked['ids'][one]}" in page.url
     page.get_by_test_id(f"cell-0-{place - 1}").press("ArrowUp")
-    assert page.evaluate("document.activeElement.dataset.testid") == f"cell-1-{place - 1}"
+    until(lambda: page.evaluate("document.activeElement.dataset.testid") == f"cell-1-{place - 1}")
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 

@@ -20,6 +20,7 @@ from heedful.explore.server.guard import Policy, serving
 from heedful.explore.subjects import Explorer
 from heedful.explore.views.heads import InputRequest
 from heedful.files.yaml import write_yaml
+from patience import until
 from tolerance import near
 
 TEXT = "The animal didn't cross the street because it was too tired"
@@ -116,7 +117,7 @@ def test_url_holds_the_whole_state(browse: Callable[..., Any], run: Callable[[st
     page.keyboard.press("?")
     page.get_by_role("dialog").wait_for()
     page.keyboard.press("Escape")
-    assert page.get_by_role("dialog").count() == 0
+    until(lambda: page.get_by_role("dialog").count() == 0)
     # Another model begins with its own text.
     page.get_by_test_id("model").select_option("gpt")
     browsing.ready()
@@ -134,7 +135,7 @@ def test_tokens_are_reachable_by_keyboard(browse: Callable[..., Any], run: Calla
     page = browse(run("translation")).go("heads", text="five six seven")
     page.get_by_test_id("ask-0").focus()
     page.keyboard.press("ArrowDown")
-    assert page.locator("button.on").get_attribute("data-token") == "ask-1"
+    until(lambda: page.locator("button.on").get_attribute("data-token") == "ask-1")
     page.keyboard.press("Enter")
     assert address(page)["token"] == "ask-1"
     page.get_by_test_id("head-1").focus()

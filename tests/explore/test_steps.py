@@ -21,6 +21,7 @@ from heedful.explore.capabilities import HasNormalize
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import InputRequest, steps
+from patience import until
 from tolerance import close
 
 Arrays = dict[str, NDArray[Any]]
@@ -219,7 +220,7 @@ def test_page_plays_the_stages_with_the_model_s_values(browse: Callable[..., Any
     assert [text == "×" for text in crosses] == (arrays["masked"][3] == 1).tolist()
     # Before its stage a column is not there to be seen; the player goes on by itself.
     page.get_by_test_id("stage-1").click()
-    assert page.get_by_test_id("dot-0").is_visible()
+    until(lambda: page.get_by_test_id("dot-0").is_visible())
     assert not page.get_by_test_id("scale-0").is_visible()
     page.get_by_test_id("play").click()
     page.locator('[data-testid="steps"][data-step="2"]').wait_for()
