@@ -89,6 +89,14 @@ def check_batching(train: TrainConfig, model: Any) -> TrainConfig:
     return train
 
 
+def check_image_batching(train: TrainConfig, model: Any) -> TrainConfig:
+    """Require batch_examples, the number of images per batch; None: an invalid model."""
+    if train.batch_examples is None:
+        raise FieldError("the number of images per batch is needed; write 128, for example", "batch_examples")
+    check_batching(train.model_copy(update={"batch_examples": None}), model)
+    return train
+
+
 def with_article(kind: str) -> str:
     """A kind of model with its indefinite article."""
     return f"{'an' if kind.startswith(('a', 'e', 'i', 'o', 'rnn', 'x')) else 'a'} {kind}"

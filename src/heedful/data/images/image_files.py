@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from heedful.data.images.image_spec import Resample
 from heedful.errors import UserError
@@ -78,8 +78,10 @@ def read_image_file(
             expected=f"at most {Image.MAX_IMAGE_PIXELS:,} pixels", todo="resize it if you trust it",
         ) from None  # fmt: skip
     except DAMAGED as error:
+        unknown = isinstance(error, UnidentifiedImageError)
+        found = "no known image format" if unknown else f"{getattr(error, 'strerror', None) or error}"
         raise UserError(
-            "this image cannot be read", where=str(path), found=f"{getattr(error, 'strerror', None) or error}",
+            "this image cannot be read", where=str(path), found=found,
             expected="an undamaged image: PNG, JPEG, BMP, GIF, WebP, TIFF or PNM",
             todo="open it in a viewer; replace or remove it",
         ) from None  # fmt: skip

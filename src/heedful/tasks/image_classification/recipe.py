@@ -13,7 +13,7 @@ from heedful.data.images.scenes import Scenes
 from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
 from heedful.data.own import OwnData
 from heedful.models import any_of
-from heedful.tasks.recipe_parts import Recipe, Start, check_batching
+from heedful.tasks.recipe_parts import Recipe, Start, check_image_batching
 from heedful.training.configs import TrainConfig
 
 LabelledImagesConfig = Annotated[
@@ -68,10 +68,7 @@ class ImageClassificationRecipe(Recipe):
     @field_validator("train")
     @classmethod
     def _check_batching(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
-        if train.batch_examples is None:
-            raise FieldError("the number of images per batch is needed; write 128, for example", "batch_examples")
-        check_batching(train.model_copy(update={"batch_examples": None}), info.data.get("model"))
-        return train
+        return check_image_batching(train, info.data.get("model"))
 
     @model_validator(mode="after")
     def _check_freeze(self) -> Self:
