@@ -17,13 +17,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
 import finetune  # noqa: E402
+from jobs import run_jobs  # noqa: E402
 
 SIZE = {"width": 384, "heads": 6, "layers": 6, "hidden": 1536, "context": 128}
 ONE_TEXT = {"kind": "pretraining", "unrelated": 0}  # no pairs
@@ -175,46 +172,22 @@ def run_all(args: argparse.Namespace) -> dict[str, Any]:
     models = [f"{kind}@{rate}" for kind in args.kinds for rate in args.pretraining_lrs]
     names = [name for name in [*tokens, *models] if not is_done(name, args)]
     tuned = [f"{kind}/{task}/{seed}" for seed in args.seeds for task in reversed(args.tasks) for kind in args.kinds]
-    waiting, running = [*names, *(name for name in tuned if name not in found)], dict[str, Any]()
-    until = time.monotonic() + 60 * args.minutes
-    (args.runs / "logs").mkdir(parents=True, exist_ok=True)
+    waiting = [*names, *(name for name in tuned if name not in found)]
 
-    def log_of(name: str) -> Path:
-        path: Path = args.runs / "logs" / f"{name.replace('/', '-')}.txt"
-        return path
+    def is_ready(name: str, running: Collection[str]) -> bool:
+        return all(is_done(each, args) and each not in running for each in needs(name))
 
-    path = os.pathsep.join([str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(args.threads)}
-    environment |= {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": str(2 * args.threads)}
-    while (waiting or running) and time.monotonic() < until:
-        ready = [name for name in waiting if all(is_done(each, args) and each not in running for each in needs(name))]
-        for name in ready[: args.jobs - len(running)]:
-            waiting.remove(name)
-            with log_of(name).open("w") as log:
-                pipes: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT}
-                child = subprocess.Popen(job(name, args), env=environment, start_new_session=True, **pipes)
-            running[name] = (child, time.monotonic())
-        if not running:
-            print(f"not done, since what they need failed: {', '.join(waiting)}", file=sys.stderr)
-            break
-        for name, (child, began) in list(running.items()):
-            if child.poll() is None:
-                continue
-            out = log_of(name).read_text(errors="replace")
-            del running[name]
-            if child.returncode:
-                print(f"{name} failed: {out.strip()[-1500:]}", file=sys.stderr, flush=True)
-                continue
-            scores = json.loads(out.splitlines()[-1]) if "/" in name else pretrained_scores(args.runs / name)
-            found[name] = scores | {"seconds": round(time.monotonic() - began, 1)}
-            if "@" in name:
-                keep_best(name.partition("@")[0], found, args)
-            args.out.write_text(json.dumps(found, indent=1) + "\n")
-            print(f"{name}  {found[name]}", flush=True)
-        time.sleep(0.2)
-    for child, _ in running.values():
-        os.killpg(child.pid, signal.SIGKILL)  # with what it has started itself
-        child.wait()
+    tokenizing = {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": str(2 * args.threads)}
+    limits = (args.jobs, args.threads, args.minutes)
+    for name, printed, seconds in run_jobs(
+        waiting, lambda name: job(name, args), is_ready, args.runs / "logs", *limits, tokenizing
+    ):
+        scores = json.loads(printed.splitlines()[-1]) if "/" in name else pretrained_scores(args.runs / name)
+        found[name] = scores | {"seconds": seconds}
+        if "@" in name:
+            keep_best(name.partition("@")[0], found, args)
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        print(f"{name}  {found[name]}", flush=True)
     return found
 
 

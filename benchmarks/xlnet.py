@@ -173,11 +173,14 @@ def train_ours(quick: bool) -> dict[str, Any]:
         model, ParallelLoss(stateless(loss_of)), optimizer, config, device, None if quick else torch.bfloat16
     )
     step: Any = plain if quick else GraphedStep(plain, data[0], True)
-    turn = cycle(data)
+    number = 0
 
     def work() -> None:
-        loss = step.gradients(next(turn), tokens)
-        assert all(map(math.isfinite, torch.stack([loss.plain, step.norm()]).tolist()))
+        nonlocal number
+        loss = step.gradients(data[number % len(data)], tokens)
+        found, number = torch.stack([loss.plain, step.norm()]), number + 1
+        step.start(data[number % len(data)], tokens)
+        assert all(map(math.isfinite, found.tolist()))
         step.update(1e-4)
 
     return measured(work, first, quick)

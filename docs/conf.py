@@ -42,11 +42,12 @@ SIDEBAR = {
     "Models": """models/transformer models/seq2seq models/bert models/roberta models/xlm_roberta models/albert
         models/distilbert models/xlnet models/linformer models/bigbird models/gpt models/transformer_xl
         models/conv_classifier models/autoencoder models/lenet models/alexnet models/vgg models/googlenet
-        models/resnet models/vit""",
+        models/resnet models/vit models/recurrent_attention models/captioner models/paragraph_captioner""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon
-        lectures/pictures lectures/takeaways lectures/references recurrent encoders claims""",
+        lectures/pictures lectures/timeline lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders
-        results/long results/speed-gpu results/speed-family results/speed-cpu results/notes""",
+        results/vision results/captions results/long
+        results/speed-gpu results/speed-family results/speed-cpu results/notes""",
     "Project": """reliability mutants docs-check recipes-check design/architecture design/mechanisms design/readers
         design/tries""",
 }

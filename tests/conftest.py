@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -40,10 +41,28 @@ signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.manual_seed(0)
+    else:  # torch.manual_seed also formats the whole stack, to remember who seeded a GPU that there is not
+        torch.default_generator.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def no_loss_curve() -> Iterator[None]:
+    """Runs end without a picture of their losses, which takes longer than their steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("heedful.runs.finish.curve", lambda run, unit: None)
+        yield
+
+
+def pytest_collection() -> None:
+    """Collecting keeps almost all that it makes: the garbage collector waits until it is done."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
     """Tests and modules stay until the end: the garbage collector need not look at their 1.5 million objects again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(50_000, 20, 50)  # graphs of tensors have many small objects, and few cycles

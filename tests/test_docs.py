@@ -10,6 +10,7 @@ import re
 import runpy
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -110,17 +111,23 @@ def test_languages_of_blocks(page: Path) -> None:
     assert set(found) <= {"python", "sh", "text", "yaml", "{eval-rst}"}
 
 
+@cache
+def verbs() -> dict[str, set[str]]:
+    """The options of each command."""
+    every: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return {name: {one for option in verb.params for one in option.opts} | {"--help"} for name, verb in every.items()}
+
+
 @every_page
 def test_commands_and_their_options_exist(page: Path) -> None:
-    verbs: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     unknown = []
     for line in commands(page):
         for verb, rest in re.findall(r"\bheedful ([a-z][a-z0-9-]*)([^|#]*)", line):
-            if verb not in verbs:
+            if verb not in verbs():
                 unknown.append(f"heedful {verb}")
                 continue
-            options = {name for option in verbs[verb].params for name in option.opts} | {"--help"}
-            unknown += [f"{verb} {name}" for name in re.findall(r"(?<!\S)--?[a-z][\w-]*", rest) if name not in options]
+            named = re.findall(r"(?<!\S)--?[a-z][\w-]*", rest)
+            unknown += [f"{verb} {name}" for name in named if name not in verbs()[verb]]
     assert unknown == []
 
 

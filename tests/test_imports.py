@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -115,9 +116,14 @@ FORBIDDEN_MODULES = {"transformers", "pickle", "dill", "joblib", "marshal", "she
 HEAVY = {"torch", "sklearn", "sacrebleu", "tokenizers", "scipy", "transformers", "matplotlib", "PIL"}
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> list[tuple[int, str]]:
     """Every module that a file imports, at the top or inside a function, by line."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    return list(imported(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -144,11 +150,14 @@ def allowed(own: str, module: str) -> bool:
     return any(inner == name or inner.startswith(name + ".") for name in {own, *LAYERS[own]})
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_imports_go_down_only(path: Path) -> None:
-    own = part(path)
-    assert own in TOP or own in LAYERS, f"{own} is not in the table of layers"
-    assert [f"{line}: {module}" for line, module in imports(path) if not allowed(own, module)] == []
+def place(path: Path, line: int, text: str) -> str:
+    return f"{path.relative_to(SOURCE).as_posix()}:{line}: {text}"
+
+
+def test_imports_go_down_only() -> None:
+    assert {part(path) for path in FILES} - TOP - LAYERS.keys() == set(), "not in the table of layers"
+    found = [(path, *one) for path in FILES for one in imports(path) if not allowed(part(path), one[1])]
+    assert [place(*one) for one in found] == []
 
 
 @pytest.mark.parametrize(
@@ -179,11 +188,10 @@ def test_layer_rule_on_examples(own: str, module: str, verdict: bool) -> None:
     assert allowed(own, module) is verdict
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_command_line_is_imported_by_no_other_package(path: Path) -> None:
-    if part(path) in ("cli", "__main__"):
-        return
-    assert [f"{line}: {name}" for line, name in imports(path) if name.startswith("heedful.cli")] == []
+def test_command_line_is_imported_by_no_other_package() -> None:
+    others = [path for path in FILES if part(path) not in ("cli", "__main__")]
+    found = [(path, *one) for path in others for one in imports(path) if one[1].startswith("heedful.cli")]
+    assert [place(*one) for one in found] == []
 
 
 # Users of models and predictors rely on roles and capabilities, and call public methods only.
@@ -250,10 +258,9 @@ FORBIDDEN = re.compile(
 )
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_dangerous_calls_are_absent(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert [f"{number}: {line}" for number, line in enumerate(lines, 1) if FORBIDDEN.search(line)] == []
+def test_dangerous_calls_are_absent() -> None:
+    every = ((path, enumerate(path.read_text(encoding="utf-8").splitlines(), 1)) for path in FILES)
+    assert [place(path, *line) for path, lines in every for line in lines if FORBIDDEN.search(line[1])] == []
 
 
 def test_dangerous_call_pattern_on_examples() -> None:

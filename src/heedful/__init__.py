@@ -22,18 +22,24 @@ __all__ = [
     "AnyPredictor",
     "Autoencoder",
     "BidirectionalLanguageModel",
+    "Caption",
     "Choice",
     "Classification",
     "ConvAutoencoder",
     "Dataset",
     "DenoisingAutoencoder",
+    "Description",
     "Embedding",
     "Entity",
     "Evaluation",
     "GeneratedText",
+    "GlimpseClassification",
+    "GlimpseClassifier",
     "ImageAutoencoder",
+    "ImageCaptioner",
     "ImageClassification",
     "ImageClassifier",
+    "ImageDescriber",
     "JointPrediction",
     "MaskPredictions",
     "MultiHead",
@@ -95,11 +101,14 @@ if TYPE_CHECKING:
     from heedful.runs.recipe import load_recipe
     from heedful.runs.train import train
     from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
+    from heedful.tasks.captioning.predictor import Caption, ImageCaptioner
     from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextRegressor
+    from heedful.tasks.image_classification.glimpses import GlimpseClassification, GlimpseClassifier
     from heedful.tasks.image_classification.predictor import ImageClassification, ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
     from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator
     from heedful.tasks.multiple_choice.predictor import Choice, MultipleChoiceAnswerer
+    from heedful.tasks.paragraphs.predictor import Description, ImageDescriber
     from heedful.tasks.predictor import Evaluation, Predictor
     from heedful.tasks.pretraining.predictor import (
         Embedding,
@@ -134,11 +143,14 @@ _MODULES = {
     "runs.recipe": ("load_recipe",),
     "runs.train": ("train",),
     "tasks.answering.predictor": ("Answer", "QuestionAnswerer"),
+    "tasks.captioning.predictor": ("Caption", "ImageCaptioner"),
     "tasks.classification.predictor": ("Classification", "Regression", "TextClassifier", "TextRegressor"),
+    "tasks.image_classification.glimpses": ("GlimpseClassification", "GlimpseClassifier"),
     "tasks.image_classification.predictor": ("ImageClassification", "ImageClassifier"),
     "tasks.language_model.bidirectional": ("BidirectionalLanguageModel",),
     "tasks.language_model.predictor": ("GeneratedText", "TextGenerator"),
     "tasks.multiple_choice.predictor": ("Choice", "MultipleChoiceAnswerer"),
+    "tasks.paragraphs.predictor": ("Description", "ImageDescriber"),
     "tasks.predictor": ("Evaluation", "Predictor"),
     "tasks.pretraining.predictor": (
         "Embedding", "JointPrediction", "MaskPredictions", "TextEncoder", "TokenEmbeddings", "TokenPrediction",

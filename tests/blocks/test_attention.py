@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from combinations import pairs_first
 from heedful.blocks import attention
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend, softmax
 from heedful.blocks.masks import Bias, Mask, alibi, causal, dense, order, padding, prefix, real, same, window
@@ -103,10 +104,7 @@ def with_gradients(o: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
     return [o.detach(), *(torch.zeros_like(x) if g is None else g for g, x in zip(grads, inputs, strict=True))]
 
 
-@pytest.mark.parametrize("queries", [S, 3, 1])
-@pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize(("score", "mask", "bias", "queries"), pairs_first(SCORES, MASKS, BIASES, [S, 3, 1]))
 def test_every_path_matches_the_four_loops(score: str, mask: str, bias: str, queries: int) -> None:
     offset, compared = S - queries, SCORES[score]()
     rule, shift = MASKS[mask](offset), BIASES[bias](offset)

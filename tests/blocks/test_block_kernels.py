@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heedful.blocks.attention import attend
+from heedful.blocks.attention import SelfAttention, attend, unchanged
 from heedful.blocks.masks import Mask, alibi, causal, global_tokens, padding, random_blocks, same, sink, window
 from heedful.blocks.sparse import BlockSparse, block_attention
 
@@ -94,3 +94,16 @@ def test_block_sparse_attention_is_compiled_and_captured() -> None:
     lengths[1] = 300
     graph.replay()
     assert result.sub(run(x, lengths)).abs().max() < 1e-2
+
+
+def test_self_attention_writes_one_gradient() -> None:
+    """Queries, keys and values of one product have the same outputs and gradients as if they were three tensors."""
+    layer = SelfAttention(96, 3, 0.0).to("cuda", torch.bfloat16)
+    x = torch.randn(2, 384, 96, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    mask = BlockSparse.of(MASKS["bigbird"](384, "cuda"), 2, 3, 384, device="cuda")
+    for bias in (None, alibi(3)):
+        found = []
+        for past in (unchanged, lambda kv: kv):
+            o = layer(x, mask, bias, past=past)
+            found.append([o, *torch.autograd.grad(o.float().square().sum(), [x, *layer.parameters()])])
+        assert all(one.equal(other) for one, other in zip(*found, strict=True))

@@ -1,10 +1,12 @@
-"""Convolution with channels last equals torch's."""
+"""Convolution with channels last, and batch norm with what follows it, equal torch's."""
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
-from heedful.blocks.convolution import Convolution
+from heedful.blocks.convolution import ConvNorm, ConvNormRelu, Convolution, Residual, batch_norm, track
+from heedful.blocks.taps import watch
 from tolerance import close
 
 
@@ -29,3 +31,29 @@ def test_outputs_and_gradients_match_torch(channels: int, filters: int, padding:
     assert ours.weight.grad.is_contiguous()
     if filters > 1:
         assert ours(x).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_statistics_are_tracked_as_torch_does() -> None:
+    x = 3 * torch.randn(4, 5, 6, 7) + 2
+    ours, theirs = nn.BatchNorm2d(5, momentum=0.3), nn.BatchNorm2d(5, momentum=0.3)
+    for _ in range(2):
+        theirs(x)
+        track(ours, x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0), x.numel() // 5)
+    close(list(ours.buffers()), list(theirs.buffers()))
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("add", [False, True])
+def test_batch_norm_with_what_follows(add: bool, relu: bool) -> None:
+    x, y = torch.randn(4, 5, 6, 7), torch.randn(4, 5, 6, 7)
+    norm = nn.BatchNorm2d(5)
+    expected = functional.batch_norm(x, None, None, norm.weight, norm.bias, True) + (y if add else 0)
+    close(batch_norm(x, norm, y if add else None, relu), expected.relu() if relu else expected)
+
+
+def test_watched_residual_block_is_the_same() -> None:
+    block, x = Residual(nn.Sequential(ConvNormRelu(4, 6), ConvNorm(6, 4)), nn.Identity()), torch.randn(2, 4, 5, 5)
+    fast = block.eval()(x)
+    with watch(block) as seen:
+        close(block(x), fast)
+    close((seen["body.1.output"] + x).relu(), fast)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend
+from heedful.blocks.convolution import batch_norm
 from heedful.blocks.layouts import PackedPairs, PackedTexts, Padded
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.norms import PostNorm
@@ -264,3 +265,28 @@ def test_relative_attention_of_two_streams(dtype: torch.dtype, memory: int, leng
     for mine, theirs in zip((o, *grads), (truth, *truths), strict=True):
         error = float((mine.double().cpu() - theirs).detach().abs().max())
         assert error <= ERROR[dtype] * float(theirs.detach().abs().max())
+
+
+@each_precision
+@pytest.mark.parametrize(("add", "relu"), [(False, False), (False, True), (True, True), (True, False)])
+@pytest.mark.parametrize("shape", [(3, 5, 4, 6), (4, 64, 9, 9), (2, 200, 7, 5)], ids=str)
+def test_batch_norm_kernels(shape: tuple[int, int, int, int], add: bool, relu: bool, dtype: torch.dtype) -> None:
+    def made() -> torch.Tensor:
+        return torch.randn(shape, device="cuda").to(dtype).contiguous(memory_format=torch.channels_last)
+
+    norm, exact = torch.nn.BatchNorm2d(shape[1]).cuda(), torch.nn.BatchNorm2d(shape[1]).double().cuda()
+    for part in (norm, exact):
+        torch.nn.init.normal_(part.weight, generator=torch.Generator("cuda").manual_seed(3))
+    x, y, g = (2 * made() + 3).requires_grad_(), made().requires_grad_(), made()
+    inputs = [x, *([y] if add else []), norm.weight, norm.bias]
+    o = batch_norm(x, norm, y if add else None, relu)
+    grads = torch.autograd.grad(o, inputs, g)
+    x2, y2 = (one.detach().double().requires_grad_() for one in (x, y))
+    truth = exact(x2) + (y2 if add else 0)
+    truth = truth.relu() if relu else truth
+    truths = torch.autograd.grad(truth, [x2, *([y2] if add else []), exact.weight, exact.bias], g.double())
+    for mine, theirs in zip((o, *grads), (truth, *truths), strict=True):
+        error = float((mine.double() - theirs).abs().max())
+        assert error <= ERROR[dtype] * float(theirs.abs().max())
+    for one, other in zip(norm.buffers(), exact.buffers(), strict=True):
+        assert torch.allclose(one.double(), other.double(), rtol=1e-4, atol=1e-4)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import json
 import os
 import shutil
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from heedful.cli import app as cli
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.runs.evaluate import results
@@ -511,12 +514,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model.context=16", "train.budget.steps=20", "train.batch_tokens=256", "train.evaluate_every=10",
         "train.save_every=10", "decode.length=40",
     )  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "heedful", "train", "language-model", *words], cwd=folder, capture_output=True,
-        text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (folder / "log").write_text(done.stdout)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as log:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["heedful", "train", "language-model", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+    assert not left.value.code
+    (folder / "log").write_text(log.getvalue())
     return folder / "runs" / "language-model"
 
 

@@ -20,7 +20,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo with a recipe of three steps on the same numbers."""
 
     def small(name: str) -> Recipe:
-        return load_recipe(name, [*TINY, "data.train=2000", "data.test=50"])
+        return load_recipe(name, [*TINY, "data.train=2000", "data.valid=20", "data.test=50"])
 
     monkeypatch.setattr(demo, "load_recipe", small)
 

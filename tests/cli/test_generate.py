@@ -136,14 +136,17 @@ def started(*words: object) -> subprocess.Popen[bytes]:
 
 
 def test_text_is_streamed_until_an_interrupt_or_a_closed_pipe(gpt: Path) -> None:
-    stopped, left = (started("generate", gpt, "The child", "--length", 10**6, "--min-length", 10**6) for _ in range(2))
-    assert stopped.stdout is not None and left.stdout is not None and left.stderr is not None
+    words = ("generate", gpt, "The child", "--length", 10**6, "--min-length", 10**6)
+    stopped = started(*words)
+    assert stopped.stdout is not None
     begun = stopped.stdout.read(60)  # long before the end
     stopped.send_signal(signal.SIGINT)
     rest, err = stopped.communicate(timeout=LONG)
     assert stopped.returncode == 130
     assert (begun + rest).startswith(b"The child")
     assert rest.endswith(b"\n")  # what was written stays
+    left = started(*words)
+    assert left.stdout is not None and left.stderr is not None
     assert left.stdout.read(9) == b"The child"
     left.stdout.close()
     err += left.stderr.read()

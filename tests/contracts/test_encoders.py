@@ -155,27 +155,31 @@ def table() -> Iterator[tuple[str, Case]]:
 
 
 TABLE = dict(table())
-every_model = pytest.mark.parametrize("case", TABLE.values(), ids=list(TABLE))
-every_packer = pytest.mark.parametrize(
-    "case", [case for case in TABLE.values() if case.config.packs], ids=[n for n, c in TABLE.items() if c.config.packs]
-)
-
-
 ENCODERS = list(kinds_of("encoder"))
-
-
-def fast_for(chosen: Callable[[str, Case], bool]) -> pytest.MarkDecorator:
-    """Every model, of which `make test` takes the chosen ones and `make test-all` all."""
-    params = [
-        pytest.param(case, id=name, marks=() if chosen(name, case) else pytest.mark.slow)
-        for name, case in TABLE.items()
-    ]
-    return pytest.mark.parametrize("case", params)
 
 
 def on_first(case: Case) -> bool:
     """Whether it is the first encoder, or a head on it."""
     return getattr(case.config, "encoder", case.config).kind == ENCODERS[0]
+
+
+def fast_for(
+    chosen: Callable[[str, Case], bool], applies: Callable[[Case], bool] = lambda case: True
+) -> pytest.MarkDecorator:
+    """Every model, of which `make test` takes the chosen ones and `make test-all` all."""
+    params = [
+        pytest.param(case, id=name, marks=() if chosen(name, case) else pytest.mark.slow)
+        for name, case in TABLE.items()
+        if applies(case)
+    ]
+    return pytest.mark.parametrize("case", params)
+
+
+# Each encoder, each head on the first, and every fifth head on the others: of all heads, and on all encoders, some.
+LATER_HEADS = [name for name, case in TABLE.items() if hasattr(case.config, "encoder") and not on_first(case)]
+FAST = {*TABLE} - {*LATER_HEADS} | {*LATER_HEADS[::5]}
+every_model = fast_for(lambda name, case: name in FAST)
+every_packer = fast_for(lambda name, case: name in FAST, lambda case: case.config.packs)
 
 
 def prepared(case: Case) -> Any:

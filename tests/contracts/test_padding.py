@@ -57,7 +57,14 @@ def whole(model: Any, ids: Tensor, segments: Tensor, real: Tensor) -> list[Tenso
     return list(found.split(real.sum(1).tolist()))
 
 
-@pytest.mark.parametrize("name", [name for name, case in encoders.TABLE.items() if case.config.role in WHOLE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in encoders.FAST else pytest.mark.slow)
+        for name, case in encoders.TABLE.items()
+        if case.config.role in WHOLE
+    ],
+)
 @every_side
 def test_encoder_and_heads_ignore_padding_anywhere(name: str, side: Side) -> None:
     model, some = encoders.prepared(encoders.TABLE[name]), encoders.rows(*LENGTHS)

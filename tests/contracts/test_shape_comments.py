@@ -13,7 +13,7 @@ import torch
 
 import heedful
 from heedful.blocks import sparse
-from heedful.blocks.attention import KV, MultiHead, attend
+from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend
 from heedful.blocks.convolution import ConvNorm, ConvNormRelu, Convolution, ConvRelu, Inception, Residual
 from heedful.blocks.graphs import GraphLSTM, Order
 from heedful.blocks.grids import GridLSTM
@@ -24,6 +24,7 @@ from heedful.blocks.masks import alibi, block_table, causal, dense, random_block
 from heedful.blocks.noise import gaussian
 from heedful.blocks.patches import LearnedGrid, Patches, SinusoidGrid
 from heedful.blocks.recurrent import BidirectionalLayer, unroll
+from heedful.blocks.regions import geometry, roi_pool
 from heedful.blocks.relative import (
     consecutive_terms,
     distance_sinusoids,
@@ -103,6 +104,7 @@ def scores() -> None:
     scaled_dot(q, k)
     attend(torch.randn(B * 4, H, T, K), k, v)
     KV(k, k, torch.zeros(B, S, dtype=torch.long), torch.tensor(S)).gather()
+    SelfAttention(D, H, 0.0).attend_from(torch.zeros(B, T, D), 1)
     block = MultiHead(D, H)
     block(torch.randn(B, T, D), block.keys_values(torch.randn(B, S, D)))
 
@@ -327,7 +329,10 @@ def noise() -> None:
 def convolving() -> None:
     for layer in (Convolution(3, F, 3, padding=1), ConvRelu(3, F), ConvNorm(3, F), ConvNormRelu(3, F)):
         layer(torch.zeros(B, 3, T, S))
-    Residual(ConvNorm(F, F), torch.nn.Identity())(torch.zeros(B, F, T, S))
+    block = Residual(torch.nn.Sequential(ConvNorm(F, F)), torch.nn.Identity())
+    block(torch.zeros(B, F, T, S))
+    with watch(block, "body.0.output"):
+        block(torch.zeros(B, F, T, S))
     Inception(3, (3, 2, 4, 2, 5, 1), 5, 1e-3)(torch.zeros(B, 3, T, S))
 
 
@@ -396,6 +401,18 @@ def tiny(kind: str) -> None:
         x = torch.randn(B, *config.input)
         model.train().training_logits(x)
         model(x), model.map(x), model.features(x)
+    elif config.role == "glimpse_classifier":
+        x = torch.randn(B, *config.input)
+        model.train()(x), model.patches(x, model.look(x).places[:, 0])
+    elif config.role == "paragraph_captioner":
+        corner, some = 0.6 * torch.rand(B, 4, 2), torch.arange(4) < torch.tensor([[4], [3]])
+        boxes = torch.cat([corner, corner + 0.3], -1)
+        regions = model.look(torch.randn(B, *config.encoder.input), boxes, some)
+        memory = model.remember(regions, tokens[:, None].expand(B, 4, S), real[:, None].expand(B, 4, S))
+        plan, state = model.plan(memory, some, model.begin_paragraph(memory, some))
+        model.plan(memory, some, state, torch.full((B, config.regions), -1))
+        model.phrase_topics(regions)
+        model(tokens, model.start(plan.topic))
     else:
         raise AssertionError(f"say how a model is used whose role is {config.role}")
 
@@ -428,7 +445,31 @@ def own() -> None:
     translating(torch.randint(0, V, (B, T)), begun)
 
 
+def in_regions() -> None:
+    """A box of a map, pooled, and where it is."""
+    boxes = torch.tensor([[[0.0, 0.0, 1.0, 1.0], [0.1, 0.2, 0.5, 0.6], [0.5, 0.1, 0.9, 0.4]]] * B)
+    geometry(boxes)
+    roi_pool(torch.randn(B, 11, T, S), boxes, 4)
+
+
+def captioning() -> None:
+    tiny: Any = config_class("captioner").tiny()
+    recurrent = {"kind": "recurrent", "width": 16, "hidden": 20}
+    for decoder in (
+        recurrent,
+        recurrent | {"attention": {"kind": "hard", "gate": False}},
+        recurrent | {"attention": None},
+        {"kind": "transformer", "width": 16, "heads": 2, "layers": 1, "hidden": 20},
+    ):
+        model: Any = build(type(tiny).model_validate(tiny.model_dump() | {"decoder": decoder}))
+        x, tokens = torch.randn(B, *tiny.encoder.input), torch.randint(0, 23, (3 * B, T))
+        model.train().read(x, tokens)
+        with torch.inference_mode():
+            model.eval()(tokens[:B], model.start(x))
+
+
 RUNS: dict[str, list[Callable[[], None]]] = {
+    "captioner": [captioning],
     "own": [own],
     "transformer": [models],
     "attention": [scores, models, with_attention, reading, ahead_alone],
@@ -442,6 +483,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "noise": [noise],
     "convolution": [convolving],
     "patches": [in_patches],
+    "regions": [in_regions],
     "image_model": [vision],
     "layer_graph": [vision],
     "recurrent": [recurrent],

@@ -56,21 +56,48 @@ def of_words(config: Any) -> Run:
     return lambda model: model(words)
 
 
+def of_captions(config: Any) -> Run:
+    images, words = torch.rand(2, *config.encoder.input), torch.randint(0, config.vocab, (2, 4))
+    return lambda model: model(words, model.start(images))[0]
+
+
+def of_paragraphs(config: Any) -> Run:
+    images, words = torch.rand(2, *config.encoder.input), torch.randint(0, config.vocab, (2, 4))
+    boxes, real = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.2, 0.1, 0.6, 0.9]]).expand(2, 2, 4), torch.ones(2, 2) > 0
+
+    def run(model: Any) -> Tensor:
+        memory = model.remember(
+            model.look(images, boxes, real), words[:, None].expand(2, 2, 4), torch.ones(2, 2, 4) > 0
+        )
+        plan, _ = model.plan(memory, real, model.begin_paragraph(memory, real))
+        found: Tensor = model(words, model.start(plan.topic))[0]
+        return found
+
+    return run
+
+
 OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "autoencoder": of_images,
     "image_encoder": of_images,
+    "glimpse_classifier": of_images,
     "word_classifier": of_words,
     "tree_classifier": lambda config: in_trees,
+    "captioner": of_captions,
+    "paragraph_captioner": of_paragraphs,
 }
 
 
 def cases() -> Iterator[Any]:
-    """Every model with every combination of its varied settings: how it is built, and what it computes."""
-    for param in decoders.variants():
-        case = param.values[0]
-        yield pytest.param(case.build, lambda case=case: decoded(case), id=param.id)
+    """Every model with every combination of its varied settings: how it is built, and what it computes.
+
+    `make test` takes every other combination, each encoder, and each head on one of them.
+    """
+    for number, param in enumerate(decoders.variants()):
+        case, marks = param.values[0], [pytest.mark.slow] * (number % 2)
+        yield pytest.param(case.build, lambda case=case: decoded(case), id=param.id, marks=marks)
     for name, reader in encoders.TABLE.items():
-        yield pytest.param(reader.build, lambda case=reader: read(case), id=name)
+        marks = [] if name in encoders.ENCODERS or encoders.on_first(reader) else [pytest.mark.slow]
+        yield pytest.param(reader.build, lambda case=reader: read(case), id=name, marks=marks)
     for kind in kinds_of(*OTHERS):
         config = config_class(kind).tiny()
         yield pytest.param(lambda c=config: build(c), lambda c=config: OTHERS[c.role](c), id=kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from heedful.data.images.augment import Draws, beta, inside, mix, resized, saturated, shifted
+from heedful.data.images.augment import Draws, beta, inside, mix, resized, saturated, shifted, turned
 from heedful.data.images.augmentation import Augmentation
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.images.labelled_batches import EncodedLabelledImages, LabelledImageBatches
@@ -24,6 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "brightness": {"brightness": 0.4},
     "contrast": {"contrast": 0.4},
     "saturation": {"saturation": 0.4},
+    "hue": {"hue": 0.3},
     "erase": {"erase": 0.7},
     "mixup": {"mixup": 0.3},
     "cutmix": {"cutmix": 1.0},
@@ -130,6 +132,19 @@ def test_saturation_of_zero_is_grey() -> None:
     grey = saturated(images().pixels.float(), torch.zeros(COUNT, 1, 1, 1))
     close(grey[:, 0], grey[:, 1])
     close(grey[:, 0], grey[:, 2])
+
+
+def test_hue_turns_as_in_the_colour_circle() -> None:
+    x = torch.rand(6, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    x[0] = x[0, :1]  # grey stays grey
+    turns = torch.tensor([0.3, 0.0, 0.25, -0.4, 0.5, -0.1])
+    found = turned(x * 255, turns[:, None, None, None]) / 255
+    for one, other, turn in zip(x, found, turns.tolist(), strict=True):
+        for (red, green, blue), after in zip(one.flatten(1).T.tolist(), other.flatten(1).T, strict=True):
+            hue, saturation, value = colorsys.rgb_to_hsv(red, green, blue)
+            close(after, torch.tensor(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value)))
+    grey = torch.rand(2, 1, 3, 3)
+    assert torch.equal(turned(grey, turns[:2, None, None, None]), grey)
 
 
 def test_erased_rectangle_has_the_mean_colour() -> None:

@@ -67,6 +67,13 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     ),
     "images": ("digits", ["train.budget.epochs=10"]),
     "noisy": ("digits-denoising", ["train.budget.epochs=2"]),
+    "captions": (
+        "captions",
+        ["data.train=300", "data.valid=10", "data.test=12", "data.size=[16, 16]", "model.encoder.size=[16, 16]",
+         "model.encoder.depths=[1, 1]", "model.encoder.filters=[8, 16]", "model.decoder.width=24",
+         "model.decoder.hidden=32", "train.budget.steps=60", "train.batch_examples=16", "train.evaluate_every=60",
+         "train.save_every=60", "train.schedule.warmup=10"],
+    ),
     "lenet": (DIGITS.replace("MODEL", LENET), []),
     "vit": (DIGITS.replace("MODEL", VIT), []),
 }  # fmt: skip

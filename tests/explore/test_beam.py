@@ -15,6 +15,7 @@ from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import beam
+from patience import until
 from tolerance import near
 
 TEXT = "nine hundred seventy-one"
@@ -229,9 +230,9 @@ def test_page_shows_the_tree_plays_it_and_forces_a_node(run: Callable[[str], Pat
     opened.ready()
     page.locator('[data-node="1"]').focus()  # by the keys alone, and they stay with the token that was forced
     page.keyboard.press("Enter")
-    page.wait_for_function("() => document.activeElement.dataset.node === '0'")
+    until(lambda: page.evaluate("document.activeElement.dataset.node") == "0")
     page.get_by_test_id("release").click()
     opened.ready()
     page.get_by_test_id("k").fill("1")
-    page.wait_for_function("() => document.querySelectorAll('[data-score]').length === 1")
+    until(lambda: page.locator("[data-score]").count() == 1)
     opened.ready()

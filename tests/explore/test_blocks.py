@@ -18,6 +18,7 @@ from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import InputRequest, blocks, grid, heads
 from heedful.models.bigbird.config import BigBirdConfig
 from heedful.models.bigbird.model import block_kinds, sight
+from patience import until
 from tolerance import near
 
 LONG = "the old cat sat on a mat " * 200  # more than 1,024 tokens
@@ -173,7 +174,7 @@ def test_page_draws_16384_tokens_and_enlarges_a_block(browse: Callable[..., Any]
     assert page.get_by_test_id("part").count() == 0
     page.get_by_test_id("mode").select_option("weights")
     page.get_by_test_id("text").fill(LONG)
-    page.wait_for_function("document.querySelector('[data-testid=caption]').innerText.includes('blocks of 64')")
+    until(lambda: "blocks of 64" in page.get_by_test_id("caption").inner_text())
     browsing.ready()
     page.get_by_test_id("whole").click(position={"x": 3, "y": 3})
     browsing.ready()

@@ -45,8 +45,12 @@ WORDS = """figure => {
 @pytest.fixture(scope="module")
 def opened(run: Callable[[str], Path], chemist: Path, bigbird: Path) -> Iterator[tuple[Explorer, str]]:
     """An explorer of models of every kind, and its address."""
-    names = ("translation", "recurrent", "gpt", "images", "vit")
-    explorer = Explorer([*(run(name) for name in names), chemist, bigbird])
+    names = ("translation", "recurrent", "gpt", "images", "vit", "captions")
+    golden = Path(__file__).parents[1] / "golden" / "runs"
+    recorded = [
+        golden / name for name in ("paragraphs-paragraph_captioner", "image_classification-recurrent_attention")
+    ]
+    explorer = Explorer([*(run(name) for name in names), chemist, bigbird, *recorded])
     with serving(application(explorer), Policy(port=0)) as url:
         yield explorer, url
 

@@ -157,7 +157,7 @@ def test_page_sorts_and_enlarges_heads(browse: Callable[..., Any], minilm: Path)
     assert page.get_by_test_id("said").inner_text().startswith(f"layer {layer + 1}, head {head + 1}")
     page.keyboard.press("Escape")
     page.locator(".thumb").nth(71).wait_for()
-    page.wait_for_function("(name) => document.activeElement.dataset.testid === name", arg=f"thumb-0-{layer}-{head}")
+    until(lambda: page.evaluate("document.activeElement.dataset.testid") == f"thumb-0-{layer}-{head}")
 
     # What was seen before is not taken for a text that cannot be read.
     page.get_by_test_id("text").fill("word " * 600)

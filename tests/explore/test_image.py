@@ -16,6 +16,7 @@ from PIL import Image
 
 from heedful.data.images.image_spec import ImageSpec
 from heedful.errors import UserError
+from heedful.explore.album import LARGEST, ImageRequest
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import image as view
@@ -98,9 +99,9 @@ def test_attention_is_that_of_the_library(explorer: Explorer, run: Callable[[str
 
 
 def test_channels_that_vary_most_are_shown(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    words, arrays = call_view(explorer, "maps", layer=1)
+    words, arrays = call_view(explorer, "maps", image=0, layer=1)
     monkeypatch.setattr(view, "CHANNELS", 3)
-    few, some = call_view(explorer, "maps", layer=1)
+    few, some = call_view(explorer, "maps", image=0, layer=1)
     predictor = explorer.subject("lenet").predictor
     map = feature_maps(predictor.model, predictor.inputs([own(explorer.subject("lenet").folder).pixels[0]]))["map2"][0]
     assert set(few["channels"]) == set(map.flatten(1).std(1).topk(3).indices.tolist())
@@ -120,9 +121,9 @@ def test_drawing_is_read_like_any_image(explorer: Explorer) -> None:
 
 def test_colours_of_a_drawing_come_last(run: Callable[[str], Path]) -> None:
     subject = Subject("lenet", run("lenet"))
-    album = view.Album(subject)
+    album = view.ClassAlbum(subject)
     album.shape, album.images = (3, 1, 2), view.Images(np.zeros((1, 3, 1, 2), np.float32))
-    found = album.pixels(view.ImageRequest(model="lenet", image=-1, drawn="ff0000" + "00ff00"))
+    found = album.pixels(ImageRequest(model="lenet", image=-1, drawn="ff0000" + "00ff00"))
     assert found.tolist() == [[[1.0, 0.0]], [[0.0, 1.0]], [[0.0, 0.0]]]
 
 
@@ -145,7 +146,7 @@ def test_invalid_requests_are_rejected(explorer: Explorer) -> None:
     for call, settings in (
         ("classes", {"image": 180}), ("classes", {"image": -1}), ("classes", {"image": -2}),
         ("classes", {"image": -1, "drawn": "ff"}), ("classes", {"image": -1, "drawn": "zz" * 64}),
-        ("classes", {"image": -1, "drawn": "ff" * (view.LARGEST + 1)}), ("maps", {"layer": 2}), ("maps", {"layer": -1}),
+        ("classes", {"image": -1, "drawn": "ff" * (LARGEST + 1)}), ("maps", {"layer": 2}), ("maps", {"layer": -1}),
         ("pixels", {"label": 10}), ("pixels", {"method": "none"}), ("attention", {}), ("classes", {"model": "?"}),
         ("attention", {"model": "vit", "layer": 2}),
     ):  # fmt: skip

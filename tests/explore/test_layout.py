@@ -19,6 +19,7 @@ from heedful.explore.views import VIEWS
 from heedful.explore.views.heads import InputRequest
 from patience import until
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 SCRIPT = Path(__file__).with_name("layout.js").read_text(encoding="utf-8")
 SIZES = {"1024 x 768": (1024, 768), "1280 x 800 at 200 %": (640, 400), "a telephone": (390, 844)}
 TIRED = "The animal didn't cross the street because it was too tired"
@@ -39,6 +40,9 @@ SHOWN = {
     "recurrent": ("rnn", None),
     "reconstruct": ("images", None),
     "image": ("vit", None),
+    "caption": ("captions", None),
+    "paragraph": ("paragraphs-paragraph_captioner", None),
+    "glimpses": ("image_classification-recurrent_attention", None),
     "positions": ("gpt", None),
     "run": ("translation", None),
     "source": ("gpt", None),
@@ -75,7 +79,15 @@ class Layout:
 
 @pytest.fixture(scope="module")
 def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Path, bigbird: Path) -> Iterator[Layout]:
-    folders = [minilm, chemist, bigbird, *(run(name) for name in ("translation", "gpt", "rnn", "images", "vit"))]
+    folders = [
+        minilm,
+        chemist,
+        bigbird,
+        *(run(name) for name in ("translation", "gpt", "rnn", "images", "vit", "captions")),
+    ]
+    folders += [
+        GOLDEN / name for name in ("paragraphs-paragraph_captioner", "image_classification-recurrent_attention")
+    ]
     with ExitStack() as stack:
         explorer = Explorer(folders)
         assert set(explorer.subjects) == {model for model, _ in SHOWN.values()}

@@ -16,6 +16,7 @@ from heedful.errors import UserError
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import next as view
+from patience import until
 from tolerance import near
 
 TEXT = "The name of the"
@@ -187,7 +188,7 @@ def test_sampling_in_the_page_gives_the_text_of_the_library(run: Callable[[str],
     page.get_by_test_id("draw").focus()
     for count in range(1, len(wanted) + 1):
         page.keyboard.press("Enter")  # again and again: the button stays where the keys are
-        page.wait_for_function("(n) => document.querySelectorAll('button.token').length === n", arg=count)
+        until(lambda n=count: page.locator("button.token").count() == n)
         opened.ready()
     then = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('then')")
     assert [int(token) for token in then.split(",")] == wanted
@@ -201,10 +202,10 @@ def test_sampling_in_the_page_gives_the_text_of_the_library(run: Callable[[str],
     bar = page.locator("button.bar").nth(1)  # and by hand, one that is cut if need be
     token = int(bar.get_attribute("data-testid")[4:])
     bar.click()
-    page.wait_for_function("(n) => document.querySelectorAll('button.token').length === n", arg=len(wanted))
+    until(lambda: page.locator("button.token").count() == len(wanted))
     opened.ready()
     assert page.url.endswith(f"%2C{token}") or f"%2C{token}&" in page.url
     page.get_by_test_id("text").fill("Another text")  # starts over
-    page.wait_for_function("() => document.querySelectorAll('button.token').length === 0")
+    until(lambda: page.locator("button.token").count() == 0)
     opened.ready()
     assert "then=" not in page.url

@@ -341,7 +341,7 @@ def test_html_in_a_saved_file_is_escaped(chromium: Any, run: Callable[[str], Pat
     unharmed(page)
     # The rule in the file holds: what others put into it does not run.
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=window.hit=1>')")
-    page.wait_for_function("window.violations.length > 0")
+    until(lambda: page.evaluate("window.violations.length") > 0)
     assert page.evaluate("window.hit") is None
     context.close()
 

@@ -20,6 +20,7 @@ from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import positions as view
 from heedful.models.gpt.config import GptConfig
 from heedful.models.gpt.model import Gpt
+from patience import until
 from tolerance import near
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
@@ -229,7 +230,7 @@ def test_page_compares_three_masks(browse: Callable[..., Any], run: Callable[[st
     page.get_by_test_id("order").fill("6,5,4,3,2,1")
     page.get_by_test_id("order").press("Enter")
     browsing.ready()
-    page.wait_for_function("document.querySelector('[data-testid=said-query]').innerText.startsWith('p(street)')")
+    until(lambda: page.get_by_test_id("said-query").inner_text().startswith("p(street)"))
     assert seen("three-query") == right("query", [6, 5, 4, 3, 2, 1])
     page.get_by_test_id("show-masks").click()
     page.get_by_test_id("mask-kind").select_option("padding")

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from patience import until
+
 TEXT = "The animal didn't cross the street because it was too tired"
 
 
@@ -14,14 +16,14 @@ def undone(browsing: Any, choice: Callable[[], object]) -> None:
     page = browsing.page
     before = page.url
     choice()
-    page.wait_for_function("before => location.href !== before", arg=before)
+    until(lambda: page.evaluate("location.href") != before)
     browsing.ready()
     after = page.url
     page.go_back()
-    page.wait_for_function("before => location.href === before", arg=before)
+    until(lambda: page.evaluate("location.href") == before)
     browsing.ready()
     page.go_forward()
-    page.wait_for_function("after => location.href === after", arg=after)
+    until(lambda: page.evaluate("location.href") == after)
     browsing.ready()
 
 

@@ -210,6 +210,27 @@ def _classify_images(classifier: Any) -> dict[str, Any]:
     }
 
 
+def _describe(describer: Any) -> dict[str, Any]:
+    images = [(np.arange(768).reshape(3, 16, 16) % (7 + n) * 30).astype(np.uint8) for n in range(2)]
+    boxes = [[[1, 2, 9, 8], [6, 7, 16, 16]], [[0, 0, 8, 8]]]
+    return {
+        "greedy": [one.to_dict() for one in describer.describe(images, boxes, beams=1)],
+        "beams": [one.text for one in describer.describe(images, boxes, beams=3)],
+        "given": [one.text for one in describer.describe(images, boxes, [["red circle", "cross"], ["square"]])],
+    }
+
+
+def _caption(captioner: Any) -> dict[str, Any]:
+    images = (np.arange(2 * 3 * 16 * 16).reshape(2, 3, 16, 16) % 11 * 23).astype(np.uint8)
+    found = captioner.search(list(images), beams=3, top=2)
+    sampled = captioner.sample(list(images), seed=3)
+    return {
+        "beams": [[{"text": one.text, "ids": one.ids, "log": one.log_probability} for one in each] for each in found],
+        "sampled": [one.ids for one in sampled],
+        "maps": found[0][0].maps,
+    }
+
+
 PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "translation": _translate,
     "language_model": _generate,
@@ -225,6 +246,8 @@ PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "tree_classification": _classify_trees,
     "reconstruction": _reconstruct,
     "image_classification": _classify_images,
+    "paragraphs": _describe,
+    "captioning": _caption,
 }
 
 

@@ -204,6 +204,11 @@ def labelled_images(texts: Texts, split: str, size: int) -> Files:
     return {**images(texts, split, size), f"{split}-labels.npy": out.getvalue()}
 
 
+def nothing(texts: Texts, split: str, size: int) -> Files:
+    """No files: the data are drawn."""
+    return {}
+
+
 # ------------------------------------------------------------------ recipes
 TEXT_FILES = "[{kind: text, files: [SPLIT.txt], between: blank_lines}]"
 
@@ -459,8 +464,49 @@ model: {kind: lenet, size: [6, 6], padding: 5, filters: [3, 4], hidden: [6, 5]}
     "image_classification-resnet": image_model(
         "kind: resnet, block: bottleneck, depths: [2, 1], widths: [8, 12], stem: small, stem_width: 4"
     ),
+    "image_classification-recurrent_attention": image_model(
+        "kind: recurrent_attention, glimpses: 3, patch: 2, scales: 2, hidden: 6, width: 8"
+    ),
     "image_classification-vit": image_model(
         "kind: vit, patch: 2, width: 8, heads: 2, layers: 2, hidden: 12, dropout: 0.1, distillation: head"
+    ),
+    "paragraphs-paragraph_captioner": (
+        """task: {kind: paragraphs}
+data: {kind: scenes, train: 24, valid: 6, test: 6, size: [16, 16], objects: [1, 2]}
+tokenizer: {kind: bpe, vocab: 300}
+model:
+  kind: paragraph_captioner
+  encoder: {kind: lenet, channels: 3, size: [16, 16], padding: 4, filters: [3, 4]}
+  grid: 2
+  memory: 10
+  width: 8
+  cell: lstm
+  hidden: 12
+  context: 40
+  dropout: 0.1
+decode: {beams: 2, sentences: 4}
+"""
+        + TRAIN
+        + "  batch_examples: 8\n",
+        nothing,
+    ),
+    "captioning-captioner": (
+        """
+task: {kind: captioning, per_image: 2}
+data: {kind: scenes, train: 24, valid: 6, test: 6, size: [16, 16], objects: [1, 2]}
+tokenizer: {kind: wordpiece, vocab: 120}
+model:
+  kind: captioner
+  encoder: {kind: vgg, size: [16, 16], depths: [1, 1], filters: [3, 4], norm: batch}
+  positions: learned
+  decoder: {kind: recurrent, width: 8, hidden: 8, attention: {kind: hard, score: additive}}
+  context: 32
+  dropout: 0.1
+decode: {beams: 2}
+"""
+        + TRAIN
+        + "  batch_examples: 6\n",
+        nothing,
     ),
 }  # fmt: skip
 
@@ -577,6 +623,10 @@ ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the
     "image.classes": ("image_classification-lenet", "classes", {"image": 1}),
     "image.maps": ("image_classification-lenet", "maps", {"image": 1, "layer": 1}),
     "image.pixels": ("image_classification-lenet", "pixels", {"image": 1, "method": "integrated gradients"}),
+    "caption.captions": ("captioning-captioner", "captions", {"image": 1, "beams": 2}),
+    "caption.search": ("captioning-captioner", "search", {"image": 1, "beams": 2}),
+    "paragraph.description": ("paragraphs-paragraph_captioner", "description", {"image": 2}),
+    "glimpses.path": ("image_classification-recurrent_attention", "path", {"image": 1}),
     "positions.own": (GPT, "own", {}),
     "positions.mask": (GPT, "mask", {"kind": "local", "size": 6}),
     "run.about": (GPT, "about", {}),

@@ -48,6 +48,9 @@ NEW_KEYS = (  # keys added since, with defaults that change nothing
     "full_sentences: false",
     "window: null",
     "sink: 0",
+    "recompute: false",
+    "hue: 0.0",
+    "keep: auto",
 )
 CONVERTED = sorted(folder.name for folder in PUBLISHED.iterdir())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ TINY: dict[str, tuple[list[str], int]] = {
     "long": (["lengths=[768, 1024, 1280]", "width=4", "slots=4", "window=8", "repeats=1", "device=cpu"], 6),
     "pooling": (["size=2"], 3),
 }
+Drawn = Callable[[str], tuple[list[Progress], Found]]
 every_figure = pytest.mark.parametrize("name", TINY)
 
 
@@ -64,13 +66,19 @@ def run_study(study: Study, overrides: list[str]) -> tuple[list[Progress], Found
     return drain_generator(study.study(parse(study.Settings, {}, overrides=overrides)))
 
 
+@pytest.fixture(scope="module")
+def drawn(tiny: Callable[[str], list[str]]) -> Drawn:
+    """Progress and result of each figure, computed once."""
+    return cache(lambda name: run_study(find(name), tiny(name)))
+
+
 def test_every_figure_is_tested() -> None:
     assert list(TINY) == list(FIGURES)
 
 
 @every_figure
-def test_progress_rises_from_0_to_1(name: str, tiny: Callable[[str], list[str]]) -> None:
-    progress, _ = run_study(find(name), tiny(name))
+def test_progress_rises_from_0_to_1(name: str, drawn: Drawn) -> None:
+    progress, _ = drawn(name)
     shares = [now.share for now in progress]
     assert shares == sorted(shares)
     assert 0 <= shares[0] < 0.5 <= shares[-1] <= 1 + 1e-9
@@ -78,9 +86,8 @@ def test_progress_rises_from_0_to_1(name: str, tiny: Callable[[str], list[str]])
 
 
 @every_figure
-def test_figure_has_named_values_and_is_plotted(name: str, tmp_path: Path, tiny: Callable[[str], list[str]]) -> None:
-    study = find(name)
-    _, found = run_study(study, tiny(name))
+def test_figure_has_named_values_and_is_plotted(name: str, tmp_path: Path, drawn: Drawn) -> None:
+    study, (_, found) = find(name), drawn(name)
     table = found.table()
     assert len(table.rows) == TINY[name][1]
     assert all(len(row) == len(table.columns) for row in table.rows)
@@ -96,9 +103,10 @@ def without_seconds(table: Table) -> list[dict[str, float | str]]:
 
 
 @every_figure
-def test_same_seed_gives_the_same_figure(name: str, tiny: Callable[[str], list[str]]) -> None:
-    first, again = (run_study(find(name), tiny(name))[1].table() for _ in range(2))
-    assert without_seconds(first) == without_seconds(again)
+def test_same_seed_gives_the_same_figure(name: str, tiny: Callable[[str], list[str]], drawn: Drawn) -> None:
+    _, first = drawn(name)
+    _, again = run_study(find(name), tiny(name))
+    assert without_seconds(first.table()) == without_seconds(again.table())
 
 
 @pytest.mark.parametrize(("name", "todo"), [("recal", "did you mean recall"), ("xyz", "heedful figure")])

@@ -32,7 +32,7 @@ def test_every_attention_model_has_its_settings() -> None:
         tiny = config_class(kind).tiny()
         attends = any(name.endswith("attention.weights") for name, _ in build(tiny).named_modules())
         fields: Any = tiny.encoder if hasattr(tiny, "encoder") and kind != "seq2seq" else tiny
-        fields = tiny.attention if kind == "seq2seq" else fields
+        fields = tiny.attention if kind == "seq2seq" else tiny.decoder.attention if kind == "captioner" else fields
         expected = {"normalize"} if isinstance(tiny, RELATIVE) else {"score", "normalize"}
         assert not attends or expected <= set(type(fields).model_fields), kind
 

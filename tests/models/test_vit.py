@@ -177,6 +177,26 @@ def test_interpolated_positions() -> None:
     close(turned, larger[:, 2:])
 
 
+@pytest.mark.parametrize("distillation", ["none", "token", "head"])
+def test_last_block_of_class_tokens_alone_changes_nothing(distillation: Any) -> None:
+    config = tiny(distillation=distillation, classes=3)
+    model, x = random_vit(distillation=distillation, classes=3), images(config)
+    whole, _ = model.encode(x)
+    alone = model.class_tokens(x)
+    assert alone.shape[1] == config.first < whole.shape[1]
+    close(alone, whole[:, : config.first])
+    with watch(model, "blocks.*") as seen:  # then the last block is computed as a whole
+        close(model.class_tokens(x), alone)
+    name = f"blocks.{config.layers - 1}"
+    assert seen[f"{name}.output"].shape == whole.shape
+    assert seen[f"{name}.attention.weights"].shape[-2:] == (whole.shape[1],) * 2
+    grads = [
+        torch.autograd.grad(tokens.square().sum(), list(model.blocks.parameters()))
+        for tokens in (alone, whole[:, : config.first])
+    ]
+    close(grads[0], grads[1])
+
+
 def test_images_need_whole_patches() -> None:
     with pytest.raises(ValueError, match="images of 8 x 13 have no whole patches of 4 x 4; resize them to multiples"):
         random_vit()(torch.randn(1, 1, 8, 13, dtype=torch.float64))

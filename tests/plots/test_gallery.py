@@ -58,6 +58,11 @@ TINY: dict[str, dict[str, object]] = {
     "saliency": {"steps": 1, "count": 1},
     "occlusion": {"steps": 1, "count": 1, "stride": 8},
     "vit-attention": {"steps": 1, "count": 1},
+    "glimpses": {"steps": 1, "count": 1},
+    "visual-search": {"steps": 1, "count": 1},
+    "captions": {"steps": 1, "count": 1},
+    "soft-hard": {"steps": 1},
+    "paragraphs": {"model": str(Path(__file__).parents[1] / "golden" / "runs" / "paragraphs-paragraph_captioner")},
     "neighbours": {"steps": 1, "count": 1, "nearest": 2},
     "image-probes": {"steps": 1},
     "loss-surface": {"depth": 2, "width": 4, "training": 1, "points": 3},
@@ -225,7 +230,7 @@ def test_sinusoids_are_the_tables_of_models_in_both_layouts() -> None:
 def test_schedules_are_those_of_recipes() -> None:
     figure = heedful.figure("schedules", steps=50, warmup=10, width=64)
     lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
-    assert list(lines) == ["noam", "cosine", "linear", "constant"]
+    assert list(lines) == ["noam", "cosine", "linear", "stepwise", "constant"]
     noam = [Noam(warmup=10, width=64).factor(step, 0.0) for step in range(1, 51)]
     np.testing.assert_allclose(lines["noam"], np.array(noam) / max(noam))
     assert lines["constant"][9:].min() == 1.0 and lines["linear"].argmax() == 9

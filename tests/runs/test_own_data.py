@@ -18,6 +18,8 @@ from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Evaluated, Event, Finished, Started, Step, train
 from heedful.tasks.recipe_parts import Recipe
 
+pytestmark = pytest.mark.usefixtures("no_loss_curve")
+
 PAIRS = [(f"number {n}", f"Zahl {n}") for n in range(40)]
 WORDS = Dataset(train=PAIRS, valid=PAIRS[:5], test=PAIRS[5:9])
 

@@ -26,6 +26,8 @@ from heedful.runs.train import Event, Finished, Started, Step, train
 from heedful.tasks.recipe_parts import Recipe
 from heedful.tasks.translation.predictor import Translator
 
+pytestmark = pytest.mark.usefixtures("no_loss_curve")
+
 STEPS = ["train.budget.steps=6", "train.evaluate_every=3", "train.save_every=2", "train.log_every=1", "train.samples=2"]
 NUMBERS = [
     "data.train=60", "data.valid=6", "data.test=6", "tokenizer.vocab=80", "model.context=48", "train.batch_tokens=256",

@@ -162,7 +162,7 @@ SEQ2SEQ = "model={kind: seq2seq}"
         ("numbers", ["model=3"], "override model", "a group of settings"),
         ("numbers", ["model.kind=seq2sec"], "override model.kind", "did you mean seq2seq"),
         ("numbers", ["task.kind=language_modle"], "override task.kind", "did you mean language_model"),
-        ("numbers", ["task.kind=3"], "override task.kind", "one of answering, classification"),
+        ("numbers", ["task.kind=3"], "override task.kind", "one of answering, captioning, classification"),
         ("numbers", ["task=3"], "override task", "a group of settings"),
         ("language-model", ["model.kind=transformer"], "override model.kind", "one of elmo, gpt, rnn_lm"),
         ("language-model", ["data.kind=parallel"], "override data.kind", "one of documents, library_prose"),

@@ -24,6 +24,8 @@ from heedful.training.checkpoint.manifest import read_manifest
 from heedful.training.loop import Step
 from heedful.training.metrics import Score
 
+pytestmark = pytest.mark.usefixtures("no_loss_curve")
+
 WORDS = (("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier"))
 TINY = [
     "tokenizer={kind: wordpiece, vocab: 40}", "model.width=16", "model.heads=2", "model.hidden=32", "model.context=24",
@@ -398,7 +400,7 @@ def test_early_stopping_is_the_same_after_an_interruption(data: Path, tmp_path: 
 
 LOADING = (
     "eval", "translate", "generate", "classify-tree", "classify", "choose", "tag", "answer", "embed", "fill-mask",
-    "predict-word", "reconstruct", "denoise", "encode", "predict", "convert", "explore",
+    "predict-word", "caption", "describe", "reconstruct", "denoise", "encode", "predict", "convert", "explore",
 )  # fmt: skip
 
 

@@ -18,6 +18,8 @@ from heedful.runs.train import Finished, Started, train
 from heedful.tasks import TASKS
 from heedful.training.checkpoint.folder import newest
 
+pytestmark = pytest.mark.usefixtures("no_loss_curve")
+
 TRAINED = [
     "train.budget={steps: 2}", "train.evaluate_every=1", "train.save_every=1", "train.samples=0", "train.device=cpu",
     "train.schedule={kind: constant}", "train.optimizer.lr=1e-2",
@@ -75,6 +77,8 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
         "multiple_choice": f"swag data.root={data} data.train=train.csv data.valid=valid.csv data.test=test.csv",
         "reconstruction": "digits data.train=40 data.valid=4",
         "image_classification": "digits-lenet data.train=40 data.valid=4",
+        "captioning": "captions data.train=6 data.valid=2 data.test=2 model.decoder.width=12 model.decoder.hidden=12",
+        "paragraphs": "paragraphs data.train=6 data.valid=2 data.test=2 model.memory=12 model.hidden=12",
     }
     more = {
         "translation": NUMBERS,

@@ -11,12 +11,14 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from heedful.blocks.feedforward import FeedForward
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
 from heedful.errors import UserError
 from heedful.files import writing as files
@@ -88,6 +90,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
     return run, list(train(recipe(), run))
 
 
+@pytest.fixture(autouse=True)
+def _one_curve(whole: tuple[Path, list[Event]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the uninterrupted run has its losses drawn, which takes longer than its steps."""
+    monkeypatch.setattr("heedful.runs.finish.curve", lambda run, unit: None)
+
+
 @pytest.fixture
 def copied(whole: tuple[Path, list[Event]], tmp_path: Path) -> Path:
     """A copy that a test may damage."""
@@ -105,6 +113,8 @@ import torch
 from heedful.runs.train import Step, train
 from heedful.runs.recipe import load_recipe
 from heedful.files import writing as files
+
+import torch._dynamo  # which an optimizer would import in each child
 
 torch.set_num_threads(1)
 place, *words = sys.argv[1:]
@@ -383,8 +393,12 @@ def test_packed_batches_train_and_resume_on_cpu(tmp_path: Path) -> None:
     assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "broken" / name).read_bytes()
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-def test_compiled_model_has_the_same_losses(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_model_has_the_same_losses(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `inductor`, which users have, the C++ compiler takes most of a minute when its cache is empty."""
+    if backend == "inductor" and shutil.which("c++") is None:
+        pytest.skip("torch.compile needs a C++ compiler on a CPU")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     short = ("train.batching=packed", "train.budget.steps=3", "model.dropout=0")
     losses = {
         compiled: [
@@ -396,6 +410,24 @@ def test_compiled_model_has_the_same_losses(tmp_path: Path) -> None:
     }
     assert losses["true"] == pytest.approx(losses["false"], rel=1e-4)
     assert load(tmp_path / "true").translate(["one"]) == load(tmp_path / "false").translate(["one"])
+
+
+def test_recompute_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hidden layers are computed again if the recipe says so, with the same losses, bit for bit."""
+    asked: list[bool] = []
+
+    def compute(self: FeedForward, x: torch.Tensor) -> torch.Tensor:
+        asked.append(self.recompute)
+        return self.down(self.activation(self.up(x)))
+
+    monkeypatch.setattr(FeedForward, "compute", compute)
+    losses = []
+    for again in (False, True):
+        asked.clear()
+        run = until(2, tmp_path / str(again), f"train.recompute={str(again).lower()}", "train.budget.steps=2")
+        losses.append([event.loss for event in run if isinstance(event, Step)])
+        assert set(asked) == {again}
+    assert losses[0] == losses[1]
 
 
 def test_batch_size_below_one_pair_is_reported(tmp_path: Path) -> None:

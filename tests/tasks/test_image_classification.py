@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 import heedful
+from heedful.blocks.patches import resize_positions
 from heedful.data.images.image_files import image_pixels, read_image_file
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.images.labelled_batches import EncodedLabelledImages, LabelledImageBatch
@@ -216,6 +217,23 @@ def test_frozen_features_do_not_change(trained: Path, tmp_path: Path) -> None:
 def test_model_of_another_shape_is_refused(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the model in this folder differs from model in the recipe"):
         run(tmp_path / "run", f"start.folder={trained}", "model.filters=[5, 4]", data=OTHERS)
+
+
+VIT = "model={kind: vit, channels: 3, size: [20, 16], patch: 4, width: 16, heads: 2, layers: 2, hidden: 16}"
+
+
+def test_vision_transformer_starts_at_another_image_size(tmp_path: Path) -> None:
+    small = Dataset(*([(image[:, :, :16], label) for image, label in part] for part in (DATA.train, DATA.valid)))  # type: ignore[attr-defined]
+    large = Dataset(*([(np.tile(image, (1, 1, 2)), label) for image, label in part] for part in small[:2]))  # type: ignore[attr-defined]
+    run(tmp_path / "small", VIT, "train.budget.steps=2", data=small)
+    start = (f"start.folder={tmp_path / 'small'}", "train.budget.steps=1", "train.optimizer.lr=1e-9")
+    run(tmp_path / "large", VIT.replace("[20, 16]", "[20, 32]"), *start, data=large)
+    before, after = weights(tmp_path / "small"), weights(tmp_path / "large")
+    assert after["positions.table"].shape == (1, 1 + 5 * 8, 16)
+    close(after["positions.table"], resize_positions(before["positions.table"], (5, 4), (5, 8)))
+    for name in before:
+        if name != "positions.table":
+            close(after[name], before[name])
 
 
 # ------------------------------------------------------------------ the predictor

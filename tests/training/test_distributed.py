@@ -215,7 +215,7 @@ def gradients(
     ("world", "how", "accumulate", "packed"),
     [
         (2, "ddp", 1, False), (2, "fsdp", 1, False), (2, "ddp", 3, False), (2, "fsdp", 2, True), (3, "ddp", 2, True),
-        (3, "fsdp", 1, False), (1, "ddp", 1, False), (1, "fsdp", 2, False),
+        pytest.param(3, "fsdp", 1, False, marks=pytest.mark.slow), (1, "ddp", 1, False), (1, "fsdp", 2, False),
     ],
 )  # fmt: skip
 def test_gradients_equal_one_process(tmp_path: Path, world: int, how: Parallel, accumulate: int, packed: bool) -> None:
@@ -230,8 +230,15 @@ def test_gradients_equal_one_process(tmp_path: Path, world: int, how: Parallel, 
     assert np.linalg.norm(many) == pytest.approx(0.25, rel=1e-5)
 
 
-@pytest.mark.parametrize("feed", ["input", "output"])
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    ("how", "feed"),
+    [
+        ("ddp", "output"),
+        ("fsdp", "input"),
+        pytest.param("ddp", "input", marks=pytest.mark.slow),
+        pytest.param("fsdp", "output", marks=pytest.mark.slow),
+    ],
+)
 def test_gradients_of_decoders_with_unequal_steps_equal_one_process(
     tmp_path: Path, how: Parallel, feed: Literal["input", "output"]
 ) -> None:

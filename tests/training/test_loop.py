@@ -107,8 +107,15 @@ def steps_of(events: list[Event]) -> list[Step]:
 
 
 # ------------------------------------------------------------------ order and random seeds
-@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(
+    ("packed", "accumulate"),
+    [
+        (False, 1),
+        (True, 3),
+        pytest.param(False, 3, marks=pytest.mark.slow),
+        pytest.param(True, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_interrupted_run_equals_the_uninterrupted_one(tmp_path: Path, packed: bool, accumulate: int) -> None:
     config = settings(accumulate=accumulate)
     whole = Trial(tmp_path / "whole", config, packed)
@@ -131,8 +138,18 @@ def test_interrupted_run_equals_the_uninterrupted_one(tmp_path: Path, packed: bo
     assert {step.epoch for step in logged} >= ({0, 1} if accumulate == 1 else {0, 1, 2, 3})
 
 
-@pytest.mark.parametrize("changes", [{"workers": 1}, {"workers": 2}, {"save_behind": True}], ids=str)
-@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize(
+    ("packed", "changes"),
+    [
+        (False, {"workers": 1}),
+        (True, {"workers": 2}),
+        (False, {"save_behind": True}),
+        pytest.param(True, {"workers": 1}, marks=pytest.mark.slow),
+        pytest.param(False, {"workers": 2}, marks=pytest.mark.slow),
+        pytest.param(True, {"save_behind": True}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_workers_and_background_saves_change_no_bit(tmp_path: Path, packed: bool, changes: dict[str, Any]) -> None:
     config = settings(accumulate=3)
     whole = Trial(tmp_path / "whole", config, packed)
@@ -406,7 +423,7 @@ def test_non_finite_values_never_reach_weights_or_disk(tmp_path: Path) -> None:
             assert torch.equal(value, weights[key]), (name, key)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, pytest.param(-math.inf, marks=pytest.mark.slow)])
 def test_non_finite_gradient_is_named(tmp_path: Path, bad: float) -> None:
     config = settings()
     Trial(tmp_path / "run", config).until(5)

@@ -21,7 +21,8 @@ from heedful.blocks.masks import AnyMask, Bias, BlockDiagonal, Mask, Ranges, den
 from heedful.blocks.normalizers import Normalize, attention_weights, normalizer, softmax
 from heedful.blocks.positions import Rotary
 from heedful.blocks.scores import Score, scaled_dot
-from heedful.blocks.sparse import BlockSparse, sparse_attention
+from heedful.blocks.sparse import BlockSparse, sparse_attention, sparse_self_attention
+from heedful.blocks.sparse import has_kernel as has_block_kernel
 from heedful.blocks.taps import Tap, take_blocks, tapped
 
 
@@ -201,6 +202,11 @@ class KV(NamedTuple):
         return KV(k, v)
 
 
+def unchanged(kv: KV) -> KV:
+    """Keys and values as they are."""
+    return kv
+
+
 class MultiHead(nn.Module):
     """o = W_o [o_1; ...; o_H], where o_i = attend(W_q x, W_k m, W_v m) in head i (Vaswani et al., 2017).
 
@@ -245,7 +251,7 @@ class MultiHead(nn.Module):
         mask: AnyMask = None,
         bias: Bias | None = None,
         at: Tensor | None = None,
-        past: Callable[[KV], KV] = lambda kv: kv,
+        past: Callable[[KV], KV] = unchanged,
     ) -> Tensor:
         """Self-attention of x (B, T, D), to `past` of its keys and values; `at` is used by rotary positions only."""
         return self(x, None, mask, bias, at, past)
@@ -270,7 +276,7 @@ class MultiHead(nn.Module):
         mask: AnyMask = None,
         bias: Bias | Tensor | None = None,
         at: Tensor | None = None,
-        past: Callable[[KV], KV] = lambda kv: kv,
+        past: Callable[[KV], KV] = unchanged,
     ) -> Tensor:
         """`at` are the positions of x; for a memory with other positions, pass `keys_values(memory, positions)`."""
         if memory is None or memory is x:
@@ -318,7 +324,7 @@ class SelfAttention(nn.Module):
         mask: AnyMask = None,
         bias: Bias | None = None,
         at: Tensor | None = None,
-        past: Callable[[KV], KV] = lambda kv: kv,
+        past: Callable[[KV], KV] = unchanged,
     ) -> Tensor:
         """Self-attention of x (B, T, D); its positions `at` are used by rotary positions only.
 
@@ -327,8 +333,24 @@ class SelfAttention(nn.Module):
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
         if isinstance(mask, BlockDiagonal) and qkv.is_cuda and bias is None and self.has_kernel:
             return self.out(packed_self_attention(qkv, mask, self.dropout if self.training else 0.0).flatten(2))
+        linear = bias is None or bias.linear is not None
+        alone = past is unchanged and (self.rotary is None or at is None)
+        if isinstance(mask, BlockSparse) and linear and alone and self.has_kernel and has_block_kernel(qkv):
+            o = sparse_self_attention(qkv, mask, bias, self.dropout if self.training else 0.0)
+            return self.out(o.transpose(1, 2).flatten(2))
         q, kv = self.split_qkv(qkv, at)
         return self.attend_to(q, past(kv), mask, bias)  # (B, T, D)
+
+    def attend_from(self, x: Tensor, count: int) -> Tensor:
+        """Self-attention of the first `count` positions of x (B, T, D) alone, to all of them."""
+        if tapped(self.queries, self.keys, self.values, self.scores, self.weights) or self.rotary is not None:
+            return self.self_attend(x)[:, :count]
+        width, bias = x.shape[-1], self.qkv.bias
+        assert bias is not None
+        q = F.linear(x[:, :count], self.qkv.weight[:width], bias[:width]).unflatten(-1, (self.heads, -1))
+        kv = F.linear(x, self.qkv.weight[width:], bias[width:]).unflatten(-1, (2, self.heads, -1))  # (B, T, 2, H, K)
+        k, v = kv.transpose(1, 3).unbind(2)  # (B, H, T, K)
+        return self.attend_to(q.transpose(1, 2), KV(k, v), None, None)
 
     @property
     def has_kernel(self) -> bool:

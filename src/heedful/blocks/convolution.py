@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heedful.blocks.taps import Tap
+from heedful.blocks.taps import Tap, tapped
 
 
 class Convolution(nn.Module):
@@ -43,8 +43,33 @@ class ConvRelu(nn.Module):
         return self.output(functional.relu(self.conv(x)))  # (B, F, Y, X)
 
 
-class ConvNorm(nn.Module):
-    """norm(W * x): a convolution, usually without bias, and batch norm (Ioffe and Szegedy, 2015)."""
+def batch_norm(x: Tensor, norm: nn.BatchNorm2d, add: Tensor | None = None, relu: bool = False) -> Tensor:
+    """relu(norm(x) + add), or without one of both; on a GPU, training uses fused kernels."""
+    plain = type(norm) is nn.BatchNorm2d and norm.momentum is not None  # not one that processes share
+    last = x.is_contiguous(memory_format=torch.channels_last) and x.numel() > x.shape[1]
+    if norm.training and plain and last and x.is_cuda and x.dtype != torch.float64:
+        from heedful.blocks.kernels import batch_norm as fused  # needs Triton, which comes with torch's GPU builds only
+
+        y, mean, var = fused.batch_norm(x, add, norm.weight, norm.bias, norm.eps, relu)
+        track(norm, mean, var, x.numel() // x.shape[1])
+        return y
+    y = norm(x)  # (B, F, Y, X)
+    y = y if add is None else y + add
+    return functional.relu(y) if relu else y
+
+
+@torch.no_grad()
+def track(norm: nn.BatchNorm2d, mean: Tensor, var: Tensor, count: int) -> None:
+    """Move the running statistics of a batch norm towards those (F,) of `count` pixels."""
+    assert norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None
+    assert norm.momentum is not None
+    norm.num_batches_tracked.add_(1)
+    norm.running_mean.lerp_(mean, norm.momentum)
+    norm.running_var.lerp_(var * (count / (count - 1)), norm.momentum)
+
+
+class NormedConvolution(nn.Module):
+    """A convolution, usually without bias, and batch norm (Ioffe and Szegedy, 2015)."""
 
     def __init__(
         self, channels: int, filters: int, size: int = 3, stride: int = 1, bias: bool = False, eps: float = 1e-5
@@ -54,27 +79,39 @@ class ConvNorm(nn.Module):
         self.norm = nn.BatchNorm2d(filters, eps)
         self.output = Tap()
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.norm(self.conv(x)))  # (B, F, Y, X)
+
+class ConvNorm(NormedConvolution):
+    """norm(W * x)."""
+
+    def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+        """norm(W * x), or relu(norm(W * x) + shortcut)."""
+        return self.output(batch_norm(self.conv(x), self.norm, shortcut, shortcut is not None))  # (B, F, Y, X)
 
 
-class ConvNormRelu(ConvNorm):
+class ConvNormRelu(NormedConvolution):
     """relu(norm(W * x))."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(functional.relu(self.norm(self.conv(x))))  # (B, F, Y, X)
+        return self.output(batch_norm(self.conv(x), self.norm, relu=True))  # (B, F, Y, X)
 
 
 class Residual(nn.Module):
     """relu(body(x) + shortcut(x)); the shortcut is the identity where shapes allow it (He et al., 2016)."""
 
-    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
+    def __init__(self, body: nn.Sequential, shortcut: nn.Module) -> None:
         super().__init__()
         self.body, self.shortcut = body, shortcut
         self.output = Tap()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(functional.relu(self.body(x) + self.shortcut(x)))  # (B, F, Y, X)
+        *layers, last = self.body
+        assert isinstance(last.output, Tap)
+        y, shortcut = x, self.shortcut(x)  # (B, F, Y, X)
+        for layer in layers:
+            y = layer(y)
+        if tapped(last.output):
+            return self.output(functional.relu(last(y) + shortcut))  # (B, F, Y, X)
+        return self.output(last(y, shortcut))  # (B, F, Y, X)
 
 
 class Inception(nn.Module):

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.attention import KV, MultiHead, SelfAttention
+from heedful.blocks.attention import KV, MultiHead, SelfAttention, unchanged
 from heedful.blocks.feedforward import Activation, FeedForward
 from heedful.blocks.linear import Linear
 from heedful.blocks.masks import AnyMask, Bias
 from heedful.blocks.norms import PostNorm, PreNorm
-from heedful.blocks.taps import Tap
+from heedful.blocks.taps import Tap, tapped
 
 
 class EncoderBlock(nn.Module):
@@ -33,10 +33,23 @@ class EncoderBlock(nn.Module):
         mask: AnyMask = None,
         bias: Bias | None = None,
         at: Tensor | None = None,
-        past: Callable[[KV], KV] = lambda kv: kv,
+        past: Callable[[KV], KV] = unchanged,
     ) -> Tensor:
         x = self.add1(x, lambda x: self.attention.self_attend(x, mask, bias, at, past))  # (B, S, D)
         return self.output(self.add2(x, self.mlp))  # (B, S, D)
+
+    def first(self, x: Tensor, count: int) -> Tensor:
+        """The output of the first `count` positions alone, where nothing reads the others; with norms before.
+
+        With dropout, all are computed, so that each position has the random numbers that it would have otherwise.
+        """
+        if tapped(self.output) or not (isinstance(self.add1, PreNorm) and isinstance(self.attention, SelfAttention)):
+            return self(x)[:, :count]
+        if self.training and (self.add1.dropout.p or self.attention.dropout):
+            return self(x)[:, :count]
+        y = self.attention.attend_from(self.add1.norm(x), count)
+        x = (x[:, :count] + self.add1.dropout(y)).to(y.dtype)
+        return self.add2(x, self.mlp)
 
 
 class Pooler(nn.Module):

@@ -1,15 +1,17 @@
 """A recurrent decoder that attends to a memory before each step, over whole sequences on a GPU.
 
-The definition is the loop in `models/seq2seq/model.py`; here the same runs in Triton kernels.
+The definitions are the loops in `models/seq2seq/model.py` and `models/captioner/model.py`; here the same runs in Triton
+kernels.
 
-B batch, T steps, E width of an embedding, H hidden width, M width of the memory.
+B batch, T steps, S keys, E width of an embedding, H hidden width, M width of the memory.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from heedful.blocks.linear import Linear
 from heedful.blocks.memory import GlobalSpan, MemoryAttention, Source
 from heedful.blocks.normalizers import softmax
 from heedful.blocks.recurrent import GRU, LSTM, Stack, State
@@ -31,10 +33,24 @@ def has_kernels(attention: MemoryAttention, stack: Stack, x: Tensor, source: Sou
     return known and plain and fits and gated and not watched(attention) and not watched(stack)
 
 
+class Fused(NamedTuple):
+    """What a decoder leaves of a whole sequence."""
+
+    outputs: Tensor  # (B, T, H) of its last layer
+    layers: tuple[State, ...]  # the states after the last step
+    contexts: Tensor  # (B, T, M), scaled by the gate if there is one
+    weights: Tensor  # (B, T, S)
+
+
 def run_fused(
-    attention: MemoryAttention, stack: Stack, x: Tensor, layers: tuple[State, ...], source: Source
-) -> tuple[Tensor, tuple[State, ...]]:
-    """The outputs (B, T, H) of a stack that reads [context; x], and the states after the last step."""
+    attention: MemoryAttention,
+    stack: Stack,
+    x: Tensor,
+    layers: tuple[State, ...],
+    source: Source,
+    gate: Linear | None = None,
+) -> Fused:
+    """A stack that reads [context; x]; with a gate, the context is scaled by sigmoid(gate(h))."""
     from heedful.blocks.kernels.feeding import AttentionDecoder  # needs Triton, part of torch's GPU builds
 
     half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
@@ -56,15 +72,17 @@ def run_fused(
     scaled = isinstance(score, Weightless) and score.compare is scaled_dot
     scale = hidden.shape[-1] ** -0.5 if scaled else 1.0
     with torch.autocast("cuda", enabled=False):
-        y, after, cell_states = AttentionDecoder.apply(
+        y, after, cell_states, contexts, seen = AttentionDecoder.apply(
             gru, scale, masks, source.real, pre.transpose(0, 1).to(half).contiguous(),
             source.kv.k[:, 0].to(half).contiguous(), memory.to(half).contiguous(),
             score.q.weight.to(half) if isinstance(score, Additive) else None,
             score.v.weight[0].to(half) if isinstance(score, Additive) else None,
+            None if gate is None else gate.weight.to(half),
+            None if gate is None or gate.bias is None else gate.bias.to(half),
             hidden, past, *(weight.to(half) for weight in weights), *(part.to(half) for part in biases[1:]),
         )  # fmt: skip
     states = tuple((h,) if gru else (h, c) for h, c in zip(after, cell_states, strict=True))
-    return y.transpose(0, 1), states  # (B, T, H)
+    return Fused(y.transpose(0, 1), states, contexts.transpose(0, 1), seen.transpose(0, 1))
 
 
 def stack_weights(cell: LSTM | GRU, below: Tensor) -> Tensor:

@@ -6,6 +6,7 @@
 B sentences, R rows (sentences times hypotheses), T queries, S source tokens, H width of a query, M width of the memory.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,7 +84,7 @@ class MemoryAttention(nn.Module):
     """context = sum_s weight_s v_s, where weight = normalize(score(q, k)) over the span.
 
     Soft attention is this sum. Hard attention uses a single v_s: in training sampled with the weights as probabilities,
-    in evaluation the most probable (Xu et al., 2015).
+    in evaluation the most probable (Xu et al., 2015). With probability `soft`, a query of training takes the sum.
     """
 
     def __init__(
@@ -92,9 +93,10 @@ class MemoryAttention(nn.Module):
         span: GlobalSpan | MonotonicSpan | PredictiveSpan,
         normalize: Normalize = softmax,
         hard: bool = False,
+        soft: float = 0.0,
     ) -> None:
         super().__init__()
-        self.score, self.span, self.normalize, self.hard = score, span, normalize, hard
+        self.score, self.span, self.normalize, self.hard, self.soft = score, span, normalize, hard, soft
         self.scores, self.weights, self.products, self.context = Tap(), Tap(), Tap(), Tap()
         if hard:
             self.choice = Tap()
@@ -103,22 +105,35 @@ class MemoryAttention(nn.Module):
         """The memory that queries attend to, with its keys projected once."""
         return Source(KV(self.score.project_keys(memory, at)[:, None], memory[:, None]), real, at)
 
-    def forward(self, q: Tensor, source: Source, at: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Contexts (R, T, M) of queries (R, T, H) at the steps `at` (T,); and log p(choice) (R, T) if hard."""
+    def forward(
+        self, q: Tensor, source: Source, at: Tensor, see: Callable[[Tensor], None] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Contexts (R, T, M) of queries (R, T, H) at the steps `at` (T,); and log p(choice) (R, T) if hard.
+
+        `see` is called with the weights (R, T, S).
+        """
         rows, steps, count = len(q), q.shape[1], len(source.real)
         q = q.unflatten(0, (count, -1)).flatten(1, 2)  # (B, W * T, H)
         mask, bias = self.span(q, source, at.repeat(rows // count))
         logs: list[Tensor] = []
 
         def choose(weights: Tensor) -> Tensor:
+            if see is not None:
+                see(weights[:, 0].unflatten(1, (-1, steps)).flatten(0, 1))
+            if not self.hard:
+                return weights
             one = self.choice(one_hot_sample(weights) if self.training else one_hot_argmax(weights))
-            logs.append(torch.where(one > 0, weights, 1.0).log().sum((1, 3)))
+            log = torch.where(one > 0, weights, 1.0).log().sum((1, 3))  # (B, W * T)
+            if self.training and self.soft:
+                whole = torch.rand_like(log, dtype=torch.float32) < self.soft
+                one, log = torch.where(whole[:, None, :, None], weights, one), log.masked_fill(whole, 0.0)
+            logs.append(log)
             return one
 
         o = attend(
             q[:, None], source.kv.k, source.kv.v, mask[:, None], None if bias is None else bias[:, None],
             self.score.compare, self.normalize, self.scores, self.weights, self.products,
-            choose if self.hard else None,
+            choose if self.hard or see is not None else None,
         )  # fmt: skip
         context = self.context(o[:, 0].unflatten(1, (-1, steps)).flatten(0, 1))  # (R, T, M)
         return context, logs[0].unflatten(1, (-1, steps)).flatten(0, 1) if logs else None

@@ -82,8 +82,8 @@ def block_lists(plan: Plan, allowed: Pairs, sizes: tuple[int, int], height: int,
     index = (2 - blocks).argsort(dim=-1, stable=True).int()  # (A, G, R, C)
     end = (touched - full).cumsum(-1)  # (A, G, R)
     first = end - (touched - full)  # (A, G, R)
-    place = torch.arange(room, device=blocks.device).expand(*lead, -1)  # (A, G, P)
-    row = torch.searchsorted(end, place.contiguous(), right=True)  # (A, G, P)
+    place = torch.arange(room, device=blocks.device)  # (P,)
+    row = span_of(end, room)  # (A, G, P)
     used = row < blocks.shape[2]  # (A, G, P)
     row = row.clamp(max=blocks.shape[2] - 1)  # (A, G, P)
     spot = (place - first.gather(-1, row) + full.gather(-1, row)).clamp(max=columns - 1)  # (A, G, P)
@@ -94,6 +94,13 @@ def block_lists(plan: Plan, allowed: Pairs, sizes: tuple[int, int], height: int,
         for i in range(0, room, step)
     ]
     return BlockLists(index, full, touched, first.int(), torch.cat(words, 2), *shares(plan, extra))
+
+
+def span_of(end: Tensor, count: int) -> Tensor:
+    """Which of consecutive spans, by their ends (A, G, R), each of `count` positions is in; R for those after all."""
+    places = end.clamp(max=count).long()  # (A, G, R)
+    ended = places.new_zeros(*end.shape[:-1], count + 1).scatter_add(-1, places, torch.ones_like(places))
+    return ended.cumsum(-1)[..., :count]  # (A, G, count)
 
 
 def bits(allowed: Pairs, sizes: tuple[int, int], row: Tensor, column: Tensor, used: Tensor, height: int) -> Tensor:
@@ -114,8 +121,8 @@ def shares(plan: Plan, extra: int) -> tuple[Tensor, Tensor]:
     held, row = touched.sort(dim=-1, descending=True, stable=True)  # (A, G, R)
     count = plan.pieces.gather(-1, row)  # (A, G, R)
     end = count.cumsum(-1)  # (A, G, R)
-    number = torch.arange(rows + extra, device=device).expand(*touched.shape[:2], -1).contiguous()  # (A, G, R + E)
-    at = torch.searchsorted(end, number, right=True)  # (A, G, R + E)
+    number = torch.arange(rows + extra, device=device)  # (R + E,)
+    at = span_of(end, rows + extra)  # (A, G, R + E)
     spare, at = at >= rows, at.clamp(max=rows - 1)  # (A, G, R + E)
     pieces, size = count.gather(-1, at), held.gather(-1, at)  # (A, G, R + E)
     part = number - end.gather(-1, at) + pieces  # (A, G, R + E)
@@ -166,7 +173,7 @@ class BlockSparse:
         extra = max(LEAST, PROGRAMS // (rows * heads))
         plans = Plan.of(forth, keys, extra), Plan.of(back.mT, queries, extra)
         if torch.compiler.is_compiling() or (forth.is_cuda and torch.cuda.is_current_stream_capturing()):
-            edges = grids[0].rows, grids[1].columns  # blocks that may be partial since the last one is not whole
+            edges = grids[0].rows * (keys % WIDTH > 0), grids[1].columns * (queries % WIDTH > 0)  # last, partial ones
             counts = [(mask.most(grid) + edge, extra) for grid, edge in zip(grids, edges, strict=True)]
         else:
             counts = torch.stack([plan.counts for plan in plans]).tolist()  # the only time that a device is waited for
@@ -408,7 +415,9 @@ def _(
 
     if not blocks.computes(q, v):
         return attend_blocks_backward(q, k, v, lists, back, slope, seed, dropout, o, sums, grad)
-    return blocks.attend_backward(q, k, v, lists, back, slope, seed, dropout, o, sums, grad)
+    found = by_position(q), by_position(k), by_position(v)
+    blocks.attend_backward(q, k, v, lists, back, slope, seed, dropout, o, sums, grad, found)
+    return found
 
 
 @block_attention_backward.register_fake
@@ -434,16 +443,98 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
 block_attention.register_autograd(_backward, setup_context=_keep)
 
 
+# ------------------------------------------------------------------ self-attention: q, k and v of one tensor
+def split_heads(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (B, H, T, K) of qkv (B, T, 3, H, K)."""
+    q, k, v = qkv.transpose(1, 3).unbind(2)
+    return q, k, v
+
+
+@torch.library.custom_op("heedful::self_blocks", mutates_args=())
+def self_attention(
+    qkv: Tensor, lists: list[Tensor], back: list[Tensor], slope: Tensor, seed: Tensor, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """Block attention among the positions of qkv (B, T, 3, H, K); one tensor of gradients needs no copies."""
+    return block_attention(*split_heads(qkv), lists, back, slope, seed, dropout)
+
+
+@self_attention.register_fake
+def _(
+    qkv: Tensor, lists: list[Tensor], back: list[Tensor], slope: Tensor, seed: Tensor, dropout: float
+) -> tuple[Tensor, Tensor]:
+    q, _, v = split_heads(qkv)
+    return by_position(q, v.shape[3]), sums_like(q)
+
+
+@torch.library.custom_op("heedful::self_blocks_backward", mutates_args=())
+def self_attention_backward(
+    qkv: Tensor, lists: list[Tensor], back: list[Tensor], slope: Tensor, seed: Tensor, dropout: float, o: Tensor,
+    sums: Tensor, grad: Tensor,
+) -> Tensor:  # fmt: skip
+    """The gradient of qkv."""
+    from heedful.blocks.kernels import blocks
+
+    given, found = split_heads(qkv), torch.empty_like(qkv)
+    blocks.attend_backward(*given, lists, back, slope, seed, dropout, o, sums, grad, split_heads(found))
+    return found
+
+
+@self_attention_backward.register_fake
+def _(
+    qkv: Tensor, lists: list[Tensor], back: list[Tensor], slope: Tensor, seed: Tensor, dropout: float, o: Tensor,
+    sums: Tensor, grad: Tensor,
+) -> Tensor:  # fmt: skip
+    return torch.empty_like(qkv)
+
+
+def _keep_self(ctx: Any, inputs: Any, output: Any) -> None:
+    qkv, lists, back, slope, seed, ctx.dropout = inputs
+    ctx.save_for_backward(qkv, *lists, *back, slope, seed, *output)
+
+
+def _backward_self(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+    qkv, *lists, slope, seed, o, sums = ctx.saved_tensors
+    half = len(lists) // 2
+    found = self_attention_backward(qkv, lists[:half], lists[half:], slope, seed, ctx.dropout, o, sums, grad)
+    return found, [None] * half, [None] * half, None, None, None
+
+
+self_attention.register_autograd(_backward_self, setup_context=_keep_self)
+
+
+def has_kernel(qkv: Tensor) -> bool:
+    """Whether a kernel computes self-attention of qkv (B, T, 3, H, K)."""
+    if not qkv.is_cuda:
+        return False
+    from heedful.blocks.kernels import blocks
+
+    q, _, v = split_heads(qkv)
+    return blocks.computes(q, v)
+
+
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, mask: BlockSparse, bias: Bias | None, dropout: float) -> Tensor:
     """Scaled dot-product attention of the pairs of a block-sparse mask; the same values as `attend` with `dense()`.
 
     The bias is `linear`, if there is one.
     """
-    if dropout:
-        seed = torch.randint(2**31 - 1, (1,), device=q.device)
-    else:
-        seed = torch.zeros(1, dtype=torch.long, device=q.device)
-    linear = 0 if bias is None or bias.linear is None else bias.linear
-    slope = slopes(linear, torch.arange(linear, device=q.device))  # (linear,)
-    o, _ = block_attention(q, k, v, list(mask.lists), list(mask.back), slope, seed, dropout)
+    o, _ = block_attention(q, k, v, *arguments(q, mask, bias, dropout))
     return o  # (B, H, T, E)
+
+
+def sparse_self_attention(qkv: Tensor, mask: BlockSparse, bias: Bias | None, dropout: float) -> Tensor:
+    """The same among the positions of qkv (B, T, 3, H, K), where it has a kernel."""
+    o, _ = self_attention(qkv, *arguments(qkv, mask, bias, dropout))
+    return o
+
+
+def arguments(
+    x: Tensor, mask: BlockSparse, bias: Bias | None, dropout: float
+) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, float]:
+    """Lists, slopes and the random seed of a call."""
+    if dropout:
+        seed = torch.randint(2**31 - 1, (1,), device=x.device)
+    else:
+        seed = torch.zeros(1, dtype=torch.long, device=x.device)
+    linear = 0 if bias is None or bias.linear is None else bias.linear
+    slope = slopes(linear, torch.arange(linear, device=x.device))  # (linear,)
+    return list(mask.lists), list(mask.back), slope, seed, dropout

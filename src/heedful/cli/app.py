@@ -48,6 +48,8 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "tag": CommandSpec(texts.tag, 'runs/conll2003 "Ada Lovelace was born in London."'),
         "answer": CommandSpec(texts.answer, 'runs/squad --passage notes.txt "Who wrote it?"'),
         "embed": CommandSpec(texts.embed, 'runs/bert-prose "a file" "a folder" --similarity'),
+        "caption": CommandSpec(images.caption, "runs/captions image.png --beams 5 --picture words.png"),
+        "describe": CommandSpec(images.describe, "runs/paragraphs scene.png --boxes boxes.json --picture out.png"),
         "reconstruct": CommandSpec(images.reconstruct, "runs/digits --out grid.png"),
         "denoise": CommandSpec(images.denoise, "runs/digits-denoising --out grid.png"),
         "encode": CommandSpec(images.encode, "runs/digits --out codes.npz"),

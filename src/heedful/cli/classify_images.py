@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
+from numpy.typing import NDArray
 
 from heedful.cli.output import json_line, say
 from heedful.cli.reading import batched
@@ -13,20 +15,38 @@ from heedful.data.images.inputs import prepare
 from heedful.data.images.sources import image_files
 from heedful.errors import UserError, printable
 from heedful.files.reading import exists, is_folder
+from heedful.plots.gallery.glimpses import looked
+from heedful.plots.glimpse_plots import Looked, plot_glimpses
+from heedful.plots.style import require_figure, save
+from heedful.tasks.image_classification.glimpses import GlimpseClassifier
 from heedful.tasks.image_classification.predictor import BATCH_SIZE, ImageClassification, ImageClassifier
 
 MOST_NAMED = 10  # unreadable images in a note
+MOST_DRAWN = 16  # images in a picture
 
 
-def classify_images(classifier: ImageClassifier, run: Path, paths: Sequence[str], top: int, as_json: bool) -> None:
-    """Print the most probable classes of each image; unreadable images in folders are left out, and named."""
+def classify_images(
+    classifier: ImageClassifier,
+    run: Path,
+    paths: Sequence[str],
+    top: int,
+    as_json: bool,
+    picture: Path | None = None,
+) -> None:
+    """Print the most probable classes of each image; unreadable images in folders are left out, and named.
+
+    With `picture`, the path of the glimpses over the first images is drawn.
+    """
     if not paths:
         raise UserError("there is no image to read", todo=f"heedful classify {run} image.png")
+    if picture is not None:
+        require_figure(picture, "--picture")
+    drawn: list[Looked] = []
     unread: list[UserError] = []
 
-    def readable() -> Iterator[tuple[Path, object]]:
+    def readable() -> Iterator[tuple[Path, NDArray[Any]]]:
         for path in paths:
-            for file, in_folder in _files(Path(path)):
+            for file, in_folder in image_paths(Path(path)):
                 try:
                     yield file, prepare(file, classifier.canvas)
                 except UserError as error:
@@ -35,17 +55,22 @@ def classify_images(classifier: ImageClassifier, run: Path, paths: Sequence[str]
                     unread.append(error)
 
     for batch in batched(readable(), BATCH_SIZE):
-        results = classifier.predict([pixels for _, pixels in batch], top)  # type: ignore[misc]
-        for (path, _), result in zip(batch, results, strict=True):
+        results = classifier.predict([pixels for _, pixels in batch], top)
+        for (path, pixels), result in zip(batch, results, strict=True):
+            if picture is not None and isinstance(classifier, GlimpseClassifier) and len(drawn) < MOST_DRAWN:
+                drawn.append(looked(classifier, pixels, path.stem))
             for line in [json_line({"image": str(path)} | result.to_dict())] if as_json else _lines(path, result):
                 say(line)
+    if picture is not None and drawn:
+        save(plot_glimpses(drawn, "Where the model looked, and what it saw"), picture)
+        typer.echo(f"wrote {picture}", err=True)
     if unread:
         names = "".join(f"\n  {printable(str(error.where))}: {error.message}" for error in unread[:MOST_NAMED])
         more = f"\n  and {len(unread) - MOST_NAMED} more" if len(unread) > MOST_NAMED else ""
         typer.echo(f"note: images that cannot be read, left out: {len(unread):,}{names}{more}", err=True)
 
 
-def _files(path: Path) -> Iterator[tuple[Path, bool]]:
+def image_paths(path: Path) -> Iterator[tuple[Path, bool]]:
     """The image itself, or those of a folder and its subfolders, and whether it is in a folder."""
     if not exists(path):
         raise UserError("there is no such file", where=str(path), expected="an image, or a folder of images")

@@ -11,11 +11,13 @@ import typer
 from heedful.errors import UserError, printable
 from heedful.runs.load import few_threads, load
 from heedful.tasks.answering.predictor import QuestionAnswerer
+from heedful.tasks.captioning.predictor import ImageCaptioner
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
+from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 from heedful.tasks.tagging.predictor import TokenTagger
@@ -34,6 +36,8 @@ USES: dict[type, tuple[str, str]] = {
     TokenTagger: ("tags words", "`heedful tag`"),
     QuestionAnswerer: ("answers questions about a passage", "`heedful answer`"),
     ImageAutoencoder: ("reconstructs images", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
+    ImageCaptioner: ("describes images", "`heedful caption`"),
+    ImageDescriber: ("describes images and their regions", "`heedful describe`"),
     ImageClassifier: ("classifies images", "`heedful classify`"),
     TextEncoder: (
         "embeds texts",

@@ -71,6 +71,7 @@ class FieldOptions(NamedTuple):
 
 
 TRANSLATION, TEXT = "heedful.decode.settings:TranslationSettings", "heedful.decode.settings:TextSettings"
+CAPTION = "heedful.decode.settings:CaptionSettings"
 WORD2VEC = "heedful.extras.word2vec_config:SkipGramConfig"
 BEAMS = ("beams",)
 SAMPLING = ("temperature", "top_k", "top_p")
@@ -85,6 +86,7 @@ FIELD_OPTIONS: dict[str, tuple[FieldOptions, ...]] = {
         FieldOptions(TRANSLATION, BEAMS, before="top"),
         FieldOptions(TRANSLATION, (*SAMPLING, "seed"), before="batch", default=True),
     ),
+    "caption": (FieldOptions(CAPTION, BEAMS, before="top"),),
     "predict": (FieldOptions(TRANSLATION, BEAMS, before="force"),),
     "generate": (
         FieldOptions(TEXT, ("length", *SAMPLING), before="greedy"),

@@ -22,11 +22,13 @@ from heedful.files import writing as files
 from heedful.files.reading import exists, is_file
 from heedful.runs.load import read_recipe
 from heedful.tasks.answering.predictor import QuestionAnswerer
+from heedful.tasks.captioning.predictor import Caption, ImageCaptioner
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
+from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.predictor import Result
 from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
 from heedful.tasks.tagging.predictor import TokenTagger
@@ -44,6 +46,8 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     BidirectionalLanguageModel: ("text",),
     TreeClassifier: ("tree",),
     ImageClassifier: ("image",),
+    ImageCaptioner: ("image",),
+    ImageDescriber: ("image", "boxes"),
     QuestionAnswerer: ("question", "passage"),
     MultipleChoiceAnswerer: ("text", "choices"),
 }
@@ -65,9 +69,10 @@ def predict_command(
     known = FIELDS.get(type(predictor))
     if known is None:
         raise wrong_command_error(predictor, run)
-    if beams is not None and not isinstance(predictor, Translator):
-        raise UserError("only translators use beam search here", where="--beams", todo="leave it out")
-    if isinstance(predictor, Translator):
+    searches = isinstance(predictor, Translator | ImageCaptioner)
+    if beams is not None and not searches:
+        raise UserError("only translators and captioners use beam search here", where="--beams", todo="leave it out")
+    if searches:
         predictor.settings = predictor.settings.but(beams=beams)
     names, count, blank = tuple(fields) or trained_fields(run, known), 0, 0
     with written(out) as write, counting("rows done") as advance:
@@ -141,12 +146,12 @@ def row_input(row: dict[str, object], names: tuple[str, ...], where: str) -> Any
     if len(names) == 1 and names[0] not in row and "text" in row:
         names = ("text",)
     for name in names:
-        if name not in row and name != "choices":
+        if name not in row and name not in LISTS:
             raise UserError(
                 f"there is no field {shown(name)}", where=where, found=list_keys(row),
                 todo="name the field with the text: --field NAME",
             )  # fmt: skip
-    values = [row_choices(row, where) if name == "choices" else string_field(row, name, where) for name in names]
+    values = [LISTS[name](row, where) if name in LISTS else string_field(row, name, where) for name in names]
     if all(isinstance(value, str) and not value.strip() for value in values):
         return None
     return values[0] if len(values) == 1 else tuple(values)
@@ -163,10 +168,24 @@ def row_choices(row: dict[str, object], where: str) -> list[str]:
     return choices
 
 
+def row_boxes(row: dict[str, object], where: str) -> list[object]:
+    """The boxes in the field `boxes` of a row."""
+    boxes = row.get("boxes")
+    if not isinstance(boxes, list) or not boxes or not all(isinstance(box, list) for box in boxes):
+        raise UserError(
+            "a row needs a list of boxes", where=where, found=shown(boxes) if boxes else list_keys(row),
+            expected="'boxes' with [top, left, bottom, right] in pixels for each, in a .jsonl file",
+        )  # fmt: skip
+    return boxes
+
+
+LISTS: dict[str, Callable[[dict[str, object], str], list[Any]]] = {"choices": row_choices, "boxes": row_boxes}
+
+
 def plain(result: Any) -> Any:
     """A result as JSON: a text, a vector, or an object."""
     match result:
-        case Translation():
+        case Translation() | Caption():
             return result.text
         case GeneratedText():
             return result.completion

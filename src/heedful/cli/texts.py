@@ -21,6 +21,7 @@ from heedful.plots.figures import bars
 from heedful.plots.style import Style, require_figure, save
 from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
 from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextOrPair, TextRegressor
+from heedful.tasks.image_classification.glimpses import GlimpseClassifier
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.next_word import WordPredictions, masked_words, next_words, split_at_blank
 from heedful.tasks.language_model.predictor import TextGenerator
@@ -33,11 +34,18 @@ QUESTIONS = 64  # in a batch
 
 
 # ------------------------------------------------------------------ classes
-def classify_command(run: Path, texts: Sequence[str], pair: bool, as_json: bool, top: int = 5) -> None:
+def classify_command(
+    run: Path, texts: Sequence[str], pair: bool, as_json: bool, top: int = 5, picture: Path | None = None
+) -> None:
     """Print the class of each text, pair of texts or image, or the number that a regressor predicts."""
     predictor = load_run(run)
+    if picture is not None and not isinstance(predictor, GlimpseClassifier):
+        raise UserError(
+            "this model has no glimpses to draw", where="--picture", found=str(run),
+            expected="a model with glimpses, as heedful train digits-glimpse makes", todo="leave --picture out",
+        )  # fmt: skip
     if isinstance(predictor, ImageClassifier):
-        classify_images(predictor, run, texts, top, as_json)
+        classify_images(predictor, run, texts, top, as_json, picture)
         return
     inputs = join_pairs(texts) if pair else texts
     source = Source(inputs, f'heedful classify {run} "some text"', "pair" if pair else "text")

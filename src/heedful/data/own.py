@@ -19,6 +19,7 @@ from heedful.data.trees.treebank import MOST_CLASSES, Trees, parse_tree
 from heedful.errors import UserError, shown
 
 if TYPE_CHECKING:
+    from heedful.data.images.captions import CaptionedImages
     from heedful.data.images.sources import Images
 
 
@@ -191,6 +192,24 @@ def labelled_images(examples: Iterable[object], split: Split) -> Images:
     names = tuple(sorted(given, key=lambda name: (int(name), "") if name.isdecimal() else (-1, name)))
     numbers = {name: number for number, name in enumerate(names)}
     return replace(found, labels=np.array([numbers[str(label)] for _, label in pairs], np.int64), names=names)
+
+
+def captioned_images(examples: Iterable[object], split: Split) -> CaptionedImages:
+    """(image, captions): images as above, and a caption of each or several."""
+    from heedful.data.images.captions import CaptionedImages
+
+    rows = list(examples)
+    captions = []
+    for number, row in enumerate(rows):
+        texts = row[1] if isinstance(row, Sequence) and len(row) == 2 else None
+        texts = (texts,) if isinstance(texts, str) else texts
+        fine = isinstance(texts, Sequence) and len(texts) > 0
+        if not fine or not all(isinstance(text, str) and text.strip() for text in texts or ()):
+            raise _example_error(f"data.{split}[{number}]", row, "(image, captions), one text or a list of them")
+        captions.append(tuple(texts or ()))
+    pairs: Any = rows
+    found = images([image for image, _ in pairs], split)
+    return CaptionedImages(found.pixels, tuple(captions), tuple(f"image {number}" for number in range(len(rows))))
 
 
 def _documents(examples: Iterable[object], split: Split) -> list[list[str]]:

@@ -7,6 +7,7 @@ batch, starting from i. Each sends through its own pipe, which blocks it when tr
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
 import select
@@ -14,6 +15,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
@@ -29,6 +31,7 @@ from heedful.errors import EXIT_GONE, UserError
 ALIGNED = 8  # bytes of the largest dtype, at whose multiples every tensor starts
 TIMEOUT = 45.0  # seconds without data after which a worker counts as dead
 POLL_INTERVAL = 0.2  # seconds between two checks that all workers are alive
+PIPE_SIZE = 1 << 20  # bytes that a worker may send ahead; images fill more, which then pass in fewer pieces
 
 
 class BatchIndex(NamedTuple):
@@ -97,6 +100,7 @@ class Worker:
     def start(cls, number: int, batches: BatchSource, indices: BatchIndices, others: list[Worker]) -> Worker:
         """Start a worker, which shares memory with this process."""
         reading, writing = os.pipe()
+        _widen(writing)
         unused = [reading, *(other.pipe for other in others)]
         context = get_context("fork")  # shares the data without copying them
         process = context.Process(target=_work, args=(batches, indices, writing, unused), daemon=True)
@@ -109,6 +113,12 @@ class Worker:
         self.process.kill()
         self.process.join()
         os.close(self.pipe)
+
+
+def _widen(pipe: int) -> None:
+    """Give a pipe more room, where the system has it."""
+    with suppress(AttributeError, OSError):  # other systems; too many pipes of a user
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
 
 
 def _work(batches: BatchSource, indices: BatchIndices, pipe: int, unused: list[int]) -> None:
@@ -140,10 +150,15 @@ def _serialize(batch: Any) -> tuple[list[Any], list[np.ndarray[Any, Any]]]:
 
 def _send(pipe: int, about: object, arrays: list[np.ndarray[Any, Any]]) -> None:
     header = json.dumps(about).encode()
-    body = b"".join(array.tobytes() + bytes(-array.nbytes % ALIGNED) for array in arrays)
-    rest = memoryview(np.array([len(header), len(body)], dtype=np.int64).tobytes() + header + body)
-    while rest:
-        rest = rest[os.write(pipe, rest) :]
+    contents = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+    gaps = [bytes(-content.nbytes % ALIGNED) for content in contents]
+    length = sum(content.nbytes + len(gap) for content, gap in zip(contents, gaps, strict=True))
+    sizes = np.array([len(header), length], dtype=np.int64)
+    parts = [sizes.tobytes(), header, *(part for pair in zip(contents, gaps, strict=True) for part in pair)]
+    for part in parts:
+        rest = memoryview(part)  # type: ignore[arg-type]
+        while rest:
+            rest = rest[os.write(pipe, rest) :]
 
 
 def _read(worker: Worker, pool: list[Worker], kind: Any) -> Any:
@@ -168,17 +183,17 @@ def _read(worker: Worker, pool: list[Worker], kind: Any) -> Any:
 
 def _read_bytes(worker: Worker, pool: list[Worker], deadline: float, count: int) -> bytearray:
     """Read `count` bytes from a worker; an error if any worker has died or this one sends nothing."""
-    data = bytearray()
-    while len(data) < count:
+    data = bytearray(count)
+    rest = memoryview(data)
+    while rest:
         ready = select.select([worker.pipe], [], [], POLL_INTERVAL)[0]
         _require_alive(pool)
         if ready:
-            more = os.read(worker.pipe, min(count - len(data), 1 << 20))
-            if not more:
+            if not (more := os.readv(worker.pipe, [rest])):
                 worker.process.join()
                 _require_alive(pool)
                 raise _dead_worker_error(worker, pool, "has exited")
-            data += more
+            rest = rest[more:]
         elif time.monotonic() > deadline:
             raise _dead_worker_error(worker, pool, f"has sent nothing for {TIMEOUT:.0f} s")
     return data

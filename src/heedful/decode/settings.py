@@ -61,6 +61,21 @@ class DecodeConfig(Config):
     max_length: int | None = Field(None, ge=1, description="longest translation in tokens; null: 2 x source + 16")
 
 
+class CaptionConfig(Config):
+    """Settings of the beam search for captions, in evaluation and use."""
+
+    beams: Annotated[int, OptionSpec("Hypotheses of the beam search; else as the recipe says.")] = Field(
+        3, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search"
+    )
+    length_penalty: float = Field(
+        1.0,
+        ge=-10,
+        le=10,
+        description="exponent of the length by which a score is divided; higher favours longer captions",
+    )
+    max_length: int | None = Field(None, ge=1, description="longest caption in tokens; null: the model's context")
+
+
 class WritingConfig(Sampling, Length):
     """Generation settings of a language model."""
 
@@ -105,6 +120,10 @@ class Generation(Sampling):
 
 class TranslationSettings(Generation, DecodeConfig):
     """Settings of translation: beam search or sampling."""
+
+
+class CaptionSettings(Generation, CaptionConfig):
+    """Settings of captioning: beam search or sampling."""
 
 
 class TextSettings(Generation, WritingConfig):

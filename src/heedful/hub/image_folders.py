@@ -13,14 +13,21 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from heedful.data.images.image_spec import ImageSpec, Resample
 from heedful.errors import UserError, shown, wrong
 from heedful.files.folders import has_file, read_settings
 from heedful.files.reading import is_file, is_folder
 from heedful.models import MODELS, kinds_of
-from heedful.models.exchange import ImageExchange, Layout, Preprocessing, PublishedConfig
+from heedful.models.exchange import (
+    ImageExchange,
+    Layout,
+    Preprocessing,
+    PublishedConfig,
+    TransformersImageExchange,
+    no_format,
+)
 from heedful.models.roles import ImageEncoderConfig
 
 SETTINGS = "config.json"
@@ -50,7 +57,7 @@ class ImageFolder(NamedTuple):
         """The settings of the model, with the size of its images."""
         if self.architecture is not None:
             return PublishedConfig(architectures(self.exchange)[self.architecture], labels=self.labels)
-        found = self.exchange.read_config(self.settings, self.where)
+        found = of_transformers(self.exchange).read_config(self.settings, self.where)
         size = self.preprocessing(found.config).size
         sized = size is not None and "image_size" not in self.settings
         return found._replace(config=found.config.model_copy(update={"size": size})) if sized else found
@@ -91,6 +98,13 @@ def find_image_exchange(kind: str) -> ImageExchange | None:
     name = f"heedful.models.{MODELS[kind].folder or kind}.weights"
     found: Any = import_module(name) if find_spec(name) is not None else None
     return found
+
+
+def of_transformers(exchange: ImageExchange) -> TransformersImageExchange:
+    """The same with the settings of transformers; an error where that library has no such model."""
+    if not exchange.MODEL_TYPES:
+        raise no_format(exchange.TITLE)
+    return cast(TransformersImageExchange, exchange)
 
 
 def image_exchanges() -> dict[str, ImageExchange]:

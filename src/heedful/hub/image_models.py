@@ -19,6 +19,7 @@ from heedful.hub.image_folders import (
     find_image_exchange,
     json_text,
     named_architecture,
+    of_transformers,
     processor_json,
     timm_json,
 )
@@ -104,6 +105,6 @@ class Files(NamedTuple):
 
 def _texts(config: Any, spec: ImageSpec, exchange: ImageExchange, layout: Layout) -> dict[str, str]:
     if layout == "transformers":
-        settings = exchange.config_json(config, spec.names)
+        settings = of_transformers(exchange).config_json(config, spec.names)
         return {SETTINGS: json_text(settings), PROCESSOR: json_text(processor_json(spec))}
     return {SETTINGS: json_text(timm_json(spec, named_architecture(config, layout, exchange)))}

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from heedful.training.optim import AdamW, Linear, clip, make_optimizer
 
-Net = TypeVar("Net", bound=nn.Module)
+Made = TypeVar("Made")
 
 
-def seeded(make: Callable[[], Net], seed: int) -> Net:
-    """A model whose initial weights depend on the seed alone."""
+def seeded(make: Callable[[], Made], seed: int) -> Made:
+    """A model whose initial weights depend on the seed alone, or several; the random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()

@@ -13,10 +13,10 @@ import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from heedful.blocks.attention import SelfAttention
@@ -24,7 +24,7 @@ from heedful.blocks.masks import window
 from heedful.blocks.normalizers import softmax
 from heedful.blocks.recurrent import Layer
 from heedful.blocks.sparse import BlockSparse
-from heedful.config import Config
+from heedful.config import Config, FieldError
 from heedful.errors import UserError
 from heedful.lectures import Progress, Table
 from heedful.lectures.counting import Counted
@@ -51,11 +51,18 @@ class Settings(Config):
         None, min_length=3, max_length=12, description="tokens; null: 1,024 to 8,192, on a GPU 4,096 to 65,536"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU, if there is one")
-    width: int = Field(64, ge=2, le=1024, multiple_of=2, description="width of the layers, with one head")
+    width: int = Field(64, ge=2, le=1024, multiple_of=2, description="width of the layers")
+    heads: int = Field(1, ge=1, le=64, description="attention heads; they divide the width")
     window: int = Field(64, ge=1, le=65_536, description="keys on each side that a window reaches")
     slots: int = Field(128, ge=1, le=65_536, description="slots that Linformer projects keys and values to")
     backward: bool = Field(True, description="whether the backward pass is measured too")
     repeats: int = Field(3, ge=1, le=100, description="measurements, of which the fastest counts")
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.width % self.heads:
+            raise FieldError(f"{self.heads} heads do not divide a width of {self.width}", "heads")
+        return self
 
 
 class Fit(NamedTuple):
@@ -113,20 +120,20 @@ def held_weights(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def full(settings: Settings, length: int) -> nn.Module:
     """Attention by its definition."""
-    return SelfAttention(settings.width, 1, 0.0, normalize=held_weights)
+    return SelfAttention(settings.width, settings.heads, 0.0, normalize=held_weights)
 
 
 def fused(settings: Settings, length: int) -> nn.Module:
     """The same in a fused kernel."""
-    return SelfAttention(settings.width, 1, 0.0)
+    return SelfAttention(settings.width, settings.heads, 0.0)
 
 
 class Sparse(nn.Module):
     """Attention to the blocks of a mask, whose lists are made for each input."""
 
-    def __init__(self, width: int, mask: Callable[[Tensor], BlockSparse]) -> None:
+    def __init__(self, settings: Settings, mask: Callable[[Tensor], BlockSparse]) -> None:
         super().__init__()
-        self.attention, self.mask = SelfAttention(width, 1, 0.0), mask
+        self.attention, self.mask = SelfAttention(settings.width, settings.heads, 0.0), mask
 
     def forward(self, x: Tensor) -> Tensor:
         return self.attention(x, self.mask(x))  # (B, T, D)
@@ -135,15 +142,15 @@ class Sparse(nn.Module):
 def near(settings: Settings, length: int) -> nn.Module:
     """A window."""
     rule = window(settings.window)
-    return Sparse(settings.width, lambda x: BlockSparse.of(rule, 1, 1, x.shape[1], device=x.device))
+    return Sparse(settings, lambda x: BlockSparse.of(rule, 1, settings.heads, x.shape[1], device=x.device))
 
 
 def bigbird(settings: Settings, length: int) -> nn.Module:
     """BigBird's window, global and random blocks."""
-    config = BigBirdConfig(width=settings.width, heads=1, context=length, random_blocks=1)
+    config = BigBirdConfig(width=settings.width, heads=settings.heads, context=length, random_blocks=1)
 
     def mask(x: Tensor) -> BlockSparse:
-        found = sight(config, torch.tensor([x.shape[1]], device=x.device), x.shape[1], watched=False).mask
+        found = sight(config, torch.full((1,), x.shape[1], device=x.device), x.shape[1], watched=False).mask
         if not isinstance(found, BlockSparse):
             raise UserError(
                 "BigBird attends to every token of a short text", where="lengths", found=str(x.shape[1]),
@@ -151,22 +158,23 @@ def bigbird(settings: Settings, length: int) -> nn.Module:
             )  # fmt: skip
         return found
 
-    return Sparse(settings.width, mask)
+    return Sparse(settings, mask)
 
 
 class Linformer(nn.Module):
     """Attention to slots that keys and values are projected to along the length."""
 
-    def __init__(self, width: int, slots: int, length: int) -> None:
+    def __init__(self, settings: Settings, length: int) -> None:
         super().__init__()
-        self.attention, self.projection = SelfAttention(width, 1, 0.0), Projection(1, 1, slots, length)
+        self.attention = SelfAttention(settings.width, settings.heads, 0.0)
+        self.projection = Projection(1, 1, settings.slots, length)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.attention(x, past=lambda kv: self.projection(kv, None))  # (B, T, D)
 
 
 def linformer(settings: Settings, length: int) -> nn.Module:
-    return Linformer(settings.width, settings.slots, length)
+    return Linformer(settings, length)
 
 
 class Lstm(nn.Module):
@@ -223,6 +231,18 @@ def seconds(run: Callable[[], None], device: str) -> float:
     return time.perf_counter() - begin
 
 
+def captured(run: Callable[[], None]) -> Callable[[], None]:
+    """A call as a CUDA graph: its time is that of the GPU, not of the host that starts its kernels."""
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
 def count(run: Callable[[], None], device: str) -> tuple[float, float]:
     """The most bytes that a call holds at a time, and its operations (on a CPU)."""
     if device == "cpu":
@@ -253,6 +273,8 @@ def study(settings: Settings) -> Generator[Progress, None, Growth]:
             try:
                 run = passes(name, settings, length, device)
                 counted = count(run, device)
+                if device == "cuda" and name != "LSTM":  # whose graph would have a node for each step
+                    run = captured(run)
                 time_taken = min(seconds(run, device) for _ in range(settings.repeats))
             except torch.OutOfMemoryError:
                 counted, time_taken = (math.nan, math.nan), math.nan

@@ -53,6 +53,9 @@ MODELS = {
     "googlenet": Model("image_encoder", "GoogLeNetConfig"),
     "resnet": Model("image_encoder", "ResNetConfig"),
     "vit": Model("image_encoder", "VitConfig"),
+    "recurrent_attention": Model("glimpse_classifier", "RecurrentAttentionConfig"),
+    "captioner": Model("captioner", "CaptionerConfig"),
+    "paragraph_captioner": Model("paragraph_captioner", "ParagraphCaptionerConfig"),
 }
 
 

@@ -232,12 +232,6 @@ class ImageExchange(Protocol):
     ARCHITECTURES: Mapping[Layout, Mapping[str, ImageEncoderConfig]]  # by their names in timm and in torchvision
     USUAL: Mapping[Layout, Preprocessing]  # of published weights that come without settings
 
-    def read_config(self, settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-        """The settings of a config.json of transformers, checked; an error names the invalid one."""
-
-    def config_json(self, config: Any, labels: Sequence[str]) -> dict[str, Any]:
-        """The config.json of a model with this config, for transformers."""
-
     def canonical(self, names: Iterable[str]) -> dict[str, str]:
         """The name in the tables of each name in a file."""
 
@@ -246,6 +240,16 @@ class ImageExchange(Protocol):
 
     def match_tensors(self, config: Any, names: set[str]) -> Any:
         """The config with the parts for which there are tensors."""
+
+
+class TransformersImageExchange(ImageExchange, Protocol):
+    """What a `weights.py` of an image model also has where its MODEL_TYPES name models of transformers."""
+
+    def read_config(self, settings: Mapping[str, Any], where: Path) -> PublishedConfig:
+        """The settings of a config.json of transformers, checked; an error names the invalid one."""
+
+    def config_json(self, config: Any, labels: Sequence[str]) -> dict[str, Any]:
+        """The config.json of a model with this config, for transformers."""
 
 
 class Preprocessing(NamedTuple):

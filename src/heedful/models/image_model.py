@@ -4,6 +4,7 @@ B batch, C channels, Y rows, X columns, D width of the feature map, F features, 
 """
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -13,6 +14,8 @@ from heedful.models.roles import ImageEncoderConfig
 
 class ImageModel(nn.Module):
     """images (B, C, Y, X) -> logits (B, N): head(features(images))."""
+
+    after_map: ClassVar[tuple[str, ...]] = ("head",)  # layers that the map does not need
 
     config: ImageEncoderConfig
     head: nn.Linear
@@ -24,6 +27,11 @@ class ImageModel(nn.Module):
     @abstractmethod
     def map(self, images: Tensor) -> Tensor:
         """The feature map (B, D, Y, X) of the last layer that has rows and columns."""
+
+    def keep_map(self) -> None:
+        """Remove the layers after the map, for a model that reads the map alone."""
+        for name in self.after_map:
+            self.set_submodule(name, nn.Identity())
 
     @abstractmethod
     def features(self, images: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from heedful.blocks.convolution import Convolution
 from heedful.blocks.linear import Linear
-from heedful.blocks.taps import Tap, taps
+from heedful.blocks.taps import Tap, taps, watch
 
 Value = TypeVar("Value")
 SPATIAL = (nn.Conv2d, Convolution, nn.MaxPool2d, nn.AvgPool2d)
@@ -87,7 +87,8 @@ def tap_fields(model: Any) -> dict[str, Field]:
     def step(layer: nn.Module, field: Field, output: Tensor) -> Field:
         return field if isinstance(layer, Tap) else field.through(layer, output)
 
-    found = follow(model, (*SPATIAL, Tap), Field.pixel(*model.config.size), step, Field.join)
+    with watch(model):  # a model may leave out what nobody reads
+        found = follow(model, (*SPATIAL, Tap), Field.pixel(*model.config.size), step, Field.join)
     return {name: found[name] for name in taps(model) if name in found}
 
 

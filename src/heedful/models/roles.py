@@ -33,6 +33,9 @@ Role = Literal[
     "tree_classifier",
     "autoencoder",
     "image_encoder",
+    "glimpse_classifier",
+    "captioner",
+    "paragraph_captioner",
 ]
 
 
@@ -76,7 +79,7 @@ class ModelConfig(Config):
 
     @property
     def hard(self) -> bool:
-        """Whether it has hard attention, which is trained by sampling."""
+        """Whether it has hard attention or chooses glimpses, which is trained by sampling."""
         return False
 
     @property
@@ -144,8 +147,8 @@ class EncoderConfig(ModelConfig):
 Side = Annotated[int, Field(ge=1, le=16_384)]
 
 
-class ImageEncoderConfig(ModelConfig):
-    """What the settings of every image model have."""
+class ImageModelConfig(ModelConfig):
+    """What the settings of every model that classifies images have."""
 
     any_size: ClassVar[bool] = False  # whether it also reads images of other rows and columns than `size`
 
@@ -164,9 +167,27 @@ class ImageEncoderConfig(ModelConfig):
         """The number of classes; two where they are not known yet."""
         return self.classes or 2
 
+    def grids(self, size: tuple[int, int]) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
+        """The tables of positions, each with its rows and columns for images of another size, and for its own."""
+        return {}
+
     @abstractmethod
     def parameters(self, vocab: int = 0) -> int:
         """The number of parameters, for two classes where they are not known yet; there is no vocabulary."""
+
+
+class ImageEncoderConfig(ImageModelConfig):
+    """What the settings of every image model with a feature map have."""
+
+    @property
+    @abstractmethod
+    def map_shape(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of the feature map of an image of `size`."""
+
+    @property
+    @abstractmethod
+    def map_parameters(self) -> int:
+        """The number of parameters of the layers up to the map."""
 
 
 class Encoder(Protocol):
@@ -267,11 +288,80 @@ class ImageEncoder(Protocol):
     def map(self, images: Tensor) -> Tensor:
         """The feature map (B, D, Y', X') of the last spatial layer; of patches, their vectors as a grid."""
 
+    def keep_map(self) -> None:
+        """Remove the layers after the map, for a model that reads the map alone."""
+
     def features(self, images: Tensor) -> Tensor:
         """The vector (B, F) of each image, from which `head` makes the logits."""
 
     def training_logits(self, images: Tensor) -> list[tuple[float, Tensor]]:
         """The logits (B, N) of each classifier that is trained, with the weight of its loss; most have one, of 1."""
+
+
+class GlimpseClassifier(Protocol):
+    """images (B, C, Y, X), normalized floats -> logits (B, N), from T glimpses at places that it chooses."""
+
+    config: ImageModelConfig
+    head: nn.Linear  # the last layer, which is replaced where a run starts from a model of other classes
+
+    def __call__(self, images: Tensor) -> Tensor: ...
+
+    def features(self, images: Tensor) -> Tensor:
+        """The vector (B, F) of each image, from which `head` makes the logits."""
+
+    def look(self, images: Tensor) -> Any:
+        """The glimpses: `places` (B, T, 2) from -1 to 1, `states` (B, T, F), and of the places after the first `logs`
+        (B, T - 1), the log p of those that were sampled, and `values` (B, T - 1), the rewards expected before."""
+
+    def patches(self, images: Tensor, places: Tensor) -> Tensor:
+        """What a glimpse at `places` (B, 2) sees: K patches (B, K, C, G, G), each twice as wide as the one before."""
+
+
+class Captioner(Protocol):
+    """images (B, C, Y, X) -> state; then tokens (R, T), state -> logits (R, T, V), state: causal, with images seen."""
+
+    config: ModelConfig
+    tokens: Any  # the embedding, whose `weight` (V, D) also gives the logits
+    alignment: str  # the taps of its attention weights to the map; no tap has this name where there is no attention
+
+    def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+    def start(self, images: Tensor) -> Any:
+        """The state once the images are seen."""
+
+    def read(self, images: Tensor, captions: Tensor) -> Any:
+        """Of whole captions (R, T) at once: the last layer, weights over the map, and log p of sampled places."""
+
+
+class ParagraphCaptioner(Protocol):
+    """images, boxes -> regions -> memory; a plan for each sentence; tokens (N, T), state -> logits, state."""
+
+    config: ModelConfig
+    tokens: Any  # the embedding, whose `weight` (V, D) also gives the logits
+    grounding: str  # the tap of the weights (B, K, R) of the regions of each sentence
+
+    def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+    def look(self, images: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
+        """A vector for each region (B, R, M), from boxes (B, R, 4) from 0 to 1, the first being the whole image."""
+
+    def phrase_topics(self, regions: Tensor) -> Tensor:
+        """The topic of the phrase of each region (B, R, H)."""
+
+    def remember(self, regions: Tensor, phrases: Tensor, words: Tensor) -> Tensor:
+        """The memory (B, R, M) of regions and their phrases (B, R, T)."""
+
+    def begin_paragraph(self, memory: Tensor, real: Tensor) -> Any:
+        """The state before the first sentence."""
+
+    def plan(self, memory: Tensor, real: Tensor, state: Any, chosen: Tensor | None = None) -> tuple[Any, Any]:
+        """The plan of the next sentence, with its `topic`, `weights` and `last`; and the state after it."""
+
+    def start(self, topics: Tensor) -> Any:
+        """The state before the first word of texts with these topics (N, H)."""
+
+    def features(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The last layer (N, T, D), from which the logits are made, and the state."""
 
 
 class TreeClassifier(Protocol):
@@ -326,4 +416,7 @@ ROLES: dict[Role, type] = {
     "tree_classifier": TreeClassifier,
     "autoencoder": Autoencoder,
     "image_encoder": ImageEncoder,
+    "glimpse_classifier": GlimpseClassifier,
+    "captioner": Captioner,
+    "paragraph_captioner": ParagraphCaptioner,
 }

@@ -195,6 +195,21 @@ def _image(model: Any, config: Any) -> None:
     model(torch.zeros(1, *config.input, device=next(model.parameters()).device))
 
 
+def _captioner(model: Any, config: Any) -> None:
+    images = torch.zeros(1, *config.encoder.input, device=next(model.parameters()).device)
+    model(_ids(model), model.start(images))
+
+
+def _paragraph_captioner(model: Any, config: Any) -> None:
+    device = next(model.parameters()).device
+    boxes, real = torch.tensor([[[0.0, 0.0, 1.0, 1.0]] * 2], device=device), torch.ones(1, 2, dtype=torch.bool)
+    regions = model.look(torch.zeros(1, *config.encoder.input, device=device), boxes, real.to(device))
+    words = torch.ones(1, 2, 3, dtype=torch.long, device=device)
+    memory = model.remember(regions, words, words > 0)
+    plan, _ = model.plan(memory, real.to(device), model.begin_paragraph(memory, real.to(device)))
+    model(_ids(model), model.start(plan.topic))
+
+
 RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "encoder": _encoder,
     "causal": _causal,
@@ -209,4 +224,7 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "tree_classifier": _tree,
     "autoencoder": _image,
     "image_encoder": _image,
+    "glimpse_classifier": _image,
+    "captioner": _captioner,
+    "paragraph_captioner": _paragraph_captioner,
 }

@@ -78,7 +78,7 @@ def plot_mistakes(
         f"{names[encoded.labels[row]]} taken for {names[found[row]]} ({probabilities[row, found[row]]:.0%})"
         for row in rows
     ]
-    images = scale_pixels(encoded.pixels.numpy()[rows])
+    images = scale_pixels(encoded.array(rows))
     title = "Worst mistakes"
     figure = image_grid([Column("", images)], labels, title, style)
     return RunFigure(title, "The misclassified images whose true class is the least probable to the model.", figure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -16,8 +16,23 @@ from heedful.runs.recipe import check_recipe
 from heedful.training.checkpoint.choice import split_checkpoint
 
 
+class ImageSplit(Protocol):
+    """The images of a split, with what is known of them."""
+
+    @property
+    def pixels(self) -> NDArray[Any]: ...  # (N, C, Y, X) uint8 or float32
+
+    def __len__(self) -> int: ...
+
+
 def test_images(run: Path) -> Images:
     """The test images of a run; the validation images if it has no test set."""
+    found: Any = test_split(run)
+    return Images(scale_pixels(found.pixels), found.labels, found.names)
+
+
+def test_split(run: Path) -> ImageSplit:
+    """The test images of a run as they are stored, with all that is known of them."""
     if not is_file(split_checkpoint(run)[0] / "recipe.yaml"):
         raise UserError(
             "this folder is a model without data", where=str(run), expected="images to read",
@@ -26,8 +41,8 @@ def test_images(run: Path) -> Images:
     recipe: Any = read_recipe(run)
     split: Any = "valid" if recipe.data.test is None else "test"
     check_recipe(recipe, [split])
-    found: Images = recipe.data.read(split)
-    return Images(scale_pixels(found.pixels), found.labels, found.names)
+    found: ImageSplit = recipe.data.read(split)
+    return found
 
 
 def training_images(run: Path) -> Images:

@@ -40,11 +40,13 @@ from heedful.training.checkpoint.weights import load_strictly, require_fit
 
 if TYPE_CHECKING:
     from heedful.tasks.answering.predictor import QuestionAnswerer
+    from heedful.tasks.captioning.predictor import ImageCaptioner
     from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
     from heedful.tasks.image_classification.predictor import ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
     from heedful.tasks.language_model.predictor import TextGenerator
     from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
+    from heedful.tasks.paragraphs.predictor import ImageDescriber
     from heedful.tasks.pretraining.predictor import TextEncoder
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder
     from heedful.tasks.tagging.predictor import TokenTagger
@@ -53,7 +55,9 @@ if TYPE_CHECKING:
 
 AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
-    "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | TreeClassifier"
+    "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | ImageCaptioner | "
+    "ImageDescriber | "
+    "TreeClassifier"
 )
 K = TypeVar("K")
 

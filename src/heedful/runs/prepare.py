@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from heedful.blocks.feedforward import recompute_hidden
 from heedful.errors import UserError
 from heedful.files.writing import write_text_atomic
 from heedful.models.roles import ModelConfig
@@ -48,7 +49,7 @@ from heedful.training.configs import TrainConfig
 from heedful.training.distributed.team import Carry, Parallel, Team
 from heedful.training.environment import environment, memory
 from heedful.training.loop import Counters, epochs_to_steps, steps_to_average
-from heedful.training.optim import Cosine, Linear
+from heedful.training.optim import Cosine, Linear, Stepwise
 from heedful.training.running_statistics import RunningStatistics
 
 NOT_COMPUTED = frozenset(
@@ -122,6 +123,8 @@ def prepare(run: Run) -> Generator[Event, None, Ready]:
     threads = recipe.train.threads or (task.threads(model, available) if device.type == "cpu" else available)
     torch.set_num_threads(threads)
     model.to(device)
+    if recipe.train.recompute:
+        recompute_hidden(model)
 
     state = json.loads(team.broadcast(json.dumps(checkpoint.state if checkpoint else {})))
     counters = Counters.restored(state, recipe.train)
@@ -258,7 +261,7 @@ def _notes(
         grown = [name for name in settings if name in MAY_GROW]
         yield from (f"{name} was {settings[name][0]} and is {settings[name][1]} now" for name in grown)
         schedule = recipe.train.schedule
-        stretched = isinstance(schedule, Cosine | Linear) and any(name in BUDGET for name in grown)
+        stretched = isinstance(schedule, Cosine | Linear | Stepwise) and any(name in BUDGET for name in grown)
         if stretched:
             yield (
                 f"the {schedule.kind} schedule follows the budget: from here on the learning rate is that of the "

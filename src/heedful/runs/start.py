@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from heedful.errors import UserError
 from heedful.runs.artifacts import hashes
@@ -14,9 +12,7 @@ from heedful.runs.load import Opened, opened
 from heedful.tasks.base import AnyTask, Source
 from heedful.tasks.recipe_parts import Start
 from heedful.training.checkpoint.ownership import changes, forbidden_changes
-from heedful.training.checkpoint.weights import load_strictly
-
-MAX_LISTED = 4  # weights named in a note
+from heedful.training.checkpoint.weights import load_part, load_strictly
 
 
 def source_of(task: AnyTask) -> Opened | Source | None:
@@ -77,45 +73,9 @@ def initialize(model: nn.Module, source: Opened | Source | None, vocabulary: Any
         return task.begin(model, vocabulary)
     folder = task.recipe.start.folder
     if isinstance(source, Source) and (source.part or source.random):
-        return load_part(model.get_submodule(source.part), source.tensors, folder, source.random)
+        part = model.get_submodule(source.part)
+        notes = load_part(part, source.tensors, folder, source.random, source.part or "encoder")
+        return [*notes, *task.joined(model)]
     load_strictly(model, source.tensors, source.file)
-    return [f"all weights are initialized from {folder}"] if isinstance(source, Opened) else []
-
-
-def load_part(part: nn.Module, tensors: dict[str, Tensor], folder: str, may_miss: tuple[str, ...] = ()) -> list[str]:
-    """Copy the weights of a folder into a model or its encoder, and note unused and randomly initialized ones."""
-    needed = part.state_dict()
-    missing = [name for name in needed if name not in tensors]
-    random = [name for name in missing if name.startswith(("pooler.", "last.", *may_miss))]
-    problems = [f"{name}: not in the folder" for name in missing if name not in random]
-    problems += [
-        f"{name}: {tuple(tensors[name].shape)} in the folder, {tuple(value.shape)} in the model"
-        for name, value in needed.items()
-        if name in tensors and tensors[name].shape != value.shape
-    ]
-    if problems:
-        more = f"\nand {len(problems) - 10} more" if len(problems) > 10 else ""
-        raise UserError(
-            f"the {'model' if may_miss else 'encoder'} in this folder differs from "
-            f"{'model' if may_miss else 'model.encoder'} in the recipe", where=folder,
-            found="\n".join(sorted(problems)[:10]) + more,
-            todo="use the model settings of that folder" if may_miss
-            else "leave out model.encoder, to use the encoder of the folder",
-        )  # fmt: skip
-    with torch.no_grad():
-        for name, value in needed.items():
-            if name in tensors:
-                value.copy_(tensors[name])
-    notes = []
-    if unused := [name for name in tensors if name not in needed]:
-        notes.append(f"unused weights of {folder}: {listing(unused)}")
-    if random:
-        parts = " and ".join(sorted({"pooler" if name.startswith("pooler.") else "last layer" for name in random}))
-        why = "has other classes" if may_miss else f"has no {parts}"
-        notes.append(f"{folder} {why}: {listing(random)} are randomly initialized")
-    return notes
-
-
-def listing(names: Sequence[str]) -> str:
-    """The first names, and the number of the others."""
-    return ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
+    notes = [f"all weights are initialized from {folder}"] if isinstance(source, Opened) else []
+    return [*notes, *task.joined(model)]

@@ -50,8 +50,13 @@ TASKS = {
     "tagging": Entry("tagging", "TaggingRecipe", "TaggingTask", ("tagger",)),
     "reconstruction": Entry("reconstruction", "ReconstructionRecipe", "ReconstructionTask", ("autoencoder",)),
     "image_classification": Entry(
-        "image_classification", "ImageClassificationRecipe", "ImageClassificationTask", ("image_encoder",)
+        "image_classification",
+        "ImageClassificationRecipe",
+        "ImageClassificationTask",
+        ("image_encoder", "glimpse_classifier"),
     ),
+    "paragraphs": Entry("paragraphs", "ParagraphRecipe", "ParagraphTask", ("paragraph_captioner",)),
+    "captioning": Entry("captioning", "CaptioningRecipe", "CaptioningTask", ("captioner",)),
     "answering": Entry("answering", "AnsweringRecipe", "AnsweringTask", ("answerer",)),
 }
 

@@ -242,6 +242,10 @@ class Task(Protocol[R, V, E, P]):
         """Initialize a new model, with word vectors for example, and return notes about it."""
         return []
 
+    def joined(self, model: Any) -> list[str]:
+        """Copy weights of further folders into a model that starts from another, and return notes about them."""
+        return []
+
     def sources(self) -> dict[str, tuple[str, str]]:
         """What training reads besides the data, and must not change until it ends: a SHA-256 and a place, by name."""
         return {}

@@ -78,7 +78,9 @@ class Start(Config):
 
 
 def check_batching(train: TrainConfig, model: Any) -> TrainConfig:
-    """Refuse batch_examples, and packed batches for a model that cannot read them; None: an invalid model."""
+    """Refuse batch_examples, and what a model cannot do: packed batches, torch.compile; None: an invalid model."""
+    if train.compile and model is not None and model.uncompiled is not None:
+        raise FieldError(model.uncompiled, "compile")
     if train.batch_examples is not None:
         raise FieldError("the batch size of this task is batch_tokens; leave this out", "batch_examples")
     if train.batching == "packed" and model is not None and not model.packs:

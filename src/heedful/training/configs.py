@@ -8,10 +8,12 @@ from pydantic import Field, Tag, ValidationInfo, field_validator, model_validato
 
 from heedful.config import Config, by_kind
 from heedful.training.checkpoint.choice import Use
-from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam, RMSprop
+from heedful.training.optim import SGD, AdamW, Constant, Cosine, Linear, Noam, RMSprop, Stepwise
 
-OptimizerConfig = Annotated[Annotated[AdamW, Tag("adamw")] | Annotated[RMSprop, Tag("rmsprop")], by_kind("adamw")]
-ScheduleConfig = Annotated[Noam | Cosine | Linear | Constant, Field(discriminator="kind")]
+OptimizerConfig = Annotated[
+    Annotated[AdamW, Tag("adamw")] | Annotated[RMSprop, Tag("rmsprop")] | Annotated[SGD, Tag("sgd")], by_kind("adamw")
+]
+ScheduleConfig = Annotated[Noam | Cosine | Linear | Stepwise | Constant, Field(discriminator="kind")]
 
 
 class Budget(Config):
@@ -63,6 +65,10 @@ class TrainConfig(Config):
         "auto", description="auto: bf16 if the GPU supports it; fp16 scales the loss, for GPUs without bf16"
     )
     compile: bool = Field(False, description="use torch.compile: a slow start, then faster steps")
+    recompute: bool = Field(
+        False,
+        description="compute hidden layers of feed-forward layers again in the backward pass: about 2/3 of the memory",
+    )
     threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; null: one for a tiny model, else all")
     workers: int = Field(0, ge=0, le=256, description="processes that prepare batches ahead; the order stays the same")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")

@@ -173,10 +173,12 @@ def fit(
     if device.type == "cpu":
         keep_memory()
     model.train()
+    if device.type == "cuda" and batches.few_shapes:
+        torch.backends.cudnn.benchmark = not config.deterministic  # times convolutions once per shape
     local = LocalBatches(team, batches, config, counters.position, lanes > 0)
     micro = local.next()
     plain, first = PlainStep(model, parallel, optimizer, config, device, half, own_carry), micro[0]
-    statistics = plain.statistics
+    statistics, averages = plain.statistics, team.distributed or config.accumulate > 1
     alone, records = not (team.distributed or lanes), records and not statistics
     run: AnyStep = plain
     if device.type == "cuda" and batches.few_shapes and alone and captures:
@@ -228,8 +230,12 @@ def fit(
                     local.seed(device, step, index)
                 carries.append(plain.carry)
                 losses.append(run.gradients(batch, tokens, last=index == len(micro) - 1).plain.clone())
-                statistics.add()
-            *own, norm_value = torch.stack([*losses, run.norm()]).tolist()
+                if averages:
+                    statistics.add()
+            found = torch.stack([*losses, run.norm()])
+            if run.copies_ahead and step != config.budget.steps:  # while the device computes this step
+                run.start(local.prefetch()[0], local.tokens(counters.position + config.accumulate))
+            *own, norm_value = found.tolist()
             elapsed = time.monotonic() - started if team.leads else 0.0
             total, stops, seconds = team.sum([sum(own), float(stop_here), elapsed])
             loss_value, stopping = total / tokens, stops > 0
@@ -244,6 +250,7 @@ def fit(
                 statistics.update(team)
             else:
                 run.skip()
+                statistics.skip()
 
             counters.step, counters.position = step, counters.position + config.accumulate
             counters.tokens, counters.seconds = counters.tokens + tokens, seconds
@@ -306,15 +313,14 @@ class LocalBatches:
 
     def next(self) -> list[Batch]:
         """The batches of the next step."""
-        self.prefetch()
-        assert self.prefetched is not None
-        micro, self.prefetched = self.prefetched, None
+        micro, self.prefetched = self.prefetch(), None
         return micro
 
-    def prefetch(self) -> None:
+    def prefetch(self) -> list[Batch]:
         """Load the batches of the next step ahead of time."""
         if self.prefetched is None:
             self.prefetched = [next(self.source) for _ in self.indices]
+        return self.prefetched
 
     def close(self) -> None:
         """Stop the workers."""

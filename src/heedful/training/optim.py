@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from heedful.config import Config
+from heedful.config import Config, FieldError
 from heedful.errors import UserError
 from heedful.training.distributed.shards import local, shard_like, whole
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+
+STATE = {"AdamW": ("exp_avg", "exp_avg_sq"), "RootMeanSquare": ("square",), "Momentum": ("velocity",)}  # by optimizer
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Noam(Config):
@@ -53,6 +57,21 @@ class Linear(Config):
         return ramp(step, self.warmup) * (self.floor + (1 - self.floor) * (1 - progress))
 
 
+class Stepwise(Config):
+    """min(1, step / warmup) * factor^k, after k of the places in `at`."""
+
+    kind: Literal["stepwise"] = "stepwise"
+    warmup: int = Field(0, ge=0, description="steps in which the rate also rises from 0")
+    at: tuple[Decay, ...] = Field(
+        (1 / 3, 2 / 3), min_length=1, max_length=100, description="fractions of the budget after which the rate falls"
+    )
+    drop: float = Field(0.1, gt=0, lt=1, description="what the rate is multiplied by there")
+
+    def factor(self, step: int, progress: float) -> float:
+        """The factor of lr at a step counted from 1; see `ramp` for progress."""
+        return float(ramp(step, self.warmup) * self.drop ** sum(progress >= place for place in self.at))
+
+
 class Constant(Config):
     """min(1, step / warmup)."""
 
@@ -71,9 +90,6 @@ def ramp(step: int, warmup: int) -> float:
     in steps, tokens or minutes. With a budget in minutes, a run cannot be reproduced exactly.
     """
     return min(1.0, step / warmup) if warmup else 1.0
-
-
-Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AdamW(Config):
@@ -98,7 +114,25 @@ class RMSprop(Config):
     )
 
 
-def make_optimizer(config: AdamW | RMSprop, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+class SGD(Config):
+    """Stochastic gradient descent with momentum, as ConvNets are usually published with."""
+
+    kind: Literal["sgd"] = "sgd"
+    lr: float = Field(0.1, gt=0, description="learning rate, multiplied by the schedule")
+    momentum: float = Field(0.9, ge=0, lt=1, description="decay of the velocity, the running sum of gradients")
+    nesterov: bool = Field(False, description="Nesterov's momentum: the gradient counts once more")
+    weight_decay: float = Field(
+        1e-4, ge=0, description="part of a weight added to its gradient; biases and norms have none"
+    )
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise FieldError("Nesterov's momentum needs momentum: 0.9, say", "nesterov")
+        return self
+
+
+def make_optimizer(config: AdamW | RMSprop | SGD, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
     """The optimizer of the trainable parameters, in name order."""
     named = sorted((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
     if isinstance(config, RMSprop):
@@ -106,19 +140,27 @@ def make_optimizer(config: AdamW | RMSprop, model: nn.Module, device: torch.devi
 
         under, after = (config.eps, 0.0) if config.eps_place == "under_root" else (0.0, config.eps)
         return RootMeanSquare(named, config.lr, config.rho, under, after)
+    if isinstance(config, SGD):
+        from heedful.training.sgd import Momentum
+
+        return Momentum(_groups(config.weight_decay, named), config.lr, config.momentum, config.nesterov)
     return _adamw(config, named, device)
 
 
-def _adamw(config: AdamW, named: list[tuple[str, nn.Parameter]], device: torch.device) -> torch.optim.AdamW:
-    """AdamW in two groups: matrices decay, biases and norms do not."""
-    import torch
-
+def _groups(weight_decay: float, named: list[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
+    """Two groups of parameters: matrices decay, biases and norms do not."""
     matrices = [(name, weight) for name, weight in named if weight.dim() >= 2]
     vectors = [(name, weight) for name, weight in named if weight.dim() < 2]
-    decays = ((matrices, config.weight_decay), (vectors, 0.0))
+    decays = ((matrices, weight_decay), (vectors, 0.0))
+    return [{"params": group, "weight_decay": decay} for group, decay in decays if group]
+
+
+def _adamw(config: AdamW, named: list[tuple[str, nn.Parameter]], device: torch.device) -> torch.optim.AdamW:
+    import torch
+
     fused = device.type == "cuda"
     return torch.optim.AdamW(
-        [{"params": group, "weight_decay": decay} for group, decay in decays if group],
+        _groups(config.weight_decay, named),
         lr=config.lr,
         betas=config.betas,
         eps=config.eps,
@@ -156,12 +198,12 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: 
     import torch
 
     adam = isinstance(optimizer, torch.optim.AdamW)
+    kept = STATE[type(optimizer).__name__]
     names = {weight: name for name, weight in model.named_parameters()}
     ordered = [weight for group in optimizer.param_groups for weight in group["params"]]
     states: dict[int, dict[str, Tensor]] = {}
     unused = dict(tensors)
     for index, weight in enumerate(ordered):
-        kept = ("exp_avg", "exp_avg_sq") if adam else ("square",)
         expected = {f"{key}.{names[weight]}": weight.shape for key in kept}
         expected |= {f"step.{names[weight]}": weight.new_empty(()).shape} if adam else {}
         given = {name: unused.pop(name) for name in expected if name in unused}

@@ -23,6 +23,7 @@ from heedful.training.optim import clip
 from heedful.training.replay import CannotRecordError, Recording
 from heedful.training.rmsprop import RootMeanSquare
 from heedful.training.running_statistics import RunningStatistics
+from heedful.training.sgd import Momentum
 from heedful.training.thread_pool import ThreadPool
 
 Result = TypeVar("Result")
@@ -40,6 +41,7 @@ class PlainStep:
     """A step in eager mode."""
 
     uses_threads: ClassVar = False  # whether other threads compute while the calling one continues
+    copies_ahead: ClassVar = False  # whether the next batch is copied to the device while a step is computed
 
     def __init__(
         self, model: nn.Module, spread: ParallelLoss, optimizer: torch.optim.Optimizer, config: TrainConfig,
@@ -83,7 +85,7 @@ class PlainStep:
         self.optimizer.zero_grad()
 
     def start(self, batch: Batch, tokens: int) -> None:
-        """Let other threads start with the next micro-batch, if there are any."""
+        """Let other threads, or the copy to the device, start with the next micro-batch, if there are any."""
 
     def wait(self) -> None:
         """Wait until other threads have finished the update."""
@@ -93,11 +95,16 @@ class PlainStep:
 
 
 class GradientGraph:
-    """The CUDA graph of the gradients for batches of one shape, with its input buffers and its loss."""
+    """The CUDA graph of the gradients for batches of one shape, with its input buffers and its loss.
+
+    A batch passes through pinned memory into a second buffer on the device, in a stream of its own, so that the next
+    one can be copied while a step is computed.
+    """
 
     def __init__(self, plain: PlainStep, example: Batch, tokens: Tensor, pool: Any, warmup: int) -> None:
-        self.batch = example.to(plain.device)
+        self.batch, self.next = example.to(plain.device), example.to(plain.device)
         self.pinned = _pin(example)  # copies from pinned memory do not block the host
+        self.side, self.arrived, self.taken = torch.cuda.Stream(), torch.cuda.Event(), torch.cuda.Event()
         gradients, statistics = [weight.grad for weight in plain.weights], plain.statistics.copy()
         for weight in plain.weights:
             weight.grad = None
@@ -107,9 +114,21 @@ class GradientGraph:
             weight.grad = grad
         self.loss, self.graph = _capture(lambda: plain.gradients(self.batch, tokens), pool)
 
-    def load(self, batch: Batch) -> None:
-        for name, pinned in self.pinned.items():
-            getattr(self.batch, name).copy_(pinned.copy_(getattr(batch, name)), non_blocking=True)
+    def copy(self, batch: Batch) -> None:
+        """Begin to copy a batch to the device."""
+        self.arrived.synchronize()  # pinned memory is free again
+        with torch.cuda.stream(self.side):
+            self.side.wait_event(self.taken)
+            for name, pinned in self.pinned.items():
+                getattr(self.next, name).copy_(pinned.copy_(getattr(batch, name)), non_blocking=True)
+            self.arrived.record()
+
+    def load(self) -> None:
+        """Make the batch that was copied the input of the graph."""
+        torch.cuda.current_stream().wait_event(self.arrived)
+        for name in self.pinned:
+            getattr(self.batch, name).copy_(getattr(self.next, name))
+        self.taken.record()
 
 
 class GraphedStep:
@@ -121,11 +140,12 @@ class GraphedStep:
     """
 
     uses_threads: ClassVar = False
+    copies_ahead: ClassVar = True
 
     def __init__(self, plain: PlainStep, example: Batch, same_shape: bool) -> None:
         self.plain = plain
         self.tokens, self.rate = (torch.ones((), device=plain.device) for _ in range(2))
-        self.copied = torch.cuda.Event()
+        self.copied: Batch | None = None  # the batch that is on its way to the device
         self.accumulates = plain.config.accumulate > 1 or not same_shape
         self.pool = torch.cuda.graph_pool_handle()  # the graphs run one at a time, and share memory
         for group in plain.optimizer.param_groups:
@@ -147,9 +167,10 @@ class GraphedStep:
             self.graphs[shape] = GradientGraph(self.plain, batch, self.tokens, self.pool, warmup=1)
             torch.cuda.set_rng_state(state, self.plain.device)
         captured = self.graphs[shape]
-        self.copied.synchronize()
-        captured.load(batch)
-        self.copied.record()
+        if self.copied is not batch:
+            captured.copy(batch)
+        self.copied = None
+        captured.load()
         captured.graph.replay()
         return captured.loss
 
@@ -170,7 +191,10 @@ class GraphedStep:
             torch._foreach_zero_([weight.grad for weight in self.plain.weights if weight.grad is not None])
 
     def start(self, batch: Batch, tokens: int) -> None:
-        """Nothing to start: the device runs one step at a time."""
+        """Copy the batch to the device; one of a new shape waits for its graph."""
+        if self.copied is not batch and _shape(batch) in self.graphs:
+            self.graphs[_shape(batch)].copy(batch)
+            self.copied = batch
 
     def wait(self) -> None:
         """Nothing to wait for: reading the weights waits for the device."""
@@ -192,6 +216,7 @@ class RecordedStep:
     """
 
     uses_threads: ClassVar = True
+    copies_ahead: ClassVar = False
 
     def __init__(self, plain: PlainStep, example: Batch) -> None:
         self.plain = plain
@@ -261,8 +286,8 @@ class RecordedStep:
         optimizer = self.plain.optimizer
         for group in optimizer.param_groups:
             group["lr"] = rate
-        assert isinstance(optimizer, torch.optim.AdamW | RootMeanSquare)
-        move = optimizer.move if isinstance(optimizer, RootMeanSquare) else partial(adamw.move, optimizer)
+        assert isinstance(optimizer, torch.optim.AdamW | RootMeanSquare | Momentum)
+        move = partial(adamw.move, optimizer) if isinstance(optimizer, torch.optim.AdamW) else optimizer.move
         first, *others = (partial(move, some, rate) for some in self.shares)
         self.pool.start(others)
         first()

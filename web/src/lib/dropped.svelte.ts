@@ -1,7 +1,17 @@
 /** An image file of the reader's, resized in the page to what a model reads: only its pixels are sent. */
 
+import { address } from "./address.svelte";
+
 /** The last image that was dropped, as two hexadecimal digits for each value (rows, columns, channels). */
 export const dropped = $state({ hex: "" });
+
+/** The image in the address, as a view asks for it: the default one, a test image, or one that was drawn or dropped. */
+export function chosenImage(): { image?: number; drawn?: string } {
+  // A large image is kept outside of the address, which only says that there is one.
+  const drawn = address.text("drawn") === "file" ? dropped.hex : address.text("drawn");
+  if (drawn) return { image: -1, drawn };
+  return address.has("image") ? { image: Math.max(0, address.number("image")) } : {};
+}
 
 /** Resize an image; with a share, only that part of the centre of its shorter side is kept. */
 export async function toImage(file: File, [channels, rows, columns]: [number, number, number], crop: number): Promise<string> {

@@ -4,13 +4,16 @@ import Ablation from "./Ablation.svelte";
 import Alignment from "./Alignment.svelte";
 import Beam from "./Beam.svelte";
 import Blocks from "./Blocks.svelte";
+import Caption from "./Caption.svelte";
 import Fill from "./Fill.svelte";
+import Glimpses from "./Glimpses.svelte";
 import Grid from "./Grid.svelte";
 import Heads from "./Heads.svelte";
 import Image from "./Image.svelte";
 import Lens from "./Lens.svelte";
 import Map from "./Map.svelte";
 import Next from "./Next.svelte";
+import Paragraph from "./Paragraph.svelte";
 import Positions from "./Positions.svelte";
 import Reconstruct from "./Reconstruct.svelte";
 import Recurrent from "./Recurrent.svelte";
@@ -32,6 +35,9 @@ export const VIEWS: Record<string, Component> = {
   recurrent: Recurrent,
   reconstruct: Reconstruct,
   image: Image,
+  caption: Caption,
+  paragraph: Paragraph,
+  glimpses: Glimpses,
   positions: Positions,
   run: Run,
   source: Source,

@@ -47,14 +47,15 @@ def _attend_tile(query, keys, values, row, place, row_hash, bits, line, slope, r
                  threshold, PARTIAL: tl.constexpr, LINEAR: tl.constexpr, DROP: tl.constexpr,
                  EXACT: tl.constexpr, M: tl.constexpr, N: tl.constexpr):  # fmt: skip
     """Online softmax: update M queries with a block of keys."""
-    score = tl.dot(query, tl.trans(keys), input_precision=EXACT) * scale
+    score = tl.dot(query, tl.trans(keys), input_precision=EXACT)
     if LINEAR:
-        score -= slope * tl.abs(row[:, None] - place[None, :]).to(tl.float32)
+        score = score * scale - slope * tl.abs(row[:, None] - place[None, :]).to(tl.float32)
+        scale = 1.0
     if PARTIAL:
         score = tl.where(_allowed(bits, line, M, N), score, float("-inf"))
-    peak = tl.maximum(running_max, tl.max(score, 1))
+    peak = tl.maximum(running_max, tl.max(score, 1) * scale)
     safe = tl.where(peak == float("-inf"), 0.0, peak) if PARTIAL else peak  # no key so far
-    weight = tl.exp2(score - safe[:, None])
+    weight = tl.exp2(score * scale - safe[:, None])  # one fused multiply-add
     decay = tl.exp2(running_max - safe)
     running_sum = running_sum * decay + tl.sum(weight, 1)
     if DROP:
@@ -419,13 +420,13 @@ def attend(
 
 def attend_backward(
     q: Tensor, k: Tensor, v: Tensor, lists: Sequence[Tensor], back: Sequence[Tensor], slope: Tensor, seed: Tensor,
-    dropout: float, o: Tensor, sums: Tensor, grad: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of queries, keys and values, from that of the output."""
+    dropout: float, o: Tensor, sums: Tensor, grad: Tensor, into: tuple[Tensor, Tensor, Tensor],
+) -> None:  # fmt: skip
+    """The gradients of queries, keys and values, from that of the output; those of keys and values lie alike."""
     q, k, v, grad = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v, grad))
     width = q.shape[3]
     delta = torch.empty_like(sums)
-    dq, dk, dv = (_by_position(x) for x in (q, k, v))
+    dq, dk, dv = into
     steps = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3])
     keep_scale, threshold = _dropout_constants(dropout)
     numbers = (width**-0.5 * LOG2E, width**-0.5, keep_scale, threshold)
@@ -444,4 +445,3 @@ def attend_backward(
     )  # fmt: skip
     s.sum_parts(part_dk, dk, k.shape[2], width**-0.5)
     s.sum_parts(part_dv, dv, k.shape[2], keep_scale)
-    return dq, dk, dv

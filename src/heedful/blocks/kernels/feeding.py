@@ -4,6 +4,8 @@ weight gradient in one matrix product after the last step.
 The inputs of a layer are in one buffer for all steps, (T + 1, B, X + H): the output of the layer below, then the
 layer's own previous state. Kernels write their results directly to these buffers.
 
+With a gate, the context of a step is scaled by a number between 0 and 1 from the state (Xu et al., 2015).
+
 B batch, T steps, S keys, K width of a key, M of the memory, H hidden width, X width of the layer below, L layers.
 """
 
@@ -26,10 +28,10 @@ def _tanh(x):
 
 @triton.jit
 def _attend(
-    q, keys, memory, real, v, context, weights, S, K, M, q_row, context_row, scale,
-    ADDITIVE: tl.constexpr, C: tl.constexpr, KK: tl.constexpr, MM: tl.constexpr, SS: tl.constexpr,
+    q, keys, memory, real, v, gate, context, weights, S, K, M, q_row, context_row, scale,
+    ADDITIVE: tl.constexpr, GATED: tl.constexpr, C: tl.constexpr, KK: tl.constexpr, MM: tl.constexpr, SS: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one row: the weights (S,) and the context vector (M,)."""
+    """Attention of one row: the weights (S,) and the context vector (M,), times the sigmoid of `gate` if gated."""
     row = tl.program_id(0).to(tl.int64)
     k, m = tl.arange(0, KK), tl.arange(0, MM)
     query = tl.load(q + row * q_row + k, mask=k < K, other=0.0).to(tl.float32)
@@ -55,7 +57,10 @@ def _attend(
         running_sum = running_sum * rescale + tl.sum(part, 0)
         running_max = new_max
     running_sum = tl.where(running_sum == 0.0, 1.0, running_sum)
-    tl.store(context + row * context_row + m, (total / running_sum).to(context.dtype.element_ty), mask=m < M)
+    found = total / running_sum
+    if GATED:
+        found *= tl.sigmoid(tl.load(gate + row).to(tl.float32))
+    tl.store(context + row * context_row + m, found.to(context.dtype.element_ty), mask=m < M)
     tl.debug_barrier()  # all scores must be written before they are read again
     s = tl.arange(0, SS)
     score = tl.load(weights + row * S + s, mask=s < S, other=-float("inf"))
@@ -65,11 +70,15 @@ def _attend(
 
 @triton.jit
 def _attend_backward(
-    q, keys, memory, v, context, weights, grad_context, grad_scores, grad_q,
+    q, keys, memory, v, gate, context, weights, grad_context, grad_weights, grad_scores, grad_q, grad_gate,
     S, K, M, q_row, context_row, grad_row, scale,
-    ADDITIVE: tl.constexpr, C: tl.constexpr, KK: tl.constexpr, MM: tl.constexpr,
+    ADDITIVE: tl.constexpr, GATED: tl.constexpr, SEEN: tl.constexpr, C: tl.constexpr, KK: tl.constexpr,
+    MM: tl.constexpr, SS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of the scores (S,) and of the query (K,), from that of the context vector."""
+    """The gradients of the scores (S,), the query (K,) and the gate, from those of the context vector and the weights.
+
+    `grad_context` is overwritten by the gradient before the gate; the weights have one if they are `SEEN`.
+    """
     row = tl.program_id(0).to(tl.int64)
     k, m = tl.arange(0, KK), tl.arange(0, MM)
     query = tl.load(q + row * q_row + k, mask=k < K, other=0.0).to(tl.float32)
@@ -77,13 +86,25 @@ def _attend_backward(
         vector = tl.load(v + k, mask=k < K, other=0.0).to(tl.float32)
     grad = tl.load(grad_context + row * grad_row + m, mask=m < M, other=0.0).to(tl.float32)
     mean = tl.sum(grad * tl.load(context + row * context_row + m, mask=m < M, other=0.0).to(tl.float32), 0)
+    if GATED:  # the context is scaled already: its product with the gradient is the same before and after the gate
+        beta = tl.sigmoid(tl.load(gate + row).to(tl.float32))
+        tl.store(grad_gate + row, (mean * (1 - beta)).to(grad_gate.dtype.element_ty))
+        grad *= beta
+        tl.store(grad_context + row * grad_row + m, grad.to(grad_context.dtype.element_ty), mask=m < M)
+    if SEEN:
+        every = tl.arange(0, SS)
+        there = tl.load(weights + row * S + every, mask=every < S, other=0.0)
+        mean += tl.sum(there * tl.load(grad_weights + row * S + every, mask=every < S, other=0.0), 0)
     total = tl.zeros([KK], tl.float32)
     for start in range(0, S, C):
         s = start + tl.arange(0, C)
         at = (row * S + s)[:, None]
         weight = tl.load(weights + row * S + s, mask=s < S, other=0.0)
         value = tl.load(memory + at * M + m[None, :], mask=(s < S)[:, None] & (m < M)[None, :], other=0.0)
-        inner = weight * (tl.sum(value.to(tl.float32) * grad[None, :], 1) - mean)
+        product = tl.sum(value.to(tl.float32) * grad[None, :], 1)
+        if SEEN:
+            product += tl.load(grad_weights + row * S + s, mask=s < S, other=0.0)
+        inner = weight * (product - mean)
         tl.store(grad_scores + row * S + s, inner, mask=s < S)
         key = tl.load(keys + at * K + k[None, :], mask=(s < S)[:, None] & (k < K)[None, :], other=0.0).to(tl.float32)
         if ADDITIVE:
@@ -208,16 +229,18 @@ def _cell_backward(
 class AttentionDecoder(torch.autograd.Function):
     """pre (T, B, 4 H) and a memory -> outputs (T, B, H) of the last layer, and the states after the last step.
 
-    The weights of a layer are (4 H, X + H); those of a GRU have zeros, since its candidate has two separate parts.
+    Then the contexts (T, B, M), gated if there is a gate, and the weights (T, B, S). The weights of a layer are
+    (4 H, X + H); those of a GRU have zeros, since its candidate has two separate parts. A gate has (1, H) and (1,).
     """
 
-    apply: ClassVar[Callable[..., tuple[Tensor, Tensor, Tensor]]]  # inherited, where it has no type
+    apply: ClassVar[Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]]  # inherited, where it has no type
 
     @staticmethod
     def forward(
         ctx: Any, gru: bool, scale: float, masks: Tensor | None, real: Tensor, pre: Tensor, keys: Tensor,
-        memory: Tensor, w_query: Tensor | None, v: Tensor | None, hidden: Tensor, cells: Tensor | None, *layers: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        memory: Tensor, w_query: Tensor | None, v: Tensor | None, w_gate: Tensor | None, b_gate: Tensor | None,
+        hidden: Tensor, cells: Tensor | None, *layers: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         (steps, rows, size), count = pre.shape, len(hidden)
         weights, biases, size = layers[:count], layers[count:], size // 4
         (_, length, wide), wide_memory = keys.shape, memory.shape[2]
@@ -230,16 +253,20 @@ class AttentionDecoder(torch.autograd.Function):
             states[layer, 0] = hidden[layer] if cells is None else cells[layer]
         queries = pre.new_empty(steps, rows, wide)
         seen = pre.new_empty(steps, rows, length, dtype=torch.float32)
+        gates = pre.new_empty(steps, rows, 1)
         z = pre.new_empty(rows, 4 * size)
         across = (rows, triton.cdiv(size, WIDE))
         shape = {"C": CHUNK, "KK": triton.next_power_of_2(wide), "MM": triton.next_power_of_2(wide_memory)}
+        shape["SS"] = triton.next_power_of_2(length)
         for t in range(steps):
             state = inputs[-1][t, :, below[-1] :]  # the last layer's, before the step
+            if w_gate is not None and b_gate is not None:
+                torch.addmm(b_gate, state, w_gate.mT, out=gates[t])
             query = state if w_query is None else torch.mm(state, w_query.mT, out=queries[t])
             _attend[(rows,)](
-                query, keys, memory, real, keys if v is None else v, inputs[0][t], seen[t], length, wide, wide_memory,
-                query.stride(0), inputs[0].stride(1), scale, ADDITIVE=v is not None,
-                SS=triton.next_power_of_2(length), **shape, num_warps=8,
+                query, keys, memory, real, keys if v is None else v, gates[t], inputs[0][t], seen[t], length, wide,
+                wide_memory, query.stride(0), inputs[0].stride(1), scale, ADDITIVE=v is not None,
+                GATED=w_gate is not None, **shape, num_warps=8,
             )  # fmt: skip
             for layer, weight in enumerate(weights):
                 torch.mm(inputs[layer][t], weight.mT, out=z)
@@ -252,31 +279,40 @@ class AttentionDecoder(torch.autograd.Function):
                     4 * size if layer == 0 else 0, own.stride(0), above.stride(0),
                     GRU=gru, ABOVE=not top, DROPS=masks is not None and not top, W=WIDE,
                 )  # fmt: skip
-        ctx.save_for_backward(masks, keys, memory, w_query, v, *weights, *inputs, kept, states, queries, seen)
+        ctx.save_for_backward(
+            masks, keys, memory, w_query, v, w_gate, *weights, *inputs, kept, states, queries, seen, gates
+        )
+        ctx.set_materialize_grads(False)
         ctx.gru, ctx.scale, ctx.below, ctx.lstm = gru, scale, below, cells is not None
         outputs = inputs[-1][1:, :, below[-1] :].contiguous()
         last = torch.stack([inputs[layer][steps, :, below[layer] :] for layer in range(count)])
-        return outputs, last, states[:, steps].clone()
+        return outputs, last, states[:, steps].clone(), inputs[0][:steps, :, :wide_memory].clone(), seen.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_hidden: Tensor, grad_cells: Tensor) -> tuple[Tensor | None, ...]:
-        masks, keys, memory, w_query, v, *rest, kept, states, queries, seen = ctx.saved_tensors
+    def backward(
+        ctx: Any, grad: Tensor | None, grad_hidden: Tensor | None, grad_cells: Tensor | None,
+        grad_contexts: Tensor | None, grad_seen: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:  # fmt: skip
+        masks, keys, memory, w_query, v, w_gate, *rest, kept, states, queries, seen, gates = ctx.saved_tensors
         count, below = len(ctx.below), ctx.below
         weights, inputs = rest[:count], rest[count:]
         _, steps, rows, size = kept.shape
         size //= 4
         (_, length, wide), wide_memory = keys.shape, memory.shape[2]
-        grad = grad.contiguous()
-        past = grad_cells.clone() if ctx.lstm else torch.zeros_like(grad_cells)
+        grad = kept.new_zeros(steps, rows, size) if grad is None else grad.contiguous()
+        lasting = grad_cells is not None and ctx.lstm
+        past = grad_cells.clone() if lasting and grad_cells is not None else states.new_zeros(count, rows, size)
         grad_z = torch.empty_like(kept)
         flow = [[torch.empty_like(inputs[layer][0]) for _ in range(2)] for layer in range(count)]
         for layer in range(count):
-            flow[layer][steps % 2][:, below[layer] :] = grad_hidden[layer]
+            flow[layer][steps % 2][:, below[layer] :] = 0 if grad_hidden is None else grad_hidden[layer]
         contexts = memory.new_empty(steps, rows, wide_memory)
-        grad_scores, grad_queries = torch.empty_like(seen), torch.empty_like(queries)
+        grad_scores, grad_queries, grad_gates = map(torch.empty_like, (seen, queries, gates))
+        of_seen = seen if grad_seen is None else grad_seen.contiguous()
         grad_query = grad.new_empty(rows, size)
         across = (rows, triton.cdiv(size, WIDE))
         shape = {"C": CHUNK, "KK": triton.next_power_of_2(wide), "MM": triton.next_power_of_2(wide_memory)}
+        shape["SS"] = triton.next_power_of_2(length)
         for t in reversed(range(steps)):
             now, later = t % 2, (t + 1) % 2
             for layer in reversed(range(count)):
@@ -290,22 +326,29 @@ class AttentionDecoder(torch.autograd.Function):
                     DROPS=masks is not None and not top, QUERY=top and t + 1 < steps, W=WIDE,
                 )  # fmt: skip
                 torch.mm(grad_z[layer, t], weights[layer], out=flow[layer][now])
-            contexts[t] = flow[0][now][:, :wide_memory]
+            into = flow[0][now][:, :wide_memory]
+            contexts[t] = into if grad_contexts is None else into + grad_contexts[t]
             query = inputs[-1][t, :, below[-1] :] if w_query is None else queries[t]
             _attend_backward[(rows,)](
-                query, keys, memory, keys if v is None else v, inputs[0][t], seen[t], contexts[t], grad_scores[t],
-                grad_queries[t], length, wide, wide_memory, query.stride(0), inputs[0].stride(1), wide_memory,
-                ctx.scale, ADDITIVE=v is not None, **shape, num_warps=8,
+                query, keys, memory, keys if v is None else v, gates[t], inputs[0][t], seen[t], contexts[t],
+                of_seen[t], grad_scores[t], grad_queries[t], grad_gates[t], length, wide, wide_memory, query.stride(0),
+                inputs[0].stride(1), wide_memory, ctx.scale, ADDITIVE=v is not None, GATED=w_gate is not None,
+                SEEN=grad_seen is not None, **shape, num_warps=8,
             )  # fmt: skip
             if w_query is None:
                 grad_query = grad_queries[t]
             else:
                 torch.mm(grad_queries[t], w_query, out=grad_query)
+            if w_gate is not None:
+                grad_query.addmm_(grad_gates[t], w_gate)
         grad_initial = torch.stack([flow[layer][0][:, below[layer] :] for layer in range(count)])
         grad_initial[-1] += grad_query
         query_states = inputs[-1][:steps, :, below[-1] :]  # (T, B, H)
         grad_memory = torch.einsum("tbs,tbm->bsm", seen.to(contexts.dtype), contexts)
-        grad_v = grad_look = None
+        grad_v = grad_look = of_gate = of_gate_bias = None
+        if w_gate is not None:
+            of_gate = grad_gates.flatten(0, 1).mT @ query_states.flatten(0, 1)
+            of_gate_bias = grad_gates.sum((0, 1))
         if v is None:
             grad_keys = ctx.scale * torch.einsum("tbs,tbk->bsk", grad_scores.to(query_states.dtype), query_states)
         else:
@@ -320,7 +363,7 @@ class AttentionDecoder(torch.autograd.Function):
         of_weights = [grad_z[layer].flatten(0, 1).mT @ inputs[layer][:steps].flatten(0, 1) for layer in range(count)]
         of_biases = [grad_z[layer].sum((0, 1)) for layer in range(1, count)]
         return (
-            None, None, None, None, grad_z[0], grad_keys, grad_memory, grad_look, grad_v,
+            None, None, None, None, grad_z[0], grad_keys, grad_memory, grad_look, grad_v, of_gate, of_gate_bias,
             grad_initial + past.to(grad_initial.dtype) if not ctx.lstm else grad_initial, past if ctx.lstm else None,
             *of_weights, *of_biases,
         )  # fmt: skip

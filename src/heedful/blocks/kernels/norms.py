@@ -44,8 +44,11 @@ def _forward(x, y, weight, bias, seed, o, s, mean, scale, rows, D, p, eps,
 
 @triton.jit
 def _backward(g, s, weight, seed, mean, scale, dx, dy, partial, rows, D, p,
-              R: tl.constexpr, C: tl.constexpr, DROP: tl.constexpr):  # fmt: skip
-    """Gradients with respect to x and y for some rows, and the partial sums of those for weight and bias."""
+              R: tl.constexpr, C: tl.constexpr, DROP: tl.constexpr, OTHER: tl.constexpr):  # fmt: skip
+    """Gradients with respect to x and y for some rows, and the partial sums of those for weight and bias.
+
+    Without OTHER, y has the gradient of x.
+    """
     first, count, column = tl.program_id(0), tl.num_programs(0), tl.arange(0, C)
     w = tl.load(weight + column, mask=column < D, other=0.0).to(tl.float32)
     grad_w, grad_b = tl.zeros([R, C], tl.float32), tl.zeros([R, C], tl.float32)
@@ -64,9 +67,10 @@ def _backward(g, s, weight, seed, mean, scale, dx, dy, partial, rows, D, p,
         c1, c2 = tl.sum(grad * value, 1) / D, tl.sum(grad, 1) / D
         change = (grad - value * c1[:, None] - c2[:, None]) * rstd
         tl.store(dx + offset, change.to(dx.dtype.element_ty), mask=valid)
-        if DROP:
-            change = tl.where(_uniform(tl.load(seed), offset) >= p, change / (1 - p), 0.0)
-        tl.store(dy + offset, change.to(dy.dtype.element_ty), mask=valid)
+        if OTHER:
+            if DROP:
+                change = tl.where(_uniform(tl.load(seed), offset) >= p, change / (1 - p), 0.0)
+            tl.store(dy + offset, change.to(dy.dtype.element_ty), mask=valid)
     tl.store(partial + first * 2 * D + column, tl.sum(grad_w, 0), mask=column < D)
     tl.store(partial + first * 2 * D + D + column, tl.sum(grad_b, 0), mask=column < D)
 
@@ -75,6 +79,11 @@ def _launch_options(width: int, p: float) -> dict[str, int | bool]:
     """Tile sizes (about 2048 values) and warps."""
     wide = triton.next_power_of_2(width)
     return {"R": max(1, 2048 // wide), "C": wide, "DROP": p > 0, "num_warps": 4 if wide <= 2048 else 8}
+
+
+def _differ(g: Tensor, p: float, like: Tensor) -> bool:
+    """Whether x and y have other gradients, because of dropout or of their precision."""
+    return p > 0 or g.dtype != like.dtype
 
 
 @torch.library.custom_op("heedful::add_norm", mutates_args=())
@@ -108,11 +117,12 @@ def _add_norm_backward(
     g: Tensor, s: Tensor, weight: Tensor, seed: Tensor, mean: Tensor, scale: Tensor, p: float, like: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     g, width, rows = g.contiguous(), g.shape[-1], mean.numel()
-    dx, dy = torch.empty_like(g, dtype=like.dtype), torch.empty_like(g)
+    other = _differ(g, p, like)
+    dx, dy = torch.empty_like(g, dtype=like.dtype), torch.empty_like(g) if other else g.new_empty(0)
     options = _launch_options(width, p)
     programs = min(triton.cdiv(rows, options["R"]), PROGRAMS)
     partial = torch.empty(programs, 2 * width, device=g.device, dtype=torch.float32)
-    _backward[(programs,)](g, s, weight, seed, mean, scale, dx, dy, partial, rows, width, p, **options)
+    _backward[(programs,)](g, s, weight, seed, mean, scale, dx, dy, partial, rows, width, p, OTHER=other, **options)
     return dx, dy, partial.sum(0)
 
 
@@ -121,7 +131,8 @@ def _(
     g: Tensor, s: Tensor, weight: Tensor, seed: Tensor, mean: Tensor, scale: Tensor, p: float, like: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     sums = g.new_empty(2 * g.shape[-1], dtype=torch.float32)
-    return g.new_empty(g.shape, dtype=like.dtype), g.new_empty(g.shape), sums
+    dy = g.new_empty(g.shape if _differ(g, p, like) else 0)
+    return g.new_empty(g.shape, dtype=like.dtype), dy, sums
 
 
 def _setup_context(ctx, inputs, output) -> None:
@@ -134,7 +145,7 @@ def _gradients(ctx, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     s, weight, seed, mean, scale, like = ctx.saved_tensors
     dx, dy, sums = _add_norm_backward(g, s, weight, seed, mean, scale, ctx.p, like)
     dw, db = sums.to(weight.dtype).chunk(2)
-    return dx, dy, dw, db, None, None, None
+    return dx, dy if _differ(g, ctx.p, like) else dx, dw, db, None, None, None
 
 
 _add_norm.register_autograd(_gradients, setup_context=_setup_context)

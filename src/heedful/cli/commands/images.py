@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,6 +21,61 @@ FigurePath = Annotated[
 ]
 ImageCount = Annotated[int | None, typer.Option("--count", min=1, max=1000, help="Images to show; 10 by default.")]
 NoiseSeed = Annotated[int, typer.Option(min=0, max=2**62, help="Random seed of the noise.")]
+
+
+def caption(
+    run: RunFolder,
+    images: Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help="Images, or folders of them.")] = None,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="Captions of each image, the best first.")] = 1,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw where each word of the best captions attended: .png, .svg or .pdf."),
+    ] = None,
+    attention: Annotated[
+        Literal["soft", "hard"] | None,
+        typer.Option(help="Attend softly, or to one place; by default as in training."),
+    ] = None,
+    dark: Dark = False,
+    as_json: Json = False,
+    checkpoint: CheckpointOption = None,
+    **settings: Any,
+) -> None:
+    """Describe images by sentences, and show what each word attended to."""
+    from heedful.cli.caption import caption_command
+
+    caption_command(
+        checkpoint_path(run, checkpoint), images or [], settings["beams"], top, picture, attention, as_json,
+        "dark" if dark else "light",
+    )  # fmt: skip
+
+
+def describe(
+    run: RunFolder,
+    images: Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help="Images.")] = None,
+    boxes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON of boxes, [[top, left, bottom, right], ...] in pixels; by default image.json beside image.png.",
+        ),
+    ] = None,
+    beams: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Hypotheses of the beam search; else as the recipe says.")
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the boxes and the sentences of the first image: .png, .svg or .pdf."),
+    ] = None,
+    dark: Dark = False,
+    as_json: Json = False,
+    checkpoint: CheckpointOption = None,
+) -> None:
+    """Describe an image and its regions in a paragraph, and show which region each sentence comes from."""
+    from heedful.cli.describe import describe_command
+
+    describe_command(
+        checkpoint_path(run, checkpoint), images or [], boxes, beams, picture, as_json, "dark" if dark else "light"
+    )
 
 
 def reconstruct(

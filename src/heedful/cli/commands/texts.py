@@ -41,13 +41,17 @@ def classify(
         bool, typer.Option("--pair", help="Read pairs of texts; on stdin, with a tab between the two.")
     ] = False,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Of images, classes to show, the most probable first.")] = 5,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of a model with glimpses, draw where it looked: .png, .svg or .pdf."),
+    ] = None,
     as_json: Json = False,
     checkpoint: CheckpointOption = None,
 ) -> None:
     """Classify texts or images, or predict a number for texts. Lines stay in order, and empty ones stay empty."""
     from heedful.cli.texts import classify_command
 
-    classify_command(checkpoint_path(run, checkpoint), texts or [], pair, as_json, top)
+    classify_command(checkpoint_path(run, checkpoint), texts or [], pair, as_json, top, picture)
 
 
 def choose(

@@ -8,7 +8,6 @@ B images of a batch, C channels, Y rows, X columns.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from heedful.data.order import random_bits_at
 FIRST_STREAM = 2**40  # of random numbers: those below are for the order of images
 ASPECT = 4 / 3  # of a crop, at most, and its inverse
 ERASED_SHARES, ERASED_ASPECT = (0.02, 1 / 3), 10 / 3  # of the rectangle that is erased (Zhong et al., 2017)
+ATTEMPTS = 500  # to draw a number by rejection; all fail with a probability below 1e-39
 GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue in the brightness
 
 Numbers = NDArray[np.float64]
@@ -52,27 +52,38 @@ class Draws:
 def augment(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], draws: Draws) -> Tensor:
     """Images (B, C, Y, X) with all changes but mixing; `fill` is the colour of erased rectangles, from 0 to 1.
 
-    In this order: crop, flip, brightness, contrast, saturation, erasing.
+    In this order: crop, flip, brightness, contrast, saturation, hue, erasing.
     """
     most = 255.0 if pixels.dtype == torch.uint8 else math.inf
-    x = pixels.float()
+    x = pixels
     if settings.crop:
         x = shifted(x, settings.crop, draws)
     if settings.resized_crop is not None:
-        x = resized(x, [crop_box(one, x.shape) for one in crop_draws(settings.resized_crop, draws)])
+        x = resized(x.float(), [crop_box(one, x.shape) for one in crop_draws(settings.resized_crop, draws)])
     if settings.flip:
-        x = torch.where(_column(draws.uniform(6) < settings.flip), x.flip(-1), x)
+        x = flipped(x, torch.from_numpy(draws.uniform(6) < settings.flip))
     for purpose, strength, change in (
         (7, settings.brightness, brightened),
         (8, settings.contrast, contrasted),
         (9, settings.saturation, saturated),
     ):
         if strength:
-            x = change(x, _column(draws.uniform(purpose, 1 - strength, 1 + strength))).clamp(min=0.0, max=most)
+            factors = _column(draws.uniform(purpose, 1 - strength, 1 + strength))
+            x = change(x.float(), factors).clamp(min=0.0, max=most)
+    if settings.hue:
+        x = turned(x.float(), _column(draws.uniform(19, -settings.hue, settings.hue)))
     if settings.erase:
+        x = x.float()
         colour = x.new_tensor(fill)[:, None, None] * (255 if pixels.dtype == torch.uint8 else 1)
         x = torch.where(erased(settings.erase, x.shape, draws), colour, x)
-    return _like(x, pixels)
+    return x if x.dtype == pixels.dtype else _like(x, pixels)
+
+
+def flipped(x: Tensor, chosen: Tensor) -> Tensor:
+    """Images of which some are mirrored."""
+    changed = x.clone()
+    changed[chosen] = x[chosen].flip(-1)
+    return changed
 
 
 def _column(values: NDArray[np.generic]) -> Tensor:
@@ -90,12 +101,13 @@ def _like(x: Tensor, pixels: Tensor) -> Tensor:
 def shifted(x: Tensor, padding: int, draws: Draws) -> Tensor:
     """A random part of its own size of each image with zeros around it."""
     _, _, rows, columns = x.shape
-    padded = functional.pad(x, (padding,) * 4)
-    top, left = (torch.from_numpy(draws.bits(n) % np.uint64(2 * padding + 1)).long() for n in (0, 1))
-    across = left[:, None] + torch.arange(columns)
-    down = top[:, None] + torch.arange(rows)
-    batch = torch.arange(len(x))[:, None, None]
-    return padded.permute(0, 2, 3, 1)[batch, down[:, :, None], across[:, None, :]].permute(0, 3, 1, 2)
+    whole = torch.zeros_like(x)
+    tops, lefts = ((draws.bits(n) % np.uint64(2 * padding + 1)).astype(np.int64) - padding for n in (0, 1))
+    for one, to, top, left in zip(x, whole, tops.tolist(), lefts.tolist(), strict=True):
+        part = one[:, max(0, top) : rows + min(0, top), max(0, left) : columns + min(0, left)]
+        down, across = max(0, -top), max(0, -left)
+        to[:, down : down + part.shape[1], across : across + part.shape[2]] = part
+    return whole
 
 
 def crop_draws(
@@ -144,6 +156,25 @@ def saturated(x: Tensor, factors: Tensor) -> Tensor:
     """Images further from grey, or nearer to it."""
     plain = grey(x)
     return plain + factors * (x - plain)
+
+
+def turned(x: Tensor, turns: Tensor) -> Tensor:
+    """Images whose hues are turned by a share of the colour circle (HSV); grey pixels and grey images stay."""
+    if x.shape[1] != 3:
+        return x
+    red, green, blue = x.unbind(1)
+    most, least = x.amax(1), x.amin(1)
+    spread = most - least
+    ratio = 1 / torch.where(spread > 0, spread, 1)
+    hue = torch.where(
+        most == red,
+        (green - blue) * ratio,
+        torch.where(most == green, (blue - red) * ratio + 2, (red - green) * ratio + 4),
+    )
+    hue = hue + 6 * turns.squeeze(1)
+    places = [(hue + shift) % 6 for shift in (5, 3, 1)]  # of red, green and blue on the circle
+    shares = [torch.minimum(place, 4 - place).clamp(0, 1) for place in places]
+    return torch.stack([most - spread * share for share in shares], 1)
 
 
 def grey(x: Tensor) -> Tensor:
@@ -208,7 +239,7 @@ def cut_box(share: float, down: float, across: float, shape: torch.Size) -> Box:
 def beta(alphas: list[float], draws: Draws) -> list[float]:
     """Numbers from Beta(alpha, alpha) by Johnk's algorithm (1964): rejection, with new numbers in each attempt."""
     found: list[float | None] = [None] * len(alphas)
-    for attempt in itertools.count():
+    for attempt in range(ATTEMPTS):
         if None not in found:
             break
         pairs = zip(draws.uniform(20 + 2 * attempt).tolist(), draws.uniform(21 + 2 * attempt).tolist(), strict=True)
@@ -216,4 +247,5 @@ def beta(alphas: list[float], draws: Draws) -> list[float]:
             one, other = u ** (1 / alpha), v ** (1 / alpha)
             if found[place] is None and 0 < one + other <= 1:
                 found[place] = one / (one + other)
+    assert None not in found, "an attempt succeeds with a probability of at least 1 / 6"
     return [share for share in found if share is not None]

@@ -23,6 +23,7 @@ class Augmentation(Config):
     brightness: Share = Field(0.0, description="greatest change of the brightness, as a factor: 1 plus or minus this")
     contrast: Share = Field(0.0, description="greatest change of the contrast")
     saturation: Share = Field(0.0, description="greatest change of the saturation of colours")
+    hue: float = Field(0.0, ge=0, le=0.5, description="greatest turn of the hue, as a share of the colour circle")
     erase: Share = Field(0.0, description="probability that a rectangle is filled with the mean colour")
     mixup: float = Field(
         0.0, ge=0, le=2, description="alpha of Beta(alpha, alpha), the share of each of two mixed images; 0: not mixed"

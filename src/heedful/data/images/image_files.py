@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import warnings
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from heedful.data.images.image_spec import Resample
+from heedful.data.images.zip_files import ZipMember
 from heedful.errors import UserError
 from heedful.files.reading import open_file
 
+ImageFile = Path | ZipMember
+
 MOST_NAMED = 10  # unreadable images in an error
+REDUCED = 2  # a JPEG is decoded at a half, a quarter or an eighth of its size that is still twice what is needed
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
 
 
 def read_image_files(
-    paths: Sequence[Path], channels: Literal[1, 3], size: tuple[int, int] | None = None
+    paths: Sequence[ImageFile], channels: Literal[1, 3], size: tuple[int, int] | None = None
 ) -> NDArray[np.uint8]:
     """Images of one size (N, C, Y, X); others are resized if a size is given. One error names all unreadable ones."""
     first, unreadable = None, list[UserError]()
@@ -34,19 +40,23 @@ def read_image_files(
         if first is None:
             first, origin = picture, path
             found = np.empty((len(paths), *first.shape), np.uint8)
-        if picture.shape != first.shape:
-            raise UserError(
-                "this image has a different size from the first", where=str(path), found=_size(picture),
-                expected=f"{_size(first)}, as {origin} has",
-                todo=f"resize all to one size: data.size={list(first.shape[1:])}",
-            )  # fmt: skip
+        require_size(picture.shape, first.shape, path, origin)
         found[number] = picture
     if unreadable:
-        raise _unreadable_error(unreadable, len(paths))
+        raise unreadable_error(unreadable, len(paths))
     return found
 
 
-def _unreadable_error(errors: Sequence[UserError], count: int) -> UserError:
+def require_size(shape: tuple[int, ...], first: tuple[int, ...], path: ImageFile, origin: ImageFile) -> None:
+    """Refuse an image of another size than the first."""
+    if shape != first:
+        raise UserError(
+            "this image has a different size from the first", where=str(path), found=_size(shape),
+            expected=f"{_size(first)}, as {origin} has", todo=f"resize all to one size: data.size={list(first[1:])}",
+        )  # fmt: skip
+
+
+def unreadable_error(errors: Sequence[UserError], count: int) -> UserError:
     """One error for all images that cannot be read."""
     if len(errors) == 1:
         return errors[0]
@@ -59,7 +69,7 @@ def _unreadable_error(errors: Sequence[UserError], count: int) -> UserError:
 
 
 def read_image_file(
-    path: Path,
+    path: ImageFile,
     channels: Literal[1, 3],
     size: tuple[int, int] | None = None,
     shorter: int | None = None,
@@ -67,10 +77,39 @@ def read_image_file(
 ) -> NDArray[np.uint8]:
     """One image (C, Y, X) in greyscale or RGB, upright; of an animation, the first frame."""
     try:
+        with path.read() if isinstance(path, ZipMember) else open_file(path) as plain:
+            return _decode(plain, path, channels, size, shorter, resample)
+    except OSError as error:
+        raise _damaged_error(path, error) from None
+
+
+def decode_image(
+    path: ImageFile, channels: Literal[1, 3], size: tuple[int, int] | None = None
+) -> tuple[NDArray[np.uint8], bytes]:
+    """One image (C, Y, X) as `read_image_file` gives it, and the SHA-256 of its file."""
+    try:
+        with path.read() if isinstance(path, ZipMember) else open_file(path) as plain:
+            contents = plain.read()
+    except OSError as error:
+        raise _damaged_error(path, error) from None
+    return _decode(BytesIO(contents), path, channels, size), hashlib.sha256(contents).digest()
+
+
+def _decode(
+    plain: IO[bytes],
+    path: ImageFile,
+    channels: Literal[1, 3],
+    size: tuple[int, int] | None = None,
+    shorter: int | None = None,
+    resample: Resample = "lanczos",
+) -> NDArray[np.uint8]:
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with open_file(path) as plain, Image.open(plain) as file:
+            with Image.open(plain) as file:
+                if size is not None and shorter is None:
+                    file.draft(None, (REDUCED * max(size),) * 2)  # nothing for formats other than JPEG
                 return image_pixels(file, str(path), channels, size, shorter, resample)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(
@@ -78,13 +117,17 @@ def read_image_file(
             expected=f"at most {Image.MAX_IMAGE_PIXELS:,} pixels", todo="resize it if you trust it",
         ) from None  # fmt: skip
     except DAMAGED as error:
-        unknown = isinstance(error, UnidentifiedImageError)
-        found = "no known image format" if unknown else f"{getattr(error, 'strerror', None) or error}"
-        raise UserError(
-            "this image cannot be read", where=str(path), found=found,
-            expected="an undamaged image: PNG, JPEG, BMP, GIF, WebP, TIFF or PNM",
-            todo="open it in a viewer; replace or remove it",
-        ) from None  # fmt: skip
+        raise _damaged_error(path, error) from None
+
+
+def _damaged_error(path: ImageFile, error: Exception) -> UserError:
+    unknown = isinstance(error, UnidentifiedImageError)
+    found = "no known image format" if unknown else f"{getattr(error, 'strerror', None) or error}"
+    return UserError(
+        "this image cannot be read", where=str(path), found=found,
+        expected="an undamaged image: PNG, JPEG, BMP, GIF, WebP, TIFF or PNM",
+        todo="open it in a viewer; replace or remove it",
+    )  # fmt: skip
 
 
 def image_pixels(
@@ -123,5 +166,5 @@ def _require_bytes(file: Image.Image, where: str) -> None:
         )  # fmt: skip
 
 
-def _size(picture: NDArray[np.uint8]) -> str:
-    return f"{picture.shape[1]} rows of {picture.shape[2]} pixels"
+def _size(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]} rows of {shape[2]} pixels"

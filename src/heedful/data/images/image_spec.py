@@ -94,10 +94,14 @@ class ImageSpec:
 
     def require(self, images: NDArray[Any], where: str = "the images") -> NDArray[Any]:
         """The images, if they have the shape of the training images."""
-        if images.shape[1:] != self.image:
+        self.require_shape(images.shape, where)
+        return images
+
+    def require_shape(self, shape: tuple[int, ...], where: str) -> None:
+        """Refuse images (N, C, Y, X) of another shape than the training images."""
+        if shape[1:] != self.image:
             raise UserError(
                 "these images do not have the size that the model was trained on", where=where,
-                found=" x ".join(map(str, images.shape[1:])) + " (channels, rows, columns)",
+                found=" x ".join(map(str, shape[1:])) + " (channels, rows, columns)",
                 expected=" x ".join(map(str, self.image)), todo="resize them first",
             )  # fmt: skip
-        return images

@@ -36,6 +36,16 @@ def prepare(image: AnyImage, spec: ImageSpec) -> NDArray[Any]:
     return read_image_file(Path(image), **how)
 
 
+def display(image: AnyImage) -> NDArray[np.uint8]:
+    """The pixels (Y, X, 3) of an image in its own size, to draw it."""
+    if isinstance(image, np.ndarray):
+        array = image.transpose(1, 2, 0) if image.ndim == 3 and image.shape[0] in (1, 3) else image
+        pixels = array if array.dtype == np.uint8 else (np.clip(array, 0, 1) * 255 + 0.5).astype(np.uint8)
+        return np.broadcast_to(pixels if pixels.ndim == 3 else pixels[..., None], (*pixels.shape[:2], 3))
+    found = image_pixels(image, "an image", 3) if isinstance(image, Image.Image) else read_image_file(Path(image), 3)
+    return found.transpose(1, 2, 0)
+
+
 def file_channels(spec: ImageSpec) -> int:
     """The channels of an image file that a model reads: 1 or 3."""
     if spec.image[0] not in (1, 3):

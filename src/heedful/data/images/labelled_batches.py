@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from heedful.data.batch import EpochCache, FixedEpochs, TensorBatch
 from heedful.data.images.augment import Draws, augment, mix, partners
 from heedful.data.images.augmentation import Augmentation
 from heedful.data.images.batches import encode_images
+from heedful.data.images.file_images import FileImages, available_threads
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.images.sources import Images
 from heedful.data.order import permutation
@@ -46,9 +47,9 @@ class LabelledImageBatch(TensorBatch):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedLabelledImages:
-    """All images of a split in one tensor, with their classes."""
+    """All images of a split, in one tensor or in their files, with their classes."""
 
-    pixels: Tensor  # (N, C, Y, X) uint8 or float
+    pixels: Tensor | FileImages  # (N, C, Y, X) uint8 or float
     labels: NDArray[np.int64]  # (N,)
     spec: ImageSpec
     dropped: int = 0  # images are all of one size, so none is dropped
@@ -60,23 +61,40 @@ class EncodedLabelledImages:
     def sha256(self) -> str:
         """A hash of these images and their classes, in order."""
         digest = hashlib.sha256(f"{self.pixels.dtype} {tuple(self.pixels.shape)} ".encode())
-        digest.update(self.pixels.numpy().reshape(-1).view(np.uint8).data)
+        if isinstance(self.pixels, FileImages):
+            digest.update(self.pixels.sha256.encode())
+        else:
+            digest.update(self.pixels.numpy().reshape(-1).view(np.uint8).data)
         digest.update(np.ascontiguousarray(self.labels).data)
         return digest.hexdigest()
 
     def batch(self, rows: Tensor, weights: Tensor | None = None) -> LabelledImageBatch:
         """A batch of these images as they are stored, possibly empty; without weights, each loss counts once."""
+        return self._batch(self.images(rows), rows, weights)
+
+    def images(self, rows: Tensor, threads: int = 1) -> Tensor:
+        """The pixels of these images (B, C, Y, X); those in files are decoded by some threads."""
+        if isinstance(self.pixels, FileImages):
+            return torch.from_numpy(self.pixels.take(rows.numpy(), threads))
+        return torch.index_select(self.pixels, 0, rows)
+
+    def array(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """The pixels of these images (B, C, Y, X) as an array."""
+        return self.images(torch.from_numpy(rows)).numpy()
+
+    def _batch(self, pixels: Tensor, rows: Tensor, weights: Tensor | None = None) -> LabelledImageBatch:
         targets = torch.from_numpy(self.labels)[rows]  # (B,)
         ones = torch.ones(len(rows))  # (B,)
         return LabelledImageBatch(
-            torch.index_select(self.pixels, 0, rows), targets, targets, ones,
-            ones if weights is None else weights[targets], rows, self.spec.mean, self.spec.std,
+            pixels, targets, targets, ones, ones if weights is None else weights[targets], rows, self.spec.mean,
+            self.spec.std,
         )  # fmt: skip
 
     def in_order(self, size: int) -> Iterator[LabelledImageBatch]:
         """Every image once, in order, `size` at a time."""
         for start in range(0, len(self), size):
-            yield self.batch(torch.arange(start, min(start + size, len(self))))
+            rows = torch.arange(start, min(start + size, len(self)))
+            yield self._batch(self.images(rows, available_threads()), rows)
 
 
 def encode_labelled_images(images: Images, spec: ImageSpec) -> EncodedLabelledImages:
@@ -92,7 +110,8 @@ def encode_labelled_images(images: Images, spec: ImageSpec) -> EncodedLabelledIm
             expected="a class of the training images: " + ", ".join(map(shown, spec.names[:20])),
             todo="add such images to the training data, or leave these out",
         )  # fmt: skip
-    return EncodedLabelledImages(encode_images(images).pixels, labels, spec)
+    pixels = images.stored if isinstance(images.stored, FileImages) else encode_images(images).pixels
+    return EncodedLabelledImages(pixels, labels, spec)
 
 
 class LabelledImageBatches(FixedEpochs):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -104,14 +104,25 @@ class Scene:
             f"there {'are' if others else 'is'} {self.counted} on {self.ground}, {largest}",
         )
 
+    def phrase(self, thing: Thing) -> str:
+        """A thing in a few words, such as "small red circle at the top left"."""
+        return f"{thing.size} {thing.name} {self.place(thing)}"
+
+    @property
+    def sentences(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """A sentence for the whole, one for each thing, and one for each neighbour in size; with the things in each."""
+        whole = f"The picture shows {self.counted} on a {self.ground} ground."
+        each = [(f"There is a {self.phrase(thing)}.", (n,)) for n, thing in enumerate(self.things)]
+        pairs = [
+            (f"The {one.name} is {relation(one, other)} the {other.name}.", (n, n + 1))
+            for n, (one, other) in enumerate(pairwise(self.things))
+        ]
+        return (whole, ()), *each, *pairs
+
     @property
     def paragraph(self) -> str:
-        """A sentence for the whole, one for each thing, and one for each neighbour in size."""
-        sentences = [f"The picture shows {self.counted} on a {self.ground} ground."]
-        sentences += [f"There is a {thing.size} {thing.name} {self.place(thing)}." for thing in self.things]
-        pairs = pairwise(self.things)
-        sentences += [f"The {one.name} is {relation(one, other)} the {other.name}." for one, other in pairs]
-        return " ".join(sentences)
+        """All sentences."""
+        return " ".join(sentence for sentence, _ in self.sentences)
 
     @property
     def counted(self) -> str:
@@ -180,17 +191,23 @@ def draw(found: Scene) -> NDArray[np.uint8]:
     image = np.empty((found.rows, found.columns, 3), np.int64)
     image[:] = GROUNDS[found.ground]
     for thing in found.things:
-        radius = thing.radius * FINE
-        down, across = np.mgrid[-radius : radius + FINE, -radius : radius + FINE] - FINE // 2
-        covered = INSIDE[thing.shape](down, across, radius).astype(np.int64)
-        side = 2 * thing.radius + 1
-        share = covered.reshape(side, FINE, side, FINE).sum((1, 3))[..., None]  # of FINE * FINE
         top, left, bottom, right = thing.box
         part = image[top:bottom, left:right]
-        share = share[: part.shape[0], : part.shape[1]]
+        share = _shares(thing.shape, thing.radius)[: part.shape[0], : part.shape[1]]
         whole = FINE * FINE
         part[:] = (share * np.array(thing.rgb) + (whole - share) * part + whole // 2) // whole
     return image.astype(np.uint8).transpose(2, 0, 1)
+
+
+@cache
+def _shares(shape: str, radius: int) -> NDArray[np.int64]:
+    """Of how many parts of each pixel a shape covers, (Y, X, 1)."""
+    import numpy as np
+
+    fine, side = radius * FINE, 2 * radius + 1
+    down, across = np.mgrid[-fine : fine + FINE, -fine : fine + FINE] - FINE // 2
+    covered = INSIDE[shape](down, across, fine).astype(np.int64)
+    return covered.reshape(side, FINE, side, FINE).sum((1, 3))[..., None]
 
 
 def _circle(down: Any, across: Any, radius: int) -> Any:

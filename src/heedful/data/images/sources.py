@@ -1,4 +1,4 @@
-"""Images from files: idx as MNIST's, folders of image files, numpy arrays, and rows of numbers.
+"""Images from files: idx as MNIST's, folders and zip files of image files, numpy arrays, and rows of numbers.
 
 N images, C channels, Y rows, X columns.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -17,13 +18,17 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config
 from heedful.data.formats.sources import SPLITS, Column, Name, Split, file_problem, missing_files, no_data
+from heedful.data.images.zip_files import ZipMember, members
 from heedful.errors import UserError, shown
-from heedful.files.reading import entries, exists, is_folder
+from heedful.files.reading import entries, exists, is_file, is_folder
 
 if TYPE_CHECKING:  # settings are checked without numpy
     import numpy as np
     from numpy.typing import NDArray
 
+    from heedful.data.images.file_images import FileImages
+
+MOST_IN_MEMORY = 4 * 2**30  # bytes of decoded images
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm", ".pnm"}
 
 Side = Annotated[int, Field(ge=1, le=100_000)]
@@ -34,18 +39,25 @@ Shape = tuple[Side, Side, Side]  # channels, rows, columns
 class Images:
     """The images of one split, with their labels if these are known."""
 
-    pixels: NDArray[Any]  # (N, C, Y, X) uint8 or float32
+    stored: NDArray[Any] | FileImages  # (N, C, Y, X) uint8 or float32, in memory or in files
     labels: NDArray[np.int64] | None = None  # (N,)
     names: tuple[str, ...] = ()  # of the classes
     skipped: int = 0  # files that are not images
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return len(self.stored)
 
     @property
     def vectors(self) -> NDArray[Any]:
         """Each image as one row; a view of the same memory."""
-        return self.pixels.reshape(len(self.pixels), -1)  # (N, C * Y * X)
+        return self.pixels.reshape(len(self), -1)  # (N, C * Y * X)
+
+    @cached_property
+    def pixels(self) -> NDArray[Any]:
+        """All images (N, C, Y, X) in memory."""
+        import numpy as np
+
+        return np.asarray(self.stored)
 
 
 def scale_pixels(pixels: NDArray[Any]) -> NDArray[np.float32]:
@@ -142,65 +154,116 @@ class IdxImages(ImageData):
 
 
 class ImageFolders(ImageData):
-    """A folder of image files per split, sorted by name, optionally with a subfolder per class.
+    """A folder or a zip file of image files per split, sorted by name, optionally with a subfolder per class.
 
     The classes are those of the training images. Of animations, the first frame is read; transparent pixels have
     the colour beneath.
     """
 
     kind: Literal["image_folder"] = "image_folder"
-    train: Name = Field("train", description="folder for training")
-    valid: Name | None = Field(None, description="folder for validation; null: the test folder")
-    test: Name | None = Field("test", description="folder for the final score")
+    train: Name = Field("train", description="folder or zip file for training")
+    valid: Name | None = Field(None, description="folder or zip file for validation; null: that for the final score")
+    test: Name | None = Field("test", description="folder or zip file for the final score")
     channels: Literal[1, 3] = Field(3, description="1: greyscale, 3: RGB")
     size: tuple[Side, Side] | None = Field(
         None, description="rows and columns that images are resized to; null: all have one size"
+    )
+    keep: Literal["auto", "memory", "files"] = Field(
+        "auto",
+        description="memory: images are decoded once; files: in every epoch, by `train.workers` processes; "
+        "auto: files where the pixels take more than 4 GiB",
     )
 
     def images(self, split: Split) -> Images:
         """The images, labelled by their subfolder."""
         import numpy as np
 
-        from heedful.data.images.image_files import read_image_files
-
-        (folder,) = self.files(split)
-        classes = _subfolders(folder)
-        if not classes:
-            paths, others = image_files(folder)
-            return Images(read_image_files(paths, self.channels, self.size), skipped=others)
+        (path,) = self.files(split)
+        listed = list_images(path)
+        if not listed.classes:
+            return Images(self._pixels(listed.loose), skipped=listed.others)
         for problem in self.problems(["train"]):
             raise problem
-        names = tuple(entry.name for entry in _subfolders(self.files("train")[0]) or classes)
-        for entry in classes:
-            if entry.name not in names:
+        names = tuple(list_images(self.files("train")[0]).classes or listed.classes)
+        for name in listed.classes:
+            if name not in names:
                 raise UserError(
-                    "there are no training images of this class", where=str(entry),
+                    "there are no training images of this class", where=f"{path}/{name}",
                     expected="a class of the training images: " + ", ".join(map(shown, names[:20])),
                 )  # fmt: skip
-        _require_consistent_folders(folder, classes)
-        listed = [image_files(entry) for entry in classes]
-        paths = [path for found, _ in listed for path in found]
-        counts = [len(found) for found, _ in listed]
-        labels = np.repeat(np.array([names.index(entry.name) for entry in classes], np.int64), counts)
-        skipped = sum(others for _, others in listed)
-        return Images(read_image_files(paths, self.channels, self.size), labels, names, skipped)
+        counts = [len(found) for found in listed.classes.values()]
+        labels = np.repeat(np.array([names.index(name) for name in listed.classes], np.int64), counts)
+        files = [file for found in listed.classes.values() for file in found]
+        return Images(self._pixels(files), labels, names, listed.others)
+
+    def _pixels(self, files: Sequence[Path | ZipMember]) -> NDArray[Any] | FileImages:
+        from heedful.data.images.file_images import FileImages
+        from heedful.data.images.image_files import read_image_files
+
+        large = self.size is not None and len(files) * self.channels * math.prod(self.size) > MOST_IN_MEMORY
+        if self.keep == "files" or (self.keep == "auto" and large):
+            return FileImages(files, self.channels, self.size)
+        return read_image_files(files, self.channels, self.size)
 
     def unreadable(self, path: Path) -> UserError | None:
-        """The error for a folder without images."""
+        """The error for a folder or a zip file without images."""
         try:
-            if not is_folder(path):
+            if not is_folder(path) and not (_is_zip(path) and is_file(path)):
                 found = "a file" if exists(path) else "nothing"
                 return UserError(
                     "there is no such folder", where=str(path), found=found,
-                    expected="images, optionally in a subfolder per class",
+                    expected="images, optionally in a subfolder per class, or a .zip file of such a folder",
                     todo="data.train, data.valid and data.test name the folders in data.root",
                 )  # fmt: skip
-            if not any(_is_image(entry) for entry in path.rglob("*")):
+            if _is_zip(path):
+                list_images(path)
+            elif not any(_is_image(entry.name) for entry in path.rglob("*")):
                 return _no_images_error(path)
-            _subfolders(path)
+            else:
+                _subfolders(path)
         except UserError as error:
             return error
         return None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The image files of a folder or a zip file, by subfolder or without, sorted by name."""
+
+    classes: Mapping[str, Sequence[Path | ZipMember]]
+    loose: Sequence[Path | ZipMember]
+    others: int  # files that are not images
+
+
+def list_images(path: Path) -> Listing:
+    """The image files of a folder or a zip file; they are all in subfolders, or none is."""
+    if _is_zip(path):
+        return _list_zip(path)
+    folders = _subfolders(path)
+    if not folders:
+        files, others = image_files(path)
+        return Listing({}, files, others)
+    loose = [entry.name for entry in entries(path) if _is_image(entry.name)]
+    if loose:
+        raise _mixed_error(path, loose[0], folders[0].name)
+    listed = {folder.name: image_files(folder) for folder in folders}
+    return Listing({name: files for name, (files, _) in listed.items()}, (), sum(n for _, n in listed.values()))
+
+
+def _list_zip(path: Path) -> Listing:
+    """The same of a zip file, without folders around all its images."""
+    files = members(path)
+    images = [(file, file.name.split("/")) for file in files if _is_image(file.name.rpartition("/")[2])]
+    if not images:
+        raise _no_images_error(path)
+    depth, classes, loose = 0, dict[str, list[ZipMember]](), list[ZipMember]()
+    while len({parts[depth] for _, parts in images}) == 1 and all(len(parts) > depth + 2 for _, parts in images):
+        depth += 1
+    for file, parts in images:
+        (classes.setdefault(parts[depth], []) if len(parts) > depth + 1 else loose).append(file)
+    if classes and loose:
+        raise _mixed_error(path, loose[0].name, next(iter(classes)))
+    return Listing(dict(sorted(classes.items())), loose, len(files) - len(images))
 
 
 class ArrayFile(Config):
@@ -348,27 +411,30 @@ def image_files(folder: Path) -> tuple[list[Path], int]:
     """All images in a folder and its subfolders, sorted by name, and the number of other files."""
     hidden = (any(part.startswith(".") for part in entry.relative_to(folder).parts) for entry in folder.rglob("*"))
     files = [entry for entry, skip in zip(folder.rglob("*"), hidden, strict=True) if not skip and not is_folder(entry)]
-    found = sorted((entry for entry in files if _is_image(entry)), key=Path.as_posix)
+    found = sorted((entry for entry in files if _is_image(entry.name)), key=Path.as_posix)
     if not found:
         raise _no_images_error(folder)
     return found, len(files) - len(found)
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+def _is_image(name: str) -> bool:
+    return Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
 
 
-def _no_images_error(folder: Path) -> UserError:
+def _is_zip(path: Path) -> bool:
+    return path.suffix.lower() == ".zip"
+
+
+def _no_images_error(path: Path) -> UserError:
+    kind = "zip file" if _is_zip(path) else "folder"
     return UserError(
-        "there is no image in this folder", where=str(folder),
+        f"there is no image in this {kind}", where=str(path),
         expected="files that end in " + ", ".join(sorted(IMAGE_SUFFIXES)),
     )  # fmt: skip
 
 
-def _require_consistent_folders(folder: Path, classes: Sequence[Path]) -> None:
-    loose = [entry.name for entry in entries(folder) if _is_image(entry)]
-    if loose:
-        raise UserError(
-            "some images are in a class folder, others are not", where=str(folder),
-            found=f"{loose[0]} beside the folder {classes[0].name}", expected="all images in subfolders, or none",
-        )  # fmt: skip
+def _mixed_error(path: Path, loose: str, folder: str) -> UserError:
+    return UserError(
+        "some images are in a class folder, others are not", where=str(path),
+        found=f"{loose} beside the folder {folder}", expected="all images in subfolders, or none",
+    )  # fmt: skip

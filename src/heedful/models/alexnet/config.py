@@ -46,13 +46,22 @@ class AlexNetConfig(ImageEncoderConfig):
 
         return through(self.size[0]), through(self.size[1])
 
-    def parameters(self, vocab: int = 0) -> int:
-        """The number of parameters, for two classes where they are not known yet."""
+    @property
+    def map_shape(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of the last feature map."""
+        return self.filters[-1], *self.map_size
+
+    @property
+    def map_parameters(self) -> int:
+        """The number of parameters of the convolutions."""
         one, two, three, four, five = self.filters
         sizes = ((self.channels, one, self.kernel), (one, two, 5), (two, three, 3), (three, four, 3), (four, five, 3))
-        convolutions = sum(conv_parameters(*size, per_filter=1) for size in sizes)
-        dense = (self.grid**2 * five + 1) * self.hidden + (self.hidden + 1) * self.hidden
-        return convolutions + dense + (self.hidden + 1) * self.outputs
+        return sum(conv_parameters(*size, per_filter=1) for size in sizes)
+
+    def parameters(self, vocab: int = 0) -> int:
+        """The number of parameters, for two classes where they are not known yet."""
+        dense = (self.grid**2 * self.filters[-1] + 1) * self.hidden + (self.hidden + 1) * self.hidden
+        return self.map_parameters + dense + (self.hidden + 1) * self.outputs
 
     @classmethod
     def tiny(cls) -> Self:

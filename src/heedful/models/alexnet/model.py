@@ -8,6 +8,8 @@ parallelizing convolutional neural networks" (Krizhevsky, 2014) and the publishe
 B batch, Y rows, X columns, D filters of the last convolution, H hidden width.
 """
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 from heedful.blocks.convolution import ConvRelu, init_he
@@ -17,6 +19,8 @@ from heedful.models.image_model import ImageModel
 
 class AlexNet(ImageModel):
     """images (B, C, Y, X) -> logits (B, N)."""
+
+    after_map: ClassVar = ("dense", "head")
 
     def __init__(self, config: AlexNetConfig) -> None:
         super().__init__()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
 from heedful.models.alexnet.config import SIZES, AlexNetConfig
-from heedful.models.exchange import IMAGENET, Layout, PublishedConfig, Table, no_format, weight_and_bias
+from heedful.models.exchange import IMAGENET, Layout, Table, weight_and_bias
 
 TITLE = "AlexNet"
 MODEL_TYPES = ()
@@ -23,16 +21,6 @@ NAMES = {  # ours: torchvision's
     "dense.4": "classifier.4",
     "head": "classifier.6",
 }
-
-
-def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-    """Transformers has no AlexNet."""
-    raise no_format(TITLE)
-
-
-def config_json(config: AlexNetConfig, labels: Sequence[str]) -> dict[str, Any]:
-    """Transformers has no AlexNet."""
-    raise no_format(TITLE)
 
 
 def canonical(names: Iterable[str]) -> dict[str, str]:

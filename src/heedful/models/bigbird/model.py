@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.attention import KV
+from heedful.blocks.attention import KV, unchanged
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Layout, PackedTexts, real_first
 from heedful.blocks.masks import AnyMask, Bias, Grid, block_table, padding, random_blocks
@@ -71,13 +71,14 @@ class Sight:
 
     mask: AnyMask
     bias: Bias | None = None
-    past: Callable[[KV], KV] = lambda kv: kv
+    past: Callable[[KV], KV] = unchanged
 
 
 def sight(c: BigBirdConfig, lengths: Tensor, width: int, watched: bool) -> Sight:
     """What texts of these lengths (B,), with their extra tokens, attend to in rows of `width`."""
     real, count, device = padding(lengths), c.random_blocks, lengths.device
-    exported = torch.compiler.is_exporting()  # for texts of any length, so that the example's decides nothing
+    # An exported model takes texts of any length: the example decides nothing. Torch 2.11 calls compiled ones exported.
+    exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
     if c.attention == "original_full" or (not exported and width <= c.global_tokens + c.dense_length):
         return Sight(real)
     pattern = Pattern.of(c, lengths, width)

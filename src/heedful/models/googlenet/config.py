@@ -86,19 +86,36 @@ class GoogLeNetConfig(ImageEncoderConfig):
 
         return through(self.size[0]), through(self.size[1])
 
-    def parameters(self, vocab: int = 0) -> int:
-        """The number of parameters with side classifiers, for two classes where they are not known yet."""
-        classes, (one, two, channels) = self.outputs, self.stem_filters
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The channels after each inception module."""
+        return tuple(direct + three + five + pool for direct, _, three, _, five, pool in self.modules)
+
+    @property
+    def map_shape(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of the last feature map."""
+        return self.widths[-1], *self.map_size
+
+    @property
+    def map_parameters(self) -> int:
+        """The number of parameters of the convolutions, without side classifiers."""
+        one, two, last = self.stem_filters
         count = conv_parameters(self.channels, one, 7 if self.stem == "large" else 3)
-        count += conv_parameters(one, two, 1) + conv_parameters(two, channels, 3)
-        for number, (direct, reduce3, three, reduce5, five, pool) in enumerate(self.modules, 1):
+        count += conv_parameters(one, two, 1) + conv_parameters(two, last, 3)
+        for channels, module in zip((last, *self.widths), self.modules, strict=False):
+            direct, reduce3, three, reduce5, five, pool = module
             count += sum(conv_parameters(channels, filters, 1) for filters in (direct, reduce3, reduce5, pool))
             count += conv_parameters(reduce3, three, 3) + conv_parameters(reduce5, five, self.large_kernel)
-            channels = direct + three + five + pool
-            if number in self.sides:
-                count += conv_parameters(channels, self.side_filters, 1)
-                count += (SIDE_GRID**2 * self.side_filters + 1) * self.side_hidden + (self.side_hidden + 1) * classes
-        return count + (channels + 1) * classes
+        return count
+
+    def parameters(self, vocab: int = 0) -> int:
+        """The number of parameters with side classifiers, for two classes where they are not known yet."""
+        classes, hidden = self.outputs, (SIDE_GRID**2 * self.side_filters + 1) * self.side_hidden
+        sides = sum(
+            conv_parameters(self.widths[number - 1], self.side_filters, 1) + hidden + (self.side_hidden + 1) * classes
+            for number in self.sides
+        )
+        return self.map_parameters + sides + (self.widths[-1] + 1) * classes
 
     @classmethod
     def tiny(cls) -> Self:

@@ -9,6 +9,8 @@ windows of 2 x 2, and the third branch has filters of 3 x 3 unless `large_kernel
 B batch, Y rows, X columns, D channels, F values of the small map, H hidden width, N classes.
 """
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -39,6 +41,8 @@ class SideClassifier(nn.Module):
 
 class GoogLeNet(ImageModel):
     """images (B, C, Y, X) -> logits (B, N)."""
+
+    after_map: ClassVar = ("sides", "head")
 
     config: GoogLeNetConfig
 

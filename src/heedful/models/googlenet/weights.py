@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
-from heedful.models.exchange import HALVES, Layout, PublishedConfig, Rule, Table, no_format, norm_rules, weight_and_bias
+from heedful.models.exchange import HALVES, Layout, Rule, Table, norm_rules, weight_and_bias
 from heedful.models.googlenet.config import SIZES, GoogLeNetConfig
 
 TITLE = "GoogLeNet"
@@ -24,16 +22,6 @@ BRANCHES = {  # ours: torchvision's, of a module
     "branches.2.1": "branch3.1",
     "branches.3.1": "branch4.1",
 }
-
-
-def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-    """Transformers has no GoogLeNet."""
-    raise no_format(TITLE)
-
-
-def config_json(config: GoogLeNetConfig, labels: Sequence[str]) -> dict[str, Any]:
-    """Transformers has no GoogLeNet."""
-    raise no_format(TITLE)
 
 
 def canonical(names: Iterable[str]) -> dict[str, str]:

@@ -52,12 +52,22 @@ class LeNetConfig(ImageEncoderConfig):
         rows, columns = (((side + 2 * self.padding - 4) // 2 - 4) // 2 for side in self.size)
         return rows, columns
 
+    @property
+    def map_shape(self) -> tuple[int, int, int]:
+        """Channels, rows and columns after the second pooling."""
+        return self.filters[1], *self.map_size
+
+    @property
+    def map_parameters(self) -> int:
+        """The number of parameters of both convolutions."""
+        first, second = self.filters
+        return first * (25 * self.channels + 1) + second * (25 * first + 1)
+
     def parameters(self, vocab: int = 0) -> int:
         """The number of parameters: 61,706 for ten classes of greyscale images."""
-        (first, second), (wide, narrow), (rows, columns) = self.filters, self.hidden, self.map_size
-        convolutions = first * (25 * self.channels + 1) + second * (25 * first + 1)
+        (wide, narrow), (second, rows, columns) = self.hidden, self.map_shape
         hidden = wide * (second * rows * columns + 1) + narrow * (wide + 1)
-        return convolutions + hidden + self.outputs * (narrow + 1)
+        return self.map_parameters + hidden + self.outputs * (narrow + 1)
 
     @classmethod
     def tiny(cls) -> Self:

@@ -49,6 +49,11 @@ class LeNet(nn.Module):
         x = self.map2(self.activation(self.conv2(x)))  # (B, G, Y / 2 - 4, X / 2 - 4)
         return self.pool2(x)  # (B, G, Y / 4 - 2, X / 4 - 2)
 
+    def keep_map(self) -> None:
+        """Remove the layers after the map, for a model that reads the map alone."""
+        for name in ("hidden1", "hidden2", "head"):
+            self.set_submodule(name, nn.Identity())
+
     def features(self, images: Tensor) -> Tensor:
         """The second hidden layer."""
         x = self.map(images).flatten(1)  # (B, M)

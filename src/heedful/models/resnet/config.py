@@ -51,8 +51,19 @@ class ResNetConfig(ImageEncoderConfig):
         """Whether the shortcut of a stage's first block has weights, since the image is halved or widened there."""
         return stage > 0 or self.stem_width != self.widths[0]
 
-    def parameters(self, vocab: int = 0) -> int:
-        """The number of parameters, for two classes where they are not known yet."""
+    @property
+    def map_shape(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of the last feature map."""
+
+        def through(side: int) -> int:
+            halved = len(self.widths) - 1 + (2 if self.stem == "large" else 0)
+            return -(-side >> halved)  # rounded up
+
+        return self.widths[-1], through(self.size[0]), through(self.size[1])
+
+    @property
+    def map_parameters(self) -> int:
+        """The number of parameters of the convolutions."""
         count = conv_parameters(self.channels, self.stem_width, 7 if self.stem == "large" else 3)
         for stage, (before, width) in enumerate(pairwise((self.stem_width, *self.widths))):
             narrow = width // BOTTLENECK
@@ -65,7 +76,11 @@ class ResNetConfig(ImageEncoderConfig):
                     count += conv_parameters(narrow, width, 1)
             if self.projects(stage):
                 count += conv_parameters(before, width, 1)
-        return count + (self.widths[-1] + 1) * self.outputs
+        return count
+
+    def parameters(self, vocab: int = 0) -> int:
+        """The number of parameters, for two classes where they are not known yet."""
+        return self.map_parameters + (self.widths[-1] + 1) * self.outputs
 
     @classmethod
     def tiny(cls) -> Self:

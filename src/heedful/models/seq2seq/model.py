@@ -125,8 +125,8 @@ class InputFeeding(nn.Module):
 
     def forward(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         if has_kernels(self.attention, self.stack, x, state.source.value):
-            h, layers = run_fused(self.attention, self.stack, x, state.layers, state.source.value)  # (B, T, H)
-            return self.out(h), replace(state, layers=layers)
+            run = run_fused(self.attention, self.stack, x, state.layers, state.source.value)
+            return self.out(run.outputs), replace(state, layers=run.layers)
         layers, outputs, chosen = state.layers, [], []
         for t in range(x.shape[1]):
             query = layers[-1][0][:, None]  # (B, 1, H)

@@ -46,13 +46,22 @@ class VggConfig(ImageEncoderConfig):
         """Rows and columns of the last feature map."""
         return self.size[0] >> len(self.depths), self.size[1] >> len(self.depths)
 
-    def parameters(self, vocab: int = 0) -> int:
-        """The number of parameters, for two classes where they are not known yet."""
+    @property
+    def map_shape(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of the last feature map."""
+        return self.filters[-1], *self.map_size
+
+    @property
+    def map_parameters(self) -> int:
+        """The number of parameters of the convolutions."""
         widths = [self.channels, *(width for width, n in zip(self.filters, self.depths, strict=True) for _ in range(n))]
         more = 3 if self.norm == "batch" else 1  # a bias, and two numbers of the norm
-        convolutions = sum(conv_parameters(before, after, 3, more) for before, after in pairwise(widths))
+        return sum(conv_parameters(before, after, 3, more) for before, after in pairwise(widths))
+
+    def parameters(self, vocab: int = 0) -> int:
+        """The number of parameters, for two classes where they are not known yet."""
         dense = (self.grid**2 * self.filters[-1] + 1) * self.hidden + (self.hidden + 1) * self.hidden
-        return convolutions + dense + (self.hidden + 1) * self.outputs
+        return self.map_parameters + dense + (self.hidden + 1) * self.outputs
 
     @classmethod
     def tiny(cls) -> Self:

@@ -9,6 +9,8 @@ layers.
 B batch, Y rows, X columns, D filters of the last convolution, H hidden width.
 """
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 from heedful.blocks.convolution import ConvNormRelu, ConvRelu, init_he
@@ -18,6 +20,8 @@ from heedful.models.vgg.config import VggConfig
 
 class Vgg(ImageModel):
     """images (B, C, Y, X) -> logits (B, N)."""
+
+    after_map: ClassVar = ("dense", "head")
 
     def __init__(self, config: VggConfig) -> None:
         super().__init__()

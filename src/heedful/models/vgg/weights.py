@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
 from heedful.models.exchange import (
     IMAGENET,
     Layout,
-    PublishedConfig,
     Rule,
     Table,
-    no_format,
     norm_rules,
     weight_and_bias,
 )
@@ -25,16 +21,6 @@ NETS = {
 }
 ARCHITECTURES = {"timm": NETS, "torchvision": NETS}
 USUAL = {"torchvision": IMAGENET}
-
-
-def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
-    """Transformers has no VGG."""
-    raise no_format(TITLE)
-
-
-def config_json(config: VggConfig, labels: Sequence[str]) -> dict[str, Any]:
-    """Transformers has no VGG."""
-    raise no_format(TITLE)
 
 
 def canonical(names: Iterable[str]) -> dict[str, str]:

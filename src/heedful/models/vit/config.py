@@ -77,18 +77,32 @@ class VitConfig(ImageEncoderConfig):
         """The rows and columns of patches."""
         return self.size[0] // self.patch, self.size[1] // self.patch
 
+    def grids(self, size: tuple[int, int]) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
+        before = (size[0] // self.patch, size[1] // self.patch)
+        return {"positions.table": (before, self.grid)} if self.positions == "learned" else {}
+
     @property
     def first(self) -> int:
         """The number of tokens before the patches."""
         return (self.pool == "class") + (self.distillation != "none")
 
-    def parameters(self, vocab: int = 0) -> int:
-        """The number of parameters, for two classes where they are not known yet."""
+    @property
+    def map_shape(self) -> tuple[int, int, int]:
+        """The width, and the rows and columns of patches."""
+        return self.width, *self.grid
+
+    @property
+    def map_parameters(self) -> int:
+        """The number of parameters without the last layer."""
         patches = (self.channels * self.patch**2 + 1) * self.width
         table = (self.first + self.grid[0] * self.grid[1]) * self.width if self.positions == "learned" else 0
         blocks = self.layers * block_parameters(self.width, self.hidden, self.heads, self.score)
+        return patches + self.first * self.width + table + blocks + 2 * self.width
+
+    def parameters(self, vocab: int = 0) -> int:
+        """The number of parameters, for two classes where they are not known yet."""
         heads = (self.width + 1) * self.outputs * (2 if self.distillation == "head" else 1)
-        return patches + self.first * self.width + table + blocks + 2 * self.width + heads
+        return self.map_parameters + heads
 
     @classmethod
     def tiny(cls) -> Self:

@@ -7,6 +7,8 @@ data-efficient image transformers", Touvron et al., 2021) adds a second such tok
 B batch, C channels, Y rows, X columns, N patches, T tokens, D width, K classes.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -37,6 +39,8 @@ def positions(c: VitConfig) -> LearnedGrid | SinusoidGrid | NoGrid:
 
 class Vit(ImageModel):
     """images (B, C, Y, X) -> logits (B, K), for images of any size in whole patches."""
+
+    after_map: ClassVar = ("head", "second")
 
     config: VitConfig
 
@@ -70,19 +74,27 @@ class Vit(ImageModel):
             x = block(x)  # (B, T, D)
         return self.norm(x), grid
 
+    def class_tokens(self, images: Tensor) -> Tensor:
+        """The normalized output of the class tokens: in the last block, nothing else is read."""
+        x, _ = self.embed(images)
+        *blocks, last = self.blocks
+        assert isinstance(last, EncoderBlock)
+        for block in blocks:
+            x = block(x)  # (B, T, D)
+        return self.norm(last.first(x, self.config.first))
+
     def map(self, images: Tensor) -> Tensor:
         x, grid = self.encode(images)
         return x[:, self.config.first :].transpose(1, 2).unflatten(2, grid)  # (B, D, Y, X)
 
     def features(self, images: Tensor) -> Tensor:
-        x, _ = self.encode(images)
-        return x[:, 0] if self.config.first else x.mean(1)  # (B, D)
+        return self.class_tokens(images)[:, 0] if self.config.first else self.encode(images)[0].mean(1)  # (B, D)
 
     def training_logits(self, images: Tensor) -> list[tuple[float, Tensor]]:
         """The logits (B, K) of the last layer, or of both, each with half the weight."""
         if not self.second:
             return [(1.0, self.head(self.features(images)))]
-        x, _ = self.encode(images)
+        x = self.class_tokens(images)
         return [(0.5, self.head(x[:, 0])), (0.5, self.second["head"](x[:, 1]))]
 
     def forward(self, images: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from heedful.errors import UserError
 from heedful.lectures import Progress
 from heedful.lectures.learning import learn, seeded
 from heedful.models import build
-from heedful.models.roles import ImageEncoderConfig
+from heedful.models.roles import ImageModelConfig
 from heedful.plots.autoencoder_plots import first_of_each
 from heedful.runs.images import test_images, training_images
 from heedful.runs.load import load
@@ -74,7 +74,7 @@ class Opened:
 
 
 def opened(
-    model: str | None, images: Sequence[str], config: ImageEncoderConfig, steps: int, seed: int
+    model: str | None, images: Sequence[str], config: ImageModelConfig, steps: int, seed: int
 ) -> Generator[Progress, None, Opened]:
     """A classifier of a folder with its test images or with image files; without a folder, one trained at once."""
     if model is None:
@@ -100,10 +100,10 @@ def data(split: Split) -> Images:
     pixels = np.zeros((len(digits), 1, 16, 16), np.float32)
     for image, digit, (y, x) in zip(pixels, digits.pixels, places, strict=True):
         image[:, y : y + 8, x : x + 8] = digit
-    return replace(digits, pixels=pixels)
+    return replace(digits, stored=pixels)
 
 
-def train(config: ImageEncoderConfig, steps: int, seed: int) -> Generator[Progress, None, Opened]:
+def train(config: ImageModelConfig, steps: int, seed: int) -> Generator[Progress, None, Opened]:
     """Train a small classifier."""
     known = data("train")
     assert known.labels is not None  # these have them

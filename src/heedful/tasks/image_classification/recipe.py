@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.data.embedded import Digits
 from heedful.data.images.augmentation import Augmentation
+from heedful.data.images.cluttered import ClutteredImages, VisualSearch
 from heedful.data.images.scenes import Scenes
 from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
 from heedful.data.own import OwnData
@@ -17,13 +18,14 @@ from heedful.tasks.recipe_parts import Recipe, Start, check_image_batching
 from heedful.training.configs import TrainConfig
 
 LabelledImagesConfig = Annotated[
-    IdxImages | ImageFolders | ArrayImages | CsvImages | Digits | Scenes | OwnData, Field(discriminator="kind")
+    IdxImages | ImageFolders | ArrayImages | CsvImages | Digits | Scenes | ClutteredImages | VisualSearch | OwnData,
+    Field(discriminator="kind"),
 ]
 
 if TYPE_CHECKING:
     ImageEncoderModel = Any
 else:
-    ImageEncoderModel = any_of("image_encoder", usual="lenet")
+    ImageEncoderModel = any_of("image_encoder", "glimpse_classifier", usual="lenet")
 
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 Deviation = Annotated[float, Field(gt=0)]

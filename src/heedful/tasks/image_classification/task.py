@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from heedful.blocks.losses import Loss
+from heedful.blocks.patches import resize_positions
 from heedful.data.formats.sources import Split
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.images.labelled_batches import EncodedLabelledImages, LabelledImageBatches, encode_labelled_images
@@ -22,14 +24,16 @@ from heedful.data.own import labelled_images
 from heedful.errors import UserError, shown
 from heedful.hub import pretrained
 from heedful.models import build
-from heedful.models.roles import ImageEncoderConfig
+from heedful.models.roles import ImageModelConfig
 from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Source, Task
+from heedful.tasks.image_classification.glimpses import GlimpseClassifier, glimpse_loss
 from heedful.tasks.image_classification.predictor import (
     ImageClassifier,
     class_scores,
     frozen_logits,
     image_loss,
     logits_of,
+    loss_sums,
     mean_loss,
 )
 from heedful.tasks.image_classification.recipe import ImageClassificationRecipe
@@ -76,8 +80,8 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
                 "all training images are of one class", where="data.train", found=shown(read.names[present[0]]),
                 expected="two classes or more",
             )  # fmt: skip
-        task, (channels, rows, columns) = self.recipe.task, read.pixels.shape[1:]
-        mean, std = channel_statistics(read.pixels)
+        task, (channels, rows, columns) = self.recipe.task, read.stored.shape[1:]
+        mean, std = channel_statistics(read.stored)
         for name, given in (("mean", task.mean), ("std", task.std)):
             if given is not None and len(given) != channels:
                 raise UserError(
@@ -101,7 +105,14 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
         same = there.names == vocabulary.names
         heads = () if same else tuple(name for name in source.tensors if "head" in name.split("."))
         kept = {name: tensor for name, tensor in source.tensors.items() if name not in heads}
-        return source._replace(tensors=kept, random=heads or ("head.",))
+        _, rows, columns = there.image
+        return source._replace(tensors=self._for_size(kept, (rows, columns)), random=heads or ("head.",))
+
+    def _for_size(self, tensors: dict[str, Tensor], size: tuple[int, int]) -> dict[str, Tensor]:
+        """The tensors of a model for images of a size, with positions interpolated for those of the recipe."""
+        grids = (self.recipe.model.grids(size) if not self.recipe.own_model else {}).items()
+        changed = {name: resize_positions(tensors[name], *grid) for name, grid in grids if name in tensors}
+        return tensors | changed
 
     def elsewhere(self, folder: Path) -> Source | None:
         """A published model: all its weights but those of the last layers."""
@@ -119,12 +130,12 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
         kept = {name: tensor for name, tensor in found.tensors.items() if "head" not in name.split(".")}
         with torch.device("meta"):
             heads = [name for name in build(self.recipe.model).state_dict() if "head" in name.split(".")]
-        return Source(found.tokenizer, kept, folder, random=tuple(heads))
+        return Source(found.tokenizer, self._for_size(kept, found.config.size), folder, random=tuple(heads))
 
     @staticmethod
     def fitted(config: Any, vocabulary: ImageSpec, where: str) -> Any:
         """The settings of the model with the number of classes, if it reads images of this size."""
-        known: ImageEncoderConfig = config
+        known: ImageModelConfig = config
         channels, *size = vocabulary.image
         for name, found, there in (("channels", known.channels, channels), ("size", list(known.size), size)):
             if found != there:
@@ -143,7 +154,7 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
 
     def encode(self, read: Images, vocabulary: ImageSpec) -> EncodedLabelledImages:
         """The pixels, unchanged, and the number of each class."""
-        vocabulary.require(read.pixels, "the data")
+        vocabulary.require_shape(read.stored.shape, "the data")
         return encode_labelled_images(read, vocabulary)
 
     def batches(self, encoded: EncodedLabelledImages, packed: bool, even: bool) -> LabelledImageBatches:
@@ -153,10 +164,14 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
         return LabelledImageBatches(encoded, recipe.train.seed, recipe.images, weights, balanced, recipe.augment)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """Cross-entropy of the classes."""
+        """Cross-entropy of the classes; of a model that chooses glimpses, also the REINFORCE loss of their places."""
+        smoothing = self.recipe.task.label_smoothing
+        if self.recipe.model.hard and not self.recipe.model.freeze:
+            look: Any = torch.compile(model.look, dynamic=False) if self.recipe.train.compile else model.look
+            return partial(glimpse_loss, look, model.head, label_smoothing=smoothing)
         logits: Any = frozen_logits(model) if self.recipe.model.freeze else model.training_logits
-        logits = torch.compile(logits, dynamic=False) if self.recipe.train.compile else logits
-        return partial(image_loss, logits, label_smoothing=self.recipe.task.label_smoothing)
+        compiled = torch.compile(loss_sums, dynamic=False) if self.recipe.train.compile else None
+        return partial(image_loss, logits, label_smoothing=smoothing, compiled=compiled)
 
     @staticmethod
     def predictor(
@@ -168,7 +183,8 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
         notes: tuple[str, ...] = (),
     ) -> ImageClassifier:
         """The classifier of a trained model."""
-        return ImageClassifier(model, vocabulary, device, notes)
+        kind = GlimpseClassifier if config.hard else ImageClassifier
+        return kind(model, vocabulary, device, notes)
 
     def loss(self, predictor: ImageClassifier, encoded: EncodedLabelledImages) -> float:
         """The mean cross-entropy per image."""

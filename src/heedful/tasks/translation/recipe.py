@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config, FieldError
+from heedful.config import Config
 from heedful.data.embedded import NumberWords
 from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.own import OwnData
@@ -44,10 +44,7 @@ class TranslationRecipe(Recipe):
     @field_validator("train")
     @classmethod
     def _check_batching(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
-        model = info.data.get("model")
-        if train.compile and model is not None and model.uncompiled is not None:
-            raise FieldError(model.uncompiled, "compile")
-        return check_batching(train, model)
+        return check_batching(train, info.data.get("model"))
 
     @model_validator(mode="after")
     def _check_vocab(self) -> Self:

@@ -18,7 +18,9 @@ from heedful.files.yaml import load_yaml, read_yaml
 FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "images.json", "env.json"})
 
 # Settings that do not change what is trained: a run may resume with other values, with rounding differences.
-MAY_DIFFER = frozenset(f"train.{name}" for name in ("threads", "workers", "device", "parallel", "save_behind"))
+MAY_DIFFER = frozenset(
+    f"train.{name}" for name in ("threads", "workers", "device", "parallel", "save_behind", "recompute")
+)
 # Limits of a run that may be raised or lifted while it is under way, never lowered.
 BUDGET = frozenset(f"train.budget.{name}" for name in ("steps", "tokens", "epochs", "minutes"))
 LIMITS = BUDGET | {"train.patience"}

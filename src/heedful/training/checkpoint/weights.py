@@ -13,6 +13,8 @@ from heedful.errors import UserError
 from heedful.training.distributed.shards import is_sharded, whole
 from heedful.training.distributed.team import Team
 
+MAX_LISTED = 4  # weights named in a note
+
 
 def gather_weights(model: nn.Module, team: Team) -> dict[str, Tensor]:
     """The model's weights by name, gathered for the leader; a collective call."""
@@ -81,3 +83,44 @@ def require_fit(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> Non
 
 def _kind(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def load_part(
+    part: nn.Module, tensors: Mapping[str, Tensor], folder: str, may_miss: tuple[str, ...] = (), name: str = "encoder"
+) -> list[str]:
+    """Copy the weights of a folder into a model or a part of it, and note unused and randomly initialized ones."""
+    needed = part.state_dict()
+    missing = [name for name in needed if name not in tensors]
+    random = [name for name in missing if name.startswith(("pooler.", "last.", *may_miss))]
+    problems = [f"{name}: not in the folder" for name in missing if name not in random]
+    problems += [
+        f"{name}: {tuple(tensors[name].shape)} in the folder, {tuple(value.shape)} in the model"
+        for name, value in needed.items()
+        if name in tensors and tensors[name].shape != value.shape
+    ]
+    if problems:
+        more = f"\nand {len(problems) - 10} more" if len(problems) > 10 else ""
+        raise UserError(
+            f"the {'model' if may_miss else name} in this folder differs from "
+            f"{'model' if may_miss else f'model.{name}'} in the recipe", where=folder,
+            found="\n".join(sorted(problems)[:10]) + more,
+            todo="use the model settings of that folder" if may_miss
+            else f"leave out model.{name}, to use the {name} of the folder",
+        )  # fmt: skip
+    with torch.no_grad():
+        for name, value in needed.items():
+            if name in tensors:
+                value.copy_(tensors[name])
+    notes = []
+    if unused := [name for name in tensors if name not in needed]:
+        notes.append(f"unused weights of {folder}: {listing(unused)}")
+    if random:
+        parts = " and ".join(sorted({"pooler" if name.startswith("pooler.") else "last layer" for name in random}))
+        why = "has other classes" if may_miss else f"has no {parts}"
+        notes.append(f"{folder} {why}: {listing(random)} are randomly initialized")
+    return notes
+
+
+def listing(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    return ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")

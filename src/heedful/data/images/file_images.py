@@ -1,0 +1,113 @@
+"""Images that stay in their files and are decoded whenever they are used, for data larger than memory.
+
+N images, C channels, Y rows, X columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.images.image_files import ImageFile, decode_image, require_size, unreadable_error
+from heedful.errors import UserError
+
+Checked = tuple[str, tuple[int, int, int]]  # the hash of all files, and the shape of an image
+
+
+class FileImages:
+    """An array (N, C, Y, X) of bytes whose images are decoded when they are indexed.
+
+    All files are read once at the start: one that cannot be read later was changed since.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, files: Sequence[ImageFile], channels: Literal[1, 3], size: tuple[int, int] | None) -> None:
+        self.files, self.channels, self.size = tuple(files), channels, size
+        self.sha256, image = _checked(self.files, tuple(map(_stamp, self.files)), channels, size)
+        self.shape = (len(files), *image)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
+        """Some images (N, C, Y, X), or one (C, Y, X) of an integer."""
+        if isinstance(rows, int | np.integer):
+            return self._decode(self.files[rows])
+        return self.take(np.arange(len(self.files))[rows])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.take(np.arange(len(self.files)), threads=available_threads()).astype(
+            dtype or self.dtype, copy=False
+        )
+
+    def take(self, rows: NDArray[np.int64], threads: int = 1) -> NDArray[np.uint8]:
+        """The images (N, C, Y, X) of these rows, decoded by some threads."""
+        found = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        files = [self.files[row] for row in rows]
+        if threads == 1:
+            for place, file in enumerate(files):
+                found[place] = self._decode(file)
+        else:
+            with ThreadPoolExecutor(threads) as pool:  # Pillow decodes without the interpreter's lock
+                for place, pixels in enumerate(pool.map(self._decode, files)):
+                    found[place] = pixels
+        return found
+
+    def _decode(self, file: ImageFile) -> NDArray[np.uint8]:
+        return decode_image(file, self.channels, self.size)[0]
+
+
+def available_threads() -> int:
+    """The number of cores that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def _stamp(file: ImageFile) -> tuple[int, int]:
+    """What changes with the contents of a file, without reading them."""
+    if not isinstance(file, Path):
+        return file.stamp()
+    found = os.stat(file)
+    return found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _checked(
+    files: tuple[ImageFile, ...], stamps: tuple[tuple[int, int], ...], channels: Literal[1, 3],
+    size: tuple[int, int] | None,
+) -> Checked:  # fmt: skip
+    """Read all files once; one error names those that cannot be read."""
+    digest, unreadable = hashlib.sha256(f"files {channels} {size} ".encode()), list[UserError]()
+    first: tuple[tuple[int, int, int], ImageFile] | None = None
+    with ThreadPoolExecutor(available_threads()) as pool:
+        for file, found in zip(files, pool.map(partial(_try, channels, size), files), strict=True):
+            if isinstance(found, UserError):
+                unreadable.append(found)
+                continue
+            shape, sha256 = found
+            first = first or (shape, file)
+            require_size(shape, first[0], file, first[1])
+            digest.update(sha256)
+    if unreadable:
+        raise unreadable_error(unreadable, len(files))
+    assert first is not None, "a listing has images"
+    return digest.hexdigest(), first[0]
+
+
+def _try(
+    channels: Literal[1, 3], size: tuple[int, int] | None, file: ImageFile
+) -> tuple[tuple[int, int, int], bytes] | UserError:
+    try:
+        pixels, sha256 = decode_image(file, channels, size)
+    except UserError as error:
+        return error
+    one, rows, columns = pixels.shape
+    return (one, rows, columns), sha256

@@ -1,0 +1,176 @@
+"""The images of an open model: the test images of its run, and those that the user draws or drops.
+
+N images, C channels, Y rows, X columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.sources import scale_pixels
+from heedful.errors import UserError
+from heedful.explore.packets import not_finite
+from heedful.explore.views import ModelRequest, index_of, require_index
+from heedful.plots.image_grid import Window, to_pixels
+from heedful.runs.images import ImageSplit, test_split
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from heedful.explore.subjects import Subject
+
+SHOWN = 10  # test images to choose from
+DRAWN = -1  # the index of the image that the user draws, or drops
+LARGEST = 3 * 256 * 256  # values of such an image
+SMALL = 12_288  # values of an image that can be drawn by hand, and is kept in the address
+
+
+class ImageRequest(ModelRequest):
+    """A model and an image: a test image by its index, or two hexadecimal digits for each value (Y, X, C)."""
+
+    image: int | None = Field(None, ge=DRAWN, le=10_000_000)  # None: the first that is shown
+    drawn: str | None = Field(None, max_length=2 * LARGEST, pattern="^([0-9a-f]{2})+$")
+
+
+class Album:
+    """The test images of a model, those to choose from, and the pixels of a request."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.folder, self.lock = subject.folder, subject.lock
+        self.predictor: Any = subject.predictor
+        self.canvas: ImageSpec = self.predictor.canvas
+        self.shape = self.canvas.image
+
+    @property
+    def shown(self) -> bool:
+        """Whether the images have colours that a screen shows, and are small enough to be sent."""
+        return self.shape[0] in (1, 3) and math.prod(self.shape) <= LARGEST
+
+    @property
+    def model(self) -> Any:
+        return self.predictor.model
+
+    @cached_property
+    def images(self) -> Any:
+        """The test images of its run; a black one where they cannot be read."""
+        try:
+            return test_split(self.folder)
+        except UserError:
+            return self.blank(np.zeros((1, *self.shape), np.float32))
+
+    def blank(self, pixels: NDArray[np.float32]) -> ImageSplit:
+        """Images (N, C, Y, X) of which nothing is known."""
+        raise NotImplementedError
+
+    @property
+    def stored(self) -> Any:
+        """The images (N, C, Y, X), by number."""
+        return self.images.pixels
+
+    @cached_property
+    def window(self) -> Window:
+        """The values that are drawn as black and white in all images."""
+        return Window.of(scale_pixels(self.stored[:1000]))
+
+    @cached_property
+    def order(self) -> list[int]:
+        """The indices of the test images to choose from; the page opens on the first."""
+        return list(range(min(SHOWN, len(self.images))))
+
+    def index(self, request: ImageRequest) -> int:
+        """The index of the image of a request."""
+        found = self.order[0] if request.image is None else request.image
+        if found != DRAWN:
+            require_index("image", found, len(self.images))
+        return found
+
+    def pixels(self, request: ImageRequest) -> NDArray[Any]:
+        """The image (C, Y, X) of a request: bytes, or floats in the range of the test images."""
+        index = self.index(request)
+        if index != DRAWN:
+            stored: NDArray[Any] = self.stored[index]
+            return np.ascontiguousarray(stored)
+        channels, rows, columns = self.shape
+        values = np.frombuffer(bytes.fromhex(request.drawn or ""), np.uint8)
+        if len(values) != math.prod(self.shape):
+            raise UserError(
+                "this image does not fit the model", where="drawn", found=f"{len(values):,} values",
+                expected=f"{rows} x {columns} pixels of {channels} channels",
+            )  # fmt: skip
+        parts = scale_pixels(values).reshape(rows, columns, channels).transpose(2, 0, 1)
+        found = parts * np.float32(self.window.high - self.window.low) + np.float32(self.window.low)
+        return np.ascontiguousarray(found)
+
+    def inputs(self, request: ImageRequest) -> Tensor:
+        """The image as the model reads it (1, C, Y, X)."""
+        found: Tensor = self.predictor.inputs([scale_pixels(self.pixels(request))]).to(self.predictor.device)
+        return found
+
+    def about(self) -> dict[str, Any]:
+        """What the page shows to choose an image by."""
+        return {
+            "images": self.order, "shape": self.shape, "crop": crop_share(self.canvas),
+            "drawable": math.prod(self.shape) <= SMALL, "readable": len(self.images) > 1,
+        }  # fmt: skip
+
+    def drawings(self, request: ImageRequest) -> dict[str, NDArray[np.uint8]]:
+        """The image of a request (Y, X) or (Y, X, 3) as bytes, and those to choose from."""
+        return {
+            "picture": to_pixels(scale_pixels(self.pixels(request))[None], self.window)[0],
+            "pictures": to_pixels(scale_pixels(self.stored[self.order]), self.window),
+        }
+
+    def asked(self, state: Mapping[str, Any], model: str) -> dict[str, Any]:
+        """The model and the image of a page's state, as the settings of a call."""
+        drawn = state.get("drawn")
+        if drawn not in (None, "", "file"):
+            return {"model": model, "image": DRAWN, "drawn": drawn}
+        if state.get("image") is None:
+            return {"model": model}
+        return {"model": model, "image": index_of(state, "image", len(self.images))}
+
+
+AnyAlbum = TypeVar("AnyAlbum", bound=Album)
+
+
+class Albums(Generic[AnyAlbum]):
+    """The albums of a view, one for each open model."""
+
+    def __init__(self, make: type[AnyAlbum]) -> None:
+        self.make, self._opening = make, Lock()
+        self._found: WeakKeyDictionary[Subject, AnyAlbum] = WeakKeyDictionary()
+
+    def of(self, subject: Subject) -> AnyAlbum:
+        """The album of a model, made once."""
+        with self._opening:
+            if subject not in self._found:
+                self._found[subject] = self.make(subject)
+            return self._found[subject]
+
+
+def crop_share(canvas: ImageSpec) -> float:
+    """The share of the shorter side of an image that is kept in its centre; 0: the whole image is resized."""
+    return 0.0 if canvas.shorter is None else min(canvas.image[1:]) / canvas.shorter
+
+
+def longest_first(texts: Sequence[str]) -> list[int]:
+    """The indices of the first few texts, the one with the most words first, which says most of its image."""
+    return sorted(range(min(SHOWN, len(texts))), key=lambda index: -len(texts[index].split()))
+
+
+def finite(values: Tensor) -> Tensor:
+    """The values, if all are finite."""
+    if not bool(values.isfinite().all()):
+        raise not_finite()
+    return values

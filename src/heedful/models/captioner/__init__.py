@@ -1,0 +1,1 @@
+"""Image captioning with attention over a feature map."""

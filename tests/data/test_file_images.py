@@ -1,0 +1,215 @@
+"""Images that stay in their files, and zip files: the same pixels, in any process, checked once at the start."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from heedful.data.images import sources
+from heedful.data.images.augmentation import Augmentation
+from heedful.data.images.file_images import FileImages
+from heedful.data.images.image_files import read_image_file
+from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.labelled_batches import EncodedLabelledImages, LabelledImageBatches, encode_labelled_images
+from heedful.data.images.normalization import channel_statistics
+from heedful.data.images.sources import ImageFolders, Images
+from heedful.data.images.zip_files import ZipMember
+from heedful.data.workers import BatchIndex, load_batches
+from heedful.errors import UserError
+
+PIXELS = np.random.default_rng(3).integers(0, 256, (7, 9, 8, 3), np.uint8)
+
+
+def png(number: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(PIXELS[number]).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+NAMES = [f"{'cat' if number < 4 else 'dog'}/{number}.png" for number in range(7)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number, name in enumerate(NAMES):
+        (tmp_path / "train" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "train" / name).write_bytes(png(number))
+    (tmp_path / "train/cat/notes.txt").write_text("no image")
+    return tmp_path
+
+
+def write_zip(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def read(root: Path, **settings: Any) -> Images:
+    return ImageFolders.model_validate({"root": str(root), "test": None, **settings}).read("train")
+
+
+def encoded(images: Images) -> EncodedLabelledImages:
+    _, channels, rows, columns = images.stored.shape
+    return encode_labelled_images(images, ImageSpec((channels, rows, columns), images.names))
+
+
+def test_images_in_files_are_those_in_memory(folder: Path) -> None:
+    there, here = read(folder, keep="files"), read(folder)
+    assert isinstance(there.stored, FileImages) and isinstance(here.stored, np.ndarray)
+    assert there.stored.shape == here.stored.shape and len(there) == 7 and there.skipped == 1
+    assert np.array_equal(there.pixels, here.pixels)
+    for rows in (3, slice(1, 6, 2), np.array([5, 0, 5])):
+        assert np.array_equal(there.stored[rows], here.stored[rows])
+    assert channel_statistics(there.stored) == channel_statistics(here.stored)
+    for one, other in zip(encoded(there).in_order(3), encoded(here).in_order(3), strict=True):
+        assert torch.equal(one.pixels, other.pixels) and torch.equal(one.targets, other.targets)
+
+
+def test_workers_decode_the_same_batches(folder: Path) -> None:
+    augmentation = Augmentation(crop=1, flip=0.5, mixup=0.3)
+    there, here = (
+        LabelledImageBatches(encoded(read(folder, keep=keep)), 5, 3, augmentation=augmentation)
+        for keep in ("files", "memory")
+    )
+    loaded = load_batches(there, lambda: (BatchIndex(number) for number in range(9)), workers=2)
+    for number, batch in enumerate(loaded):
+        assert torch.equal(batch.pixels, here.at(number).pixels), number
+        assert torch.equal(batch.shares, here.at(number).shares)
+
+
+def test_large_data_stay_in_their_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(read(folder, size=(9, 8)).stored, np.ndarray)
+    monkeypatch.setattr(sources, "MOST_IN_MEMORY", 7 * 9 * 8 * 3 - 1)
+    assert isinstance(read(folder, size=(9, 8)).stored, FileImages)
+    assert isinstance(read(folder, size=(9, 8), keep="memory").stored, np.ndarray)
+
+
+def test_hash_follows_contents_and_order(folder: Path) -> None:
+    before = encoded(read(folder, keep="files")).sha256
+    assert encoded(read(folder, keep="files")).sha256 == before
+    (folder / "train/dog/6.png").write_bytes(png(0))
+    assert encoded(read(folder, keep="files")).sha256 != before
+
+
+@pytest.mark.parametrize("keep", ["files", "memory"])
+def test_unreadable_files_are_named_before_training(folder: Path, keep: str) -> None:
+    (folder / "train/cat/1.png").write_bytes(png(1)[:60])
+    (folder / "train/dog/5.png").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="2 of 7 images cannot be read") as error:
+        read(folder, keep=keep)
+    assert "cat/1.png" in str(error.value) and "dog/5.png" in str(error.value)
+
+
+def test_images_of_several_sizes_need_one(folder: Path) -> None:
+    Image.new("RGB", (5, 5)).save(folder / "train/dog/4.png")
+    with pytest.raises(UserError, match="different size") as error:
+        read(folder, keep="files")
+    assert "data.size=[9, 8]" in str(error.value)
+    assert read(folder, keep="files", size=(9, 8)).stored.shape == (7, 3, 9, 8)
+
+
+# ------------------------------------------------------------------ zip files
+@pytest.mark.parametrize("around", ["", "pets/", "a/b/"])
+@pytest.mark.parametrize("keep", ["files", "memory"])
+def test_zip_file_is_the_folder(folder: Path, keep: str, around: str) -> None:
+    files = {f"{around}{name}": png(number) for number, name in enumerate(NAMES)}
+    hidden = {"__MACOSX/cat/0.png": b"", f"{around}cat/.0.png": b""}
+    write_zip(folder / "train.zip", files | hidden | {f"{around}cat/notes.txt": b"no image"})
+    there, here = read(folder, train="train.zip", keep=keep), read(folder)
+    assert there.names == here.names == ("cat", "dog") and there.skipped == 1
+    assert np.array_equal(there.pixels, here.pixels)
+    assert there.labels is not None and here.labels is not None and there.labels.tolist() == here.labels.tolist()
+
+
+def test_processes_read_one_zip_file(folder: Path) -> None:
+    write_zip(folder / "train.zip", {name: png(number) for number, name in enumerate(NAMES)})
+    there, here = (
+        LabelledImageBatches(encoded(read(folder, train=name, keep="files")), 0, 2) for name in ("train.zip", "train")
+    )
+    indices = lambda: (BatchIndex(number) for number in range(10**6))  # noqa: E731
+    for number, batch in enumerate(islice(load_batches(there, indices, workers=3), 12)):
+        assert torch.equal(batch.pixels, here.at(number).pixels)
+
+
+def test_each_process_opens_the_zip_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = ZipMember(write_zip(tmp_path / "train.zip", {"a.png": png(0)}), "a.png")
+    counts, plain = [0], zipfile.ZipFile
+
+    def counted(path: Path) -> zipfile.ZipFile:
+        counts[0] += 1
+        return plain(path)
+
+    monkeypatch.setattr("heedful.data.images.zip_files.zipfile.ZipFile", counted)
+    for process, opened in ((1, 1), (1, 1), (2, 2), (1, 2)):  # processes would share the position in one
+        monkeypatch.setattr("heedful.data.images.zip_files.os.getpid", lambda process=process: process)
+        assert member.read().read() == png(0) and counts == [opened]
+
+
+def test_zip_file_without_classes_has_no_labels(tmp_path: Path) -> None:
+    write_zip(tmp_path / "train.zip", {"b.png": png(1), "a.png": png(0)})
+    found = read(tmp_path, train="train.zip")
+    assert found.labels is None and np.array_equal(found.pixels[0], PIXELS[0].transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"notes.txt": b"no image"}, "there is no image in this zip file"),
+        ({"cat/0.png": png(0), "1.png": png(1)}, "some images are in a class folder, others are not"),
+        ({"cat/0.png": b"nothing", "dog/1.png": png(1)}, "this image cannot be read"),
+    ],
+)
+def test_bad_zip_files_are_refused(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+    write_zip(tmp_path / "train.zip", files)
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, train="train.zip")
+
+
+def test_damaged_zip_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = write_zip(tmp_path / "train.zip", {name: png(number) for number, name in enumerate(NAMES)}).read_bytes()
+    (tmp_path / "train.zip").write_bytes(whole[:-30])
+    with pytest.raises(UserError, match="this zip file cannot be read"):
+        read(tmp_path, train="train.zip")
+    (tmp_path / "train.zip").write_bytes(whole[:60] + bytes(20) + whole[80:])  # a member is damaged
+    with pytest.raises(UserError, match="this image cannot be read"):
+        read(tmp_path, train="train.zip")
+    (tmp_path / "train.zip").write_bytes(whole)
+    monkeypatch.setattr("heedful.data.images.zip_files.MOST_BYTES", 10)
+    with pytest.raises(UserError, match="images cannot be read"):
+        read(tmp_path, train="train.zip")
+    with pytest.raises(UserError, match="there is no such folder"):
+        read(tmp_path, train="other.zip")
+    assert str(ZipMember(Path("a.zip"), "b/c.png")) == "a.zip: b/c.png"
+
+
+# ------------------------------------------------------------------ large JPEGs
+def test_large_jpegs_are_decoded_at_a_part_of_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, columns = np.mgrid[:400, :320]
+    smooth = np.stack([rows * 255 // 400, columns * 255 // 320, (rows + columns) * 255 // 720], -1).astype(np.uint8)
+    Image.fromarray(smooth).save(tmp_path / "a.jpg", quality=95)
+    decoded = []
+    plain = Image.Image.convert
+
+    def convert(self: Image.Image, *args: Any, **kwargs: Any) -> Image.Image:
+        decoded.append(self.size)
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(Image.Image, "convert", convert)
+    small = read_image_file(tmp_path / "a.jpg", 3, (20, 16))
+    assert decoded == [(40, 50)]  # an eighth, and more than twice what is needed
+    whole = read_image_file(tmp_path / "a.jpg", 3)
+    assert decoded[1] == (320, 400) and whole.shape == (3, 400, 320)
+    exact = np.asarray(Image.fromarray(smooth).resize((16, 20), Image.Resampling.LANCZOS)).transpose(2, 0, 1)
+    assert np.abs(small.astype(int) - exact).max() <= 8
+    read_image_file(tmp_path / "a.jpg", 3, (150, 150))
+    read_image_file(tmp_path / "a.jpg", 3, (20, 16), shorter=24)  # as published models expect it
+    assert decoded[2:] == [(320, 400)] * 2
