@@ -154,6 +154,9 @@ def test_make_targets_exist(page: Path) -> None:
     assert named - targets == set()
 
 
+LONG_PAGES = ("encoders.md", "language-models.md", "scikit-learn.md")  # run by `make docs-check` and `make test-all`
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the demo's recipe, trained for three steps."""
@@ -162,7 +165,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page.name in LONG_PAGES else ()) for page in SESSIONS],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
 def test_snippets_run_and_print_the_shown_output(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

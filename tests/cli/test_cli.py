@@ -206,7 +206,9 @@ def test_file_instead_of_the_parent_folder_is_reported(tmp_path: Path, heedful: 
     assert "bytes free" not in err
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_stopped_run_is_saved_and_resumes(tmp_path: Path, heedful: Run, sent: int, code: int) -> None:
     words = [*(word for word in TINY if "steps" not in word and "_every" not in word), "train.log_every=1"]
     folder = tmp_path / "run"

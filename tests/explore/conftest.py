@@ -27,7 +27,7 @@ from heedful.hub.model_folder import write_model
 from heedful.models import build
 from heedful.models.bigbird.config import BigBirdConfig
 from heedful.runs.recipe import load_recipe
-from patience import LONG
+from patience import LONG, until
 
 DIGITS = """task: {kind: image_classification}
 data: {kind: digits}
@@ -188,7 +188,8 @@ class Browsing:
         return self.page
 
     def ready(self) -> None:
-        """Wait until the figure shows the state of the URL."""
+        """Wait until the figure shows the state of the URL, which a link changes a moment before the page."""
+        until(lambda: self.page.evaluate("document.querySelector('main')?.dataset.hash === location.hash"))
         self.page.locator('[data-figure][data-ready="true"]').first.wait_for()
 
 

@@ -97,7 +97,7 @@ def taken(page: Any, kind: str, folder: Path) -> Path:
     return file
 
 
-SOME = ("heads", "alignment", "beam", "map", "run")  # the others are left to `make test-all`
+SOME = ("heads", "beam", "run")  # the others are left to `make test-all`
 
 
 @pytest.mark.parametrize("view", [pytest.param(one, marks=() if one in SOME else pytest.mark.slow) for one in VIEWS])

@@ -52,7 +52,7 @@ def test_attention_weights_of_a_published_model(
 
 
 @pytest.mark.claim("C16")
-@pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize("count", [*(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2)), 8])
 def test_page_selects_heads_with_different_weights(
     browse: Callable[..., Any], minilm: Path, published: tuple[list[str], Tensor], count: int
 ) -> None:

@@ -45,6 +45,7 @@ def test_exact_power_law_is_fitted_exactly() -> None:
     assert not line.has_floor
 
 
+@pytest.mark.slow
 def test_intervals_of_exponents_have_ninety_percent_coverage() -> None:
     seeds = range(400)
     found = [fit_line("N", along(3, 0.1, 0.01, seed), seed, draws=200).plain for seed in seeds]
@@ -67,6 +68,7 @@ def test_missing_floor_is_rarely_significant() -> None:
     assert sum(line.has_floor for line in lines) <= 5
 
 
+@pytest.mark.slow
 def test_predictions_of_larger_runs_have_ninety_percent_coverage() -> None:
     inside = []
     for seed in range(15):

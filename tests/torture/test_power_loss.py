@@ -32,6 +32,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
 
 
+@pytest.mark.slow
 def test_every_write_to_disk_is_recorded(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
     run, reported = whole
     disk = Disk()
@@ -64,6 +65,7 @@ def surviving(run: Path, recipe: str) -> int:
         return checkpoint.step
 
 
+@pytest.mark.slow
 def test_no_committed_checkpoint_is_lost_in_a_power_loss(whole: tuple[Path, list[Change]], tmp_path: Path) -> None:
     run, reported = whole
     recipe = (run / "recipe.yaml").read_text()

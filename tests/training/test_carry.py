@@ -139,7 +139,15 @@ def saved(folder: Path) -> dict[int, bytes]:
     }
 
 
-@pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"workers": 2}, {"save_behind": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"accumulate": 2},
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ({"workers": 2}, {"save_behind": True})),
+    ],
+    ids=str,
+)
 def test_interrupted_run_equals_the_uninterrupted_one(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = settings(**changes)
     whole = Trial(tmp_path / "whole", config).run()

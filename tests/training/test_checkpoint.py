@@ -188,7 +188,9 @@ def count_operations(tmp_path: Path) -> int:
     return len(begun)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, id="before", marks=pytest.mark.slow), pytest.param(True, id="after")]
+)
 def test_crash_at_any_file_operation_loses_at_most_one_save(tmp_path: Path, after: bool) -> None:
     total = count_operations(tmp_path)
     assert total >= 40
@@ -356,12 +358,13 @@ def test_missing_truncated_or_flipped_file_is_found_and_the_previous_checkpoint_
         assert "extra" in run.damaged[0].reason
 
 
-def test_every_bit_of_a_manifest_is_protected(folder: Path) -> None:
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 9])  # 9: a bit of each byte, each in turn
+def test_every_bit_of_a_manifest_is_protected(folder: Path, step: int) -> None:
     with RunFolder.create_or_open(folder, RECIPE) as run:
         path = save(run, 1) / "manifest.json"
         save(run, 2)
     whole = path.read_bytes()
-    for position in range(8 * len(whole)):
+    for position in range(0, 8 * len(whole), step):
         flipped = bytearray(whole)
         flipped[position // 8] ^= 1 << position % 8
         path.write_bytes(flipped)

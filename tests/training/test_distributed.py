@@ -353,7 +353,12 @@ def close_states(found: dict[str, NDArray[np.float32]], expected: dict[str, NDAr
 
 
 @pytest.mark.parametrize(
-    ("how", "world", "accumulate"), [pytest.param("ddp", 2, 1, marks=pytest.mark.slow), ("ddp", 3, 2), ("fsdp", 2, 1)]
+    ("how", "world", "accumulate"),
+    [
+        pytest.param("ddp", 2, 1, marks=pytest.mark.slow),
+        ("ddp", 3, 2),
+        pytest.param("fsdp", 2, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_stopped_run_resumes_bit_for_bit(tmp_path: Path, how: Parallel, world: int, accumulate: int) -> None:
     config = settings(parallel=how, accumulate=accumulate)
@@ -377,7 +382,7 @@ def test_workers_do_not_change_the_run(tmp_path: Path) -> None:
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_number_of_processes_may_change_between_resumes(tmp_path: Path, accumulate: int) -> None:
     """With 101 pairs, one, two and three processes take the same steps; a batch that is not split keeps its dropout."""
     dropout = 0.2 if accumulate == 2 else 0.0
@@ -464,7 +469,7 @@ LANES: dict[str, Callable[[Team, Path, Parallel, int], list[Any]]] = {
     [
         pytest.param("recurrent", "ddp"),
         pytest.param("memory", "fsdp"),
-        pytest.param("permutation", "ddp"),
+        pytest.param("permutation", "ddp", marks=pytest.mark.slow),
         pytest.param("memory", "ddp", marks=pytest.mark.slow),
         pytest.param("recurrent", "fsdp", marks=pytest.mark.slow),
     ],

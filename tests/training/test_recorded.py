@@ -217,8 +217,8 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("threads", "optimizer"),
     [
-        (1, RMSprop()),
-        (2, AdamW(lr=1e-2)),
+        pytest.param(1, RMSprop(), marks=pytest.mark.slow),
+        pytest.param(2, AdamW(lr=1e-2), marks=pytest.mark.slow),
         (3, RMSprop()),
         pytest.param(2, RMSprop(), marks=pytest.mark.slow),
     ],

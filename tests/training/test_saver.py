@@ -302,7 +302,9 @@ def killed_at(path: Path, at: int, after: bool) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, id="before", marks=pytest.mark.slow), pytest.param(True, id="after")]
+)
 def test_kill_at_any_moment_leaves_the_folder_resumable(tmp_path: Path, after: bool) -> None:
     at, found = 1, []
     while killed_at(tmp_path / f"run-{at}", at, after):

@@ -12,9 +12,11 @@ function read(): Record<string, string> {
 }
 
 let params = $state<Record<string, string>>(read());
+let hash = $state(location.hash); // of which the page shows the state
 
 addEventListener("hashchange", () => {
   params = read();
+  hash = location.hash;
   last = undefined;
 });
 
@@ -29,15 +31,16 @@ function write(changes: Changes, how: "step" | "follow"): void {
     if (value === null || value === undefined) delete next[name];
     else next[name] = String(value);
   }
-  const hash = "#" + new URLSearchParams(next).toString();
-  if (hash === "#" + new URLSearchParams(params).toString()) return;
+  const written = "#" + new URLSearchParams(next).toString();
+  if (written === "#" + new URLSearchParams(params).toString()) return;
   params = next;
   const names = Object.keys(changes).sort().join();
   const continues = sliding && last?.names === names && performance.now() - last.at < REST;
   if (how === "step") last = sliding ? { names, at: performance.now() } : undefined;
   try {
-    if (how === "step" && !continues) history.pushState(null, "", hash);
-    else history.replaceState(null, "", hash);
+    if (how === "step" && !continues) history.pushState(null, "", written);
+    else history.replaceState(null, "", written);
+    hash = location.hash;
   } catch {
     // A frame in a notebook has no address of its own.
   }
@@ -60,6 +63,10 @@ export const address = {
   },
   get all(): Record<string, string> {
     return params;
+  },
+  /** The part of the URL whose state the page shows: a link changes the URL a moment before the page. */
+  get hash(): string {
+    return hash;
   },
   /** Change some names; null removes one. The browser's back button undoes it. */
   set(changes: Changes): void {

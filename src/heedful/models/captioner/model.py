@@ -166,11 +166,11 @@ class Attended(nn.Module):
                 return Read(self.dropout(y), run.weights), replace(state, layers=run.layers)
         layers, at = state.layers, torch.zeros(1, dtype=torch.long, device=x.device)
         outputs, contexts, weights, choices = [], [], list[Tensor](), list[Tensor | None]()
-        for t in range(x.shape[1]):
+        for word in x.unbind(1):
             query = layers[-1][0][:, None]  # (R, 1, H)
             context, chosen = self.attention(query, state.source.value, at, weights.append)  # context (R, 1, M)
             z = self.gate(query, context)[:, 0]  # (R, M)
-            h, layers = self.stack.step(torch.cat([z, x[:, t]], -1), layers)  # (R, H)
+            h, layers = self.stack.step(torch.cat([z, word], -1), layers)  # (R, H)
             outputs.append(h)
             contexts.append(z)
             choices.append(chosen)
