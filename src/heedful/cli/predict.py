@@ -15,6 +15,7 @@ from heedful.cli.loading import load_run, wrong_command_error
 from heedful.cli.output import say
 from heedful.cli.reading import MAX_LINE, Line, batched
 from heedful.cli.translate import too_long_error
+from heedful.data.fields.rows import Rows, rows_in
 from heedful.data.formats.sources import lines, list_keys, parse_object, string_field
 from heedful.data.formats.tables import Columns, JsonlTable
 from heedful.errors import UserError, shown
@@ -31,6 +32,7 @@ from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.predictor import Result
 from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
+from heedful.tasks.tabular.predictor import TablePredictor
 from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import Translation, Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
@@ -50,6 +52,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     ImageDescriber: ("image", "boxes"),
     QuestionAnswerer: ("question", "passage"),
     MultipleChoiceAnswerer: ("text", "choices"),
+    TablePredictor: (),
 }
 
 
@@ -64,7 +67,9 @@ def predict_command(
     if "prediction" in fields:
         raise UserError("the prediction would overwrite its source", where="--field", todo="rename the field first")
     if not exists(source):
-        raise UserError("there is no such file", where=str(source), expected="a .jsonl, .csv, .tsv or text file")
+        raise UserError(
+            "there is no such file", where=str(source), expected="a .jsonl, .csv, .tsv, .parquet or text file"
+        )
     predictor = load_run(run)
     known = FIELDS.get(type(predictor))
     if known is None:
@@ -77,10 +82,15 @@ def predict_command(
     names, count, blank = tuple(fields) or trained_fields(run, known), 0, 0
     with written(out) as write, counting("rows done") as advance:
         for chunk in batched(read_rows(source), batch):
-            inputs = [row_input(row, names, where) for row, where in chunk]
+            table = isinstance(predictor, TablePredictor)
+            inputs = [row if table else row_input(row, names, where) for row, where in chunk]
             if isinstance(predictor, Translator):
                 require_room(predictor, [Line(one or "", where) for one, (_, where) in zip(inputs, chunk, strict=True)])
-            results = iter(predictor.predict([one for one in inputs if one is not None]))
+            if isinstance(predictor, TablePredictor):
+                places = (where for _, where in chunk)
+                results = iter(predictor.predict_rows(Rows.of((row for row, _ in chunk), places, source.parent)))
+            else:
+                results = iter(predictor.predict([one for one in inputs if one is not None]))
             for one, (row, _) in zip(inputs, chunk, strict=True):
                 prediction = (
                     plain(next(results)) if one is not None else "" if isinstance(predictor, Translator) else None
@@ -125,8 +135,11 @@ def require_room(translator: Translator, texts: Sequence[Line]) -> None:
 
 
 def read_rows(path: Path) -> Iterator[tuple[dict[str, object], str]]:
-    """The rows of a file, each with its line: JSON lines, CSV or TSV with a header, else a text per line."""
+    """The rows of a file, each with its line: JSON lines, Parquet, CSV or TSV with a header, else a text per line."""
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if kind == ".parquet":
+        yield from rows_in(path).one_by_one()
+        return
     if kind in (".csv", ".tsv"):
         table = csv.DictReader(
             (f"{line}\n" for line in lines(path, MAX_LINE)), delimiter="\t" if kind == ".tsv" else ","

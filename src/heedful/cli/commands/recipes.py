@@ -53,7 +53,9 @@ def check(recipe: RecipeName, overrides: Overrides = None, as_json: Json = False
     check_recipe(loaded)
     model, path = loaded.model.kind, str(find_recipe(recipe))
     record = {"recipe": path, "task": loaded.task.kind, "model": model, "parameters": loaded.size}
-    print_table([f"{path}: no mistakes; {with_article(model)} of {describe_size(loaded)}"], [record], as_json)
+    notes = loaded.data_notes()
+    record |= {"notes": notes} if notes else {}
+    print_table([f"{path}: no mistakes; {with_article(model)} of {describe_size(loaded)}", *notes], [record], as_json)
 
 
 def schema() -> None:
