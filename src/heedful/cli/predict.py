@@ -67,9 +67,7 @@ def predict_command(
     if "prediction" in fields:
         raise UserError("the prediction would overwrite its source", where="--field", todo="rename the field first")
     if not exists(source):
-        raise UserError(
-            "there is no such file", where=str(source), expected="a .jsonl, .csv, .tsv, .parquet or text file"
-        )
+        raise UserError("there is no such file", where=str(source), expected="a .jsonl, .csv, .tsv or text file")
     predictor = load_run(run)
     known = FIELDS.get(type(predictor))
     if known is None:
@@ -79,10 +77,11 @@ def predict_command(
         raise UserError("only translators and captioners use beam search here", where="--beams", todo="leave it out")
     if searches:
         predictor.settings = predictor.settings.but(beams=beams)
+    table = isinstance(predictor, TablePredictor)
+    rows = checked_rows(predictor, source) if table else read_rows(source)
     names, count, blank = tuple(fields) or trained_fields(run, known), 0, 0
     with written(out) as write, counting("rows done") as advance:
-        for chunk in batched(read_rows(source), batch):
-            table = isinstance(predictor, TablePredictor)
+        for chunk in batched(rows, batch):
             inputs = [row if table else row_input(row, names, where) for row, where in chunk]
             if isinstance(predictor, Translator):
                 require_room(predictor, [Line(one or "", where) for one, (_, where) in zip(inputs, chunk, strict=True)])
@@ -135,11 +134,8 @@ def require_room(translator: Translator, texts: Sequence[Line]) -> None:
 
 
 def read_rows(path: Path) -> Iterator[tuple[dict[str, object], str]]:
-    """The rows of a file, each with its line: JSON lines, Parquet, CSV or TSV with a header, else a text per line."""
+    """The rows of a file, each with its line: JSON lines, CSV or TSV with a header, else a text per line."""
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    if kind == ".parquet":
-        yield from rows_in(path).one_by_one()
-        return
     if kind in (".csv", ".tsv"):
         table = csv.DictReader(
             (f"{line}\n" for line in lines(path, MAX_LINE)), delimiter="\t" if kind == ".tsv" else ","
@@ -152,6 +148,13 @@ def read_rows(path: Path) -> Iterator[tuple[dict[str, object], str]]:
             yield {"text": line}, where
         elif line.strip():
             yield parse_object(line, where), where
+
+
+def checked_rows(predictor: TablePredictor, path: Path) -> Iterator[tuple[dict[str, object], str]]:
+    """The rows of a table, each with its line, once the values of all are checked."""
+    rows = rows_in(path)
+    predictor.check(rows)
+    return rows.one_by_one()
 
 
 def row_input(row: dict[str, object], names: tuple[str, ...], where: str) -> Any:

@@ -21,9 +21,9 @@ from heedful.runs.evaluate import read_back
 from heedful.runs.events import read_events
 from heedful.tasks.base import AnyTask, Evaluated
 from heedful.tasks.image_classification.predictor import ImageClassifier
-from heedful.tasks.tabular.predictor import TablePredictor, outputs_of
 from heedful.tasks.recipe_parts import with_article
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+from heedful.tasks.tabular.predictor import TablePredictor, outputs_of
 
 NAME = "report.html"
 MOST = 20  # samples in the table

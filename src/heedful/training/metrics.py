@@ -15,7 +15,10 @@ Numbers = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Score:
-    """A metric from 0 to 100 (correlations from -100, R2 from -inf, CIDEr-D to 1000), with its signature: how it was computed."""
+    """A metric from 0 to 100 (correlations from -100, CIDEr-D to 1000, R2 from -inf), with its signature.
+
+    The signature says how it was computed.
+    """
 
     name: str
     value: float

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.data.batch import IGNORE_INDEX, Ints, Ragged, TensorBatch, fingerprint
-from heedful.data.fields.learned import Encoded, LearnedClass, LearnedImage, LearnedNumber, TableSpec
+from heedful.data.fields.learned import Encoded, LearnedImage, LearnedNumber, TableSpec
 from heedful.data.fields.rows import Rows
 from heedful.data.images.file_images import FileImages
 from heedful.data.images.normalization import normalize

@@ -10,6 +10,7 @@ import json
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -260,10 +261,8 @@ def to_number(value: object, place: Place, expected: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         found = float(value) if abs(value) < LARGEST else found
     elif isinstance(value, str) and "_" not in value:  # which Python allows between digits
-        try:
+        with suppress(ValueError):
             found = float(value)
-        except ValueError:
-            pass
     if not abs(found) < LARGEST:  # true for NaN too
         raise place.error("this is not a number", value, expected)
     return found

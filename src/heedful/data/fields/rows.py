@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -78,9 +78,8 @@ def joined(problems: Sequence[UserError], message: str) -> UserError:
     if len(problems) == 1:
         return problems[0]
     more = len(problems) - MOST_ERRORS
-    return UserError(
-        message, problems=problems[:MOST_ERRORS], todo=f"start with these; {more:,} more are not shown" if more > 0 else None
-    )  # fmt: skip
+    todo = f"start with these; {more:,} more are not shown" if more > 0 else None
+    return UserError(message, problems=problems[:MOST_ERRORS], todo=todo)
 
 
 # ------------------------------------------------------------------ files
@@ -156,7 +155,7 @@ class ParquetRows(RowFiles):
             ) from None  # fmt: skip
         try:
             table = read_table(path)
-            values = {name: table.column(name).to_pylist() for name in table.column_names}
+            values = {name: list(map(_plain, table.column(name).to_pylist())) for name in table.column_names}
         except (ArrowException, OSError, ValueError) as error:
             raise UserError(f"this is not a Parquet file: {error}", where=str(path)) from None
         return Rows(values, [f"{path}, row {number}" for number in range(1, table.num_rows + 1)], Path(self.root))

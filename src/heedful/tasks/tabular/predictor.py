@@ -19,7 +19,7 @@ from heedful.blocks.losses import Loss, cross_entropy
 from heedful.data.batch import IGNORE_INDEX
 from heedful.data.fields.batches import EncodedRows, RowBatch, encode_inputs, encode_rows
 from heedful.data.fields.learned import LearnedClass, LearnedNumber, TableSpec
-from heedful.data.fields.rows import Row, Rows, Table, from_python, rows_in
+from heedful.data.fields.rows import Row, Rows, Table, from_python, joined, rows_in
 from heedful.tasks.classification.predictor import Classification, Regression
 from heedful.tasks.predictor import Evaluation, Predictor
 from heedful.training.metrics import Score, accuracy, f1, pearson, r2, spearman
@@ -153,10 +153,16 @@ class TablePredictor(Predictor[Row, Classification | Regression, Row]):
         """The predicted class or number of each row; other columns than those of the model are ignored."""
         return self.predict_rows(from_python(inputs))
 
+    def check(self, rows: Rows) -> None:
+        """Refuse rows without a column that is read, or with invalid values; one error lists them."""
+        self.tokenizer.require(rows, target=False)
+        if problems := rows.problems(self.tokenizer.inputs):
+            raise joined(problems, f"{len(problems)} columns have invalid values")
+
     def predict_rows(self, rows: Rows) -> Sequence[Classification | Regression]:
         """The predicted class or number of each row of a file."""
         found = list[Classification | Regression]()
-        self.tokenizer.require(rows, target=False)
+        self.check(rows)
         for start in range(0, len(rows), CHUNK):
             some = rows.part(start, start + CHUNK)
             values = encode_inputs(some, self.tokenizer)
