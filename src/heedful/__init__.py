@@ -42,8 +42,11 @@ __all__ = [
     "ImageDescriber",
     "JointPrediction",
     "MaskPredictions",
+    "MonoText",
     "MultiHead",
     "MultipleChoiceAnswerer",
+    "PairedText",
+    "ParallelText",
     "Predictor",
     "QuestionAnswerer",
     "Reconstruction",
@@ -87,6 +90,7 @@ if TYPE_CHECKING:
     from heedful.blocks.attention import MultiHead, attend
     from heedful.blocks.normalizers import entmax15, softmax, sparsemax
     from heedful.blocks.taps import watch
+    from heedful.data.keyed import MonoText, PairedText, ParallelText
     from heedful.data.own import Dataset
     from heedful.data.word_vectors import WordVectors, load_glove, load_vectors, load_word2vec
     from heedful.errors import UserError
@@ -130,6 +134,7 @@ _MODULES = {
     "blocks.attention": ("MultiHead", "attend"),
     "blocks.normalizers": ("entmax15", "softmax", "sparsemax"),
     "blocks.taps": ("watch",),
+    "data.keyed": ("MonoText", "PairedText", "ParallelText"),
     "data.own": ("Dataset",),
     "data.word_vectors": ("WordVectors", "load_glove", "load_vectors", "load_word2vec"),
     "errors": ("UserError",),
