@@ -27,6 +27,7 @@ LARGEST = 1e30  # larger numbers are probably mistakes, and their squares are in
 MOST_NUMBERS = 65_536  # in a vector
 # A guess calls values classes if they are short, few, and each is frequent enough.
 CLASS_WORDS, CLASS_VALUES, PER_CLASS, PER_INTEGER = 3, 100, 5, 10
+NEARLY_ALL = 0.95  # of the values of a column of numbers are numbers
 
 
 @runtime_checkable
@@ -295,9 +296,9 @@ def guess(values: Sequence[object], target: bool = False) -> ColumnType:
     if all(map(_seems_image, found)):
         grey = all(isinstance(value, Array) and value.ndim == 2 for value in found)
         return ImageColumn(channels=1 if grey else 3)
-    if all(map(_is_number, found)):
+    if sum(map(_is_number, found)) >= NEARLY_ALL * len(found):  # the others are then reported as mistakes
         classes = target and len(texts) * PER_INTEGER <= len(found) and len(texts) <= CLASS_VALUES
-        if classes and all(float(text).is_integer() for text in texts):
+        if classes and all(_is_number(text) and float(text).is_integer() for text in texts):
             return ClassColumn()
         return NumberColumn(missing=missing)
     sizes = {len(components(value)) for value in found}

@@ -300,12 +300,11 @@ class TableSpec:
 
     def require(self, rows: Rows, target: bool) -> None:
         """Refuse rows without a column that the model reads or, with `target`, predicts."""
-        for name in (*self.inputs, *((self.name,) if target else ())):
+        for name in (*self.inputs, *((self.name,) if target else ())) if len(rows) else ():
             column = self.inputs.get(name, self.target)
             if name not in rows.values and not (name != self.name and column.allows_missing):
-                where = rows.places[0] if rows.places else "the rows"
                 raise UserError(
-                    f"the column {shown(name)} is missing", where=where,
-                    found=", ".join(map(shown, list(rows.values)[:MOST_SHOWN])) or "no columns",
+                    f"the column {shown(name)} is missing", where=rows.places[0],
+                    found=", ".join(map(shown, list(rows.values)[:MOST_SHOWN])),
                     expected="the columns " + ", ".join(map(shown, self.inputs)),
                 )  # fmt: skip
