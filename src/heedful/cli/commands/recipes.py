@@ -18,7 +18,7 @@ def init(
         typer.Argument(
             metavar="TASK",
             autocompletion=templates,
-            help="translate, language-model, gpt, trees, pretrain, classify, tag, answer or autoencode.",
+            help="translate, language-model, gpt, trees, pretrain, classify, table, tag, answer or autoencode.",
         ),
     ],
     path: Annotated[

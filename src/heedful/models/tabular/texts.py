@@ -58,7 +58,8 @@ class ConvolvedWords(nn.Module):
 
     def forward(self, ids: Tensor, real: Tensor) -> Tensor:
         x = self.tokens(ids).mul(real[..., None]).mT  # (B, D, T)
-        return torch.cat([filters(x, real) for filters in self.filters], 1)  # (B, E)
+        parts = [filters(x, real) for filters in self.filters]
+        return torch.cat(parts, 1)  # (B, E)
 
 
 class EncodedText(nn.Module):
