@@ -152,6 +152,16 @@ def test_images_are_read_from_files_or_given_and_normalized(tmp_path: Path) -> N
         column.read(3, HERE)
 
 
+def test_images_of_different_sizes_name_the_setting(tmp_path: Path) -> None:
+    for side in (4, 5):
+        Image.new("RGB", (side, 4)).save(tmp_path / f"{side}.png")
+    paths = [tmp_path / "4.png", tmp_path / "5.png"]
+    with pytest.raises(UserError, match="different size") as error:
+        learn(ImageColumn(), paths, "photo")
+    assert "columns.photo.size=[4, 4]" in str(error.value)
+    assert learn(ImageColumn(size=(6, 6)), paths, "photo").image == (3, 6, 6)
+
+
 # ------------------------------------------------------------------ guesses
 def test_types_are_guessed_from_values() -> None:
     notes = [f"a note of some length, number {n}" for n in range(30)]

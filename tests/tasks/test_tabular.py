@@ -18,9 +18,13 @@ from heedful.data.fields.batches import RowBatch, encode_rows
 from heedful.data.fields.learned import TableSpec
 from heedful.data.fields.rows import from_python
 from heedful.errors import UserError
-from heedful.runs.recipe import recipe_of
+from heedful.runs.recipe import load_recipe, recipe_of
+from heedful.runs.train import train
 from heedful.tasks.tabular.predictor import outputs_of, target_loss
+from heedful.training.checkpoint.folder import newest
+from heedful.training.distributed.team import Team
 from tolerance import close
+from training.test_distributed import run_team
 
 PARCELS = """
 task: {kind: tabular, predict: carrier, leave_out: [price]}
@@ -139,6 +143,19 @@ def test_a_number_is_learned_and_restored_to_its_scale(tmp_path: Path) -> None:
     found = np.array([one.value for one in predictor.predict(rows)])
     right = np.array([row["value"] for row in rows])
     assert 99 < found.mean() < 101 and np.abs(found - right).mean() < 0.6
+
+
+def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text(OWN.replace("steps: 150", "steps: 3").replace("lr: 1.0e-2", "eps: 1.0e-3"))
+
+    def together(team: Team) -> None:
+        list(train(load_recipe(str(tmp_path / "two.yaml")), tmp_path / "two", team=team, data=DATA))
+
+    run_team(2, together, tmp_path)
+    list(heedful.train(load_recipe(str(tmp_path / "two.yaml")), tmp_path / "one", data=DATA))
+    one, two = (newest(tmp_path / name, 1)[0][0].load("model") for name in ("one", "two"))
+    for name in one:
+        close(two[name], one[name], 2**13, of=one["head.weight"])
 
 
 # ------------------------------------------------------------------ loss

@@ -169,6 +169,16 @@ def read_images(values: Sequence[Any], column: ImageColumn, size: tuple[int, int
     return np.stack([prepare(value, spec) for value in values])
 
 
+def read_first(values: Sequence[Any], column: ImageColumn, name: str) -> Images:
+    """The training images; those of different sizes are an error that names the setting of the column."""
+    try:
+        return read_images(values, column, column.size)
+    except UserError as error:
+        if error.todo is not None:
+            error.todo = error.todo.replace("data.size", f"columns.{name}.size")
+        raise
+
+
 # ------------------------------------------------------------------ learning
 def learn(column: ColumnType, values: Sequence[Any], name: str) -> Any:
     """What is learned of a column from its values in the training rows."""
@@ -186,7 +196,7 @@ def learn(column: ColumnType, values: Sequence[Any], name: str) -> Any:
         case ClassColumn():
             return LearnedClass(**settings, names=class_names(values, column.at_least, name))
         case ImageColumn():
-            images = read_images(values, column, column.size)
+            images = read_first(values, column, name)
             mean, std = channel_statistics(images)
             channels, rows, columns = images.shape[1:]
             return LearnedImage(**settings, image=(channels, rows, columns), mean=mean, std=std)
