@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from heedful.data.formats.parallel import (
 from heedful.data.tokenizers.multilingual import MultilingualTokenizer, open_translation_tokenizer
 from heedful.data.tokenizers.tokenizer import Bpe, TrainedTokenizer, WordPiece
 from heedful.errors import UserError
+from heedful.runs.recipe import check_recipe, load_recipe
 
+MULTI30K = Path(os.environ.get("HEEDFUL_DATA", "../shared/data"), "multi30k")
 TEXTS = {"en": ["one", "two", "three"], "de": ["eins", "zwei", "drei"], "fr": ["un", "deux", "trois"]}
 
 
@@ -105,6 +108,17 @@ def test_numbers_are_the_same_in_every_language_and_splits_are_disjoint() -> Non
             assert not {*splits[split]["de"]} & {*splits[other]["de"]}
     place = splits["train"]["en"].index("zero")
     assert splits["train"]["de"][place] == "null" and splits["train"]["fr"][place] == "zéro"
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k in {MULTI30K.parent}; set HEEDFUL_DATA")
+def test_multi30k_is_aligned_in_three_languages() -> None:
+    recipe: Any = load_recipe("multi30k-three", [f"data.root={MULTI30K}"])
+    check_recipe(recipe)
+    texts = recipe.data.texts("valid")
+    assert {code: len(column) for code, column in texts.items()} == {"en": 1014, "de": 1014, "fr": 1014}
+    assert texts["en"][0].startswith("A group of men") and texts["de"][0].startswith("Eine Gruppe von Männern")
+    assert texts["fr"][0].startswith("Un groupe d'hommes")
+    assert len(recipe.data.read("test").pairs) == 6000
 
 
 # ------------------------------------------------------------------ the tokenizer
