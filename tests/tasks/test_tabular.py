@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,27 @@ def test_recipes_that_do_not_fit_the_data_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         trained(tmp_path / "run", *changes)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("note: {kind: txt}", "columns.note.kind is unknown.*did you mean text"),
+        ("note: {kind: text, longst: 9}", "columns.note.longst is an unknown key.*did you mean columns.note.longest"),
+        ("note: {kind: image, channels: 2}", "invalid value for columns.note.channels"),
+        ("note: text", "invalid value for columns.note.*{kind: text}"),
+    ],
+)
+def test_types_that_do_not_exist_are_named_with_their_column(column: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        recipe(("note: {kind: text, tokenizer: {kind: words, vocab: 60}, longest: 12}", column))
+    assert re.search(message, str(error.value), re.DOTALL) and "small.yaml:5:" in str(error.value)
+
+
+def test_an_encoder_must_read_the_longest_text(tmp_path: Path) -> None:
+    bert = "{kind: bert, width: 8, heads: 2, layers: 1, hidden: 8, context: 10}"
+    with pytest.raises(UserError, match="write context: 12"):
+        trained(tmp_path / "run", ("{kind: mean, width: 8}", bert))
 
 
 def test_one_class_is_too_few(tmp_path: Path) -> None:

@@ -182,17 +182,19 @@ def read_first(values: Sequence[Any], column: ImageColumn, name: str) -> Images:
 # ------------------------------------------------------------------ learning
 def learn(column: ColumnType, values: Sequence[Any], name: str) -> Any:
     """What is learned of a column from its values in the training rows."""
+    if all(value is None for value in values):
+        raise UserError("a column has no value", where=f"columns.{name}", todo=f"leave it out: task.leave_out=[{name}]")
     settings = column.model_dump()
     match column:
         case TextColumn():
             tokenizer = TrainedTokenizer.train(column.tokenizer, (value or "" for value in values))
             return LearnedText(**settings, trained=tokenizer.json)
         case NumberColumn():
-            return LearnedNumber(**settings, **normalization(column.scaling, values, name))
+            return LearnedNumber(**settings, **normalization(column.scaling, values))
         case NumbersColumn():
             first = next((len(value) for value in values if value is not None), 0)
             settings["size"] = column.size or first
-            return LearnedNumbers(**settings, **normalization(column.scaling, values, name))
+            return LearnedNumbers(**settings, **normalization(column.scaling, values))
         case ClassColumn():
             return LearnedClass(**settings, names=class_names(values, column.at_least, name))
         case ImageColumn():
@@ -203,11 +205,9 @@ def learn(column: ColumnType, values: Sequence[Any], name: str) -> Any:
     raise AssertionError(f"a column of the kind {column.kind}")
 
 
-def normalization(scaling: str, values: Sequence[Any], name: str) -> dict[str, tuple[float, ...]]:
+def normalization(scaling: str, values: Sequence[Any]) -> dict[str, tuple[float, ...]]:
     """The shift and the scale of each component; the scale of a constant one is 1."""
     given = [value for value in values if value is not None]
-    if not given:
-        raise UserError("a column has no value", where=f"columns.{name}", todo=f"leave it out: task.leave_out=[{name}]")
     table = np.array(given, np.float64).reshape(len(given), -1)  # (N, K)
     constant = (table == table[0]).all(0)  # whose computed deviation may differ from 0 in the last bits
     if scaling == "standard":
