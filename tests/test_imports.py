@@ -89,7 +89,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "config": {"pydantic"},
     "blocks": {"torch"},
     "blocks.kernels": {"torch", "triton"},
-    "data": {"numpy", "torch", "pydantic", "tokenizers", "unicode_rbnf", "PIL", "sklearn"},
+    "data": {"numpy", "torch", "pydantic", "tokenizers", "unicode_rbnf", "PIL", "sklearn", "pyarrow"},
     "models": {"torch", "pydantic"},
     "decode": {"torch", "pydantic"},
     "tasks": {"torch", "numpy", "pydantic"},

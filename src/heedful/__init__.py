@@ -42,13 +42,17 @@ __all__ = [
     "ImageDescriber",
     "JointPrediction",
     "MaskPredictions",
+    "MonoText",
     "MultiHead",
     "MultipleChoiceAnswerer",
+    "PairedText",
+    "ParallelText",
     "Predictor",
     "QuestionAnswerer",
     "Reconstruction",
     "Regression",
     "Run",
+    "TablePredictor",
     "TaggedText",
     "TextClassifier",
     "TextEncoder",
@@ -86,6 +90,7 @@ if TYPE_CHECKING:
     from heedful.blocks.attention import MultiHead, attend
     from heedful.blocks.normalizers import entmax15, softmax, sparsemax
     from heedful.blocks.taps import watch
+    from heedful.data.keyed import MonoText, PairedText, ParallelText
     from heedful.data.own import Dataset
     from heedful.data.word_vectors import WordVectors, load_glove, load_vectors, load_word2vec
     from heedful.errors import UserError
@@ -119,6 +124,7 @@ if TYPE_CHECKING:
         TokenPrediction,
     )
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Reconstruction
+    from heedful.tasks.tabular.predictor import TablePredictor
     from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
     from heedful.tasks.translation.predictor import Alignment, Translation, Translator
     from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier
@@ -128,6 +134,7 @@ _MODULES = {
     "blocks.attention": ("MultiHead", "attend"),
     "blocks.normalizers": ("entmax15", "softmax", "sparsemax"),
     "blocks.taps": ("watch",),
+    "data.keyed": ("MonoText", "PairedText", "ParallelText"),
     "data.own": ("Dataset",),
     "data.word_vectors": ("WordVectors", "load_glove", "load_vectors", "load_word2vec"),
     "errors": ("UserError",),
@@ -156,6 +163,7 @@ _MODULES = {
         "Embedding", "JointPrediction", "MaskPredictions", "TextEncoder", "TokenEmbeddings", "TokenPrediction",
     ),
     "tasks.reconstruction.predictor": ("ImageAutoencoder", "Reconstruction"),
+    "tasks.tabular.predictor": ("TablePredictor",),
     "tasks.tagging.predictor": ("Entity", "TaggedText", "TokenTagger"),
     "tasks.translation.predictor": ("Alignment", "Translation", "Translator"),
     "tasks.tree_classification.predictor": ("TreeClassification", "TreeClassifier"),

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Discriminator, TypeAdapter, ValidationError
 
@@ -319,7 +319,12 @@ def _trace(cls: type[Config], loc: Keys) -> tuple[Keys, list[type[Config]], list
     path: list[Key] = []
     groups: list[type[Config]] = [cls]  # classes that have the next key
     owners = groups  # classes that have the last key
+    named = False  # whether the next key is a name of the user's, as of a column
     for index, key in enumerate(loc):
+        if named:
+            path.append(key)
+            named = False
+            continue
         tagged = [member for member in groups if len(groups) > 1 and key in kinds_in([member])]
         fields = [member.model_fields[key] for member in groups if isinstance(key, str) and key in member.model_fields]
         if tagged:
@@ -327,6 +332,7 @@ def _trace(cls: type[Config], loc: Keys) -> tuple[Keys, list[type[Config]], list
         elif fields:
             path.append(key)
             owners, groups = groups, [member for field in fields for member in config_classes(field.annotation)]
+            named = bool(groups) and any(get_origin(field.annotation) is dict for field in fields)
         elif isinstance(key, int):
             path.append(key)
         elif index == len(loc) - 1 and groups:

@@ -468,8 +468,21 @@ def captioning() -> None:
             model.eval()(tokens[:B], model.start(x))
 
 
+def columns() -> None:
+    """A table with a column of each type, its texts read in each way."""
+    tiny: Any = config_class("tabular").tiny()
+    encoder = config_class("bert").tiny().model_dump()
+    for text in ({"kind": "mean"}, {"kind": "recurrent"}, {"kind": "convolution"}, encoder):
+        model: Any = build(type(tiny).model_validate(tiny.model_dump() | {"text": text}))
+        ids = torch.randint(4, 23, (B, T))
+        model([ids, torch.randn(B, 3), torch.zeros(B, dtype=torch.long), torch.randn(B, 1, 16, 20)])
+
+
 RUNS: dict[str, list[Callable[[], None]]] = {
     "captioner": [captioning],
+    "tabular": [columns],
+    "texts": [columns],
+    "text_filters": [columns, sliding],
     "own": [own],
     "transformer": [models],
     "attention": [scores, models, with_attention, reading, ahead_alone],

@@ -76,6 +76,17 @@ def of_paragraphs(config: Any) -> Run:
     return run
 
 
+def of_columns(config: Any) -> Run:
+    shapes: dict[str, Callable[[Any], Tensor]] = {
+        "text": lambda column: torch.randint(4, column.vocab, (2, 5)),
+        "numbers": lambda column: torch.randn(2, column.size),
+        "class": lambda column: torch.randint(0, column.classes, (2,)),
+        "image": lambda column: torch.rand(2, column.channels, *column.size),
+    }
+    values = [shapes[column.kind](column) for column in config.columns]
+    return lambda model: model(values)
+
+
 OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "autoencoder": of_images,
     "image_encoder": of_images,
@@ -83,6 +94,7 @@ OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "word_classifier": of_words,
     "tree_classifier": lambda config: in_trees,
     "captioner": of_captions,
+    "tabular": of_columns,
     "paragraph_captioner": of_paragraphs,
 }
 

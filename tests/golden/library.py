@@ -231,6 +231,16 @@ def _caption(captioner: Any) -> dict[str, Any]:
     }
 
 
+def _predict_column(predictor: Any) -> dict[str, Any]:
+    pixels = np.arange(36, dtype=np.uint8).reshape(6, 6)
+    common = {"size": [1, -2], "photo": pixels}
+    rows = [
+        {"text": TEXTS[0], "weight": 2.5, "place": "hill", **common},
+        {"text": TEXTS[1], "weight": None, "place": "nowhere", **common},
+    ]
+    return {"classes": [one.probabilities for one in predictor.predict(rows)]}
+
+
 PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "translation": _translate,
     "language_model": _generate,
@@ -245,6 +255,7 @@ PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "answering": _answer,
     "tree_classification": _classify_trees,
     "reconstruction": _reconstruct,
+    "tabular": _predict_column,
     "image_classification": _classify_images,
     "paragraphs": _describe,
     "captioning": _caption,

@@ -24,6 +24,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # as in `t
 
 import numpy as np
 import torch
+from PIL import Image
 
 import heedful
 from golden.comparing import packed
@@ -202,6 +203,23 @@ def labelled_images(texts: Texts, split: str, size: int) -> Files:
     out = io.BytesIO()
     np.save(out, np.arange(size) % 2)
     return {**images(texts, split, size), f"{split}-labels.npy": out.getvalue()}
+
+
+def rows(texts: Texts, split: str, size: int) -> Files:
+    """Rows of a sentence, numbers of which some are missing, a class and an image; the label is what they say."""
+    found: Files = {}
+    for number in range(3):
+        out = io.BytesIO()
+        pixels = np.array([texts.rng.randrange(80) for _ in range(36)], np.uint8).reshape(6, 6) + 80 * np.uint8(number)
+        Image.fromarray(pixels).save(out, "PNG")
+        found[f"{split}{number}.png"] = out.getvalue()
+    records = []
+    for _ in range(size):
+        sentence, weight, place = texts.sentence(), round(texts.rng.uniform(-5, 5), 2), texts.rng.randrange(3)
+        row = {"text": sentence, "weight": None if weight > 4 else weight, "size": [place, -weight]}
+        row |= {"place": ("hill", "lake", "wood")[place], "photo": f"{split}{place}.png"}
+        records.append({**row, "label": sentence.split()[2] if weight > 0 else "none"})
+    return {**found, f"{split}.jsonl": lines(list(map(json.dumps, records)))}
 
 
 def nothing(texts: Texts, split: str, size: int) -> Files:
@@ -439,6 +457,25 @@ model:
         + TRAIN.replace("{kind: adamw, lr: 2e-2, eps: 1e-4}", "{kind: rmsprop, lr: 1e-2, eps: 1e-4}")
         + "  batch_examples: 8\n",
         images,
+    ),
+    "tabular-tabular": (
+        "task: {kind: tabular, predict: label}\n"
+        + files("jsonl", "jsonl")
+        + """
+columns:
+  text: {kind: text, tokenizer: {kind: words, vocab: 40}, longest: 12}
+  weight: {kind: number, missing: replace}
+  photo: {kind: image, channels: 1}
+model:
+  kind: tabular
+  text: {kind: recurrent, width: 6, cell: gru, hidden: 5}
+  image: {kind: lenet, padding: 5, filters: [2, 3]}
+  width: 6
+  hidden: [12]
+"""
+        + TRAIN
+        + "  batch_examples: 12\n",
+        rows,
     ),
     "image_classification-lenet": (
         "task: {kind: image_classification, label_smoothing: 0.1, class_weights: balanced}\n"

@@ -172,7 +172,7 @@ def test_lectures_command_prints_decks_topics_and_json(tmp_path: Path, monkeypat
     assert all(deck.title in run_command() for deck in decks())
     assert "Multi-head attention" in run_command("han") and "open:" in run_command("xing")
     card = run_command("texar-data")
-    assert re.search(r"open +MonoText data", card)
+    assert re.search(r"open +Dialog data", card)
     assert "see also  " in run_command("self-attention") and "worked-self-attention" in run_command("self-attention")
     assert "see also" not in run_command("C7")
     shown = run_command("multi-head")

@@ -15,6 +15,7 @@ from heedful.cli.loading import load_run, wrong_command_error
 from heedful.cli.output import say
 from heedful.cli.reading import MAX_LINE, Line, batched
 from heedful.cli.translate import too_long_error
+from heedful.data.fields.rows import Rows, rows_in
 from heedful.data.formats.sources import lines, list_keys, parse_object, string_field
 from heedful.data.formats.tables import Columns, JsonlTable
 from heedful.errors import UserError, shown
@@ -31,6 +32,7 @@ from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.predictor import Result
 from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
+from heedful.tasks.tabular.predictor import TablePredictor
 from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import Translation, Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
@@ -50,6 +52,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     ImageDescriber: ("image", "boxes"),
     QuestionAnswerer: ("question", "passage"),
     MultipleChoiceAnswerer: ("text", "choices"),
+    TablePredictor: (),
 }
 
 
@@ -74,13 +77,19 @@ def predict_command(
         raise UserError("only translators and captioners use beam search here", where="--beams", todo="leave it out")
     if searches:
         predictor.settings = predictor.settings.but(beams=beams)
+    table = isinstance(predictor, TablePredictor)
+    rows = checked_rows(predictor, source) if table else read_rows(source)
     names, count, blank = tuple(fields) or trained_fields(run, known), 0, 0
     with written(out) as write, counting("rows done") as advance:
-        for chunk in batched(read_rows(source), batch):
-            inputs = [row_input(row, names, where) for row, where in chunk]
+        for chunk in batched(rows, batch):
+            inputs = [row if table else row_input(row, names, where) for row, where in chunk]
             if isinstance(predictor, Translator):
                 require_room(predictor, [Line(one or "", where) for one, (_, where) in zip(inputs, chunk, strict=True)])
-            results = iter(predictor.predict([one for one in inputs if one is not None]))
+            if isinstance(predictor, TablePredictor):
+                places = (where for _, where in chunk)
+                results = iter(predictor.predict_rows(Rows.of((row for row, _ in chunk), places, source.parent)))
+            else:
+                results = iter(predictor.predict([one for one in inputs if one is not None]))
             for one, (row, _) in zip(inputs, chunk, strict=True):
                 prediction = (
                     plain(next(results)) if one is not None else "" if isinstance(predictor, Translator) else None
@@ -139,6 +148,13 @@ def read_rows(path: Path) -> Iterator[tuple[dict[str, object], str]]:
             yield {"text": line}, where
         elif line.strip():
             yield parse_object(line, where), where
+
+
+def checked_rows(predictor: TablePredictor, path: Path) -> Iterator[tuple[dict[str, object], str]]:
+    """The rows of a table, each with its line, once the values of all are checked."""
+    rows = rows_in(path)
+    predictor.check(rows)
+    return rows.one_by_one()
 
 
 def row_input(row: dict[str, object], names: tuple[str, ...], where: str) -> Any:

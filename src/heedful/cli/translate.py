@@ -29,10 +29,11 @@ class BatchTranslator:
     beams: int | None
     top: int
     sampling: TranslationSettings | None
+    to: str | None = None
 
     def __call__(self, batch: Sequence[Line], first: int) -> list[list[Translation]]:
         """The translations of each line, none for blank ones; `first` counts the nonblank lines before the batch."""
-        texts = [line.text for line in batch if not line.blank]
+        texts = self.translator.addressed([line.text for line in batch if not line.blank], self.to)
         if self.sampling is not None:
             results = self.translator.sample(texts, self.sampling, first=first)
         else:
@@ -45,7 +46,7 @@ class BatchTranslator:
 
 
 def load_translator(
-    run: Path, beams: int | None, top: int, sampling: TranslationSettings | None = None
+    run: Path, beams: int | None, top: int, sampling: TranslationSettings | None = None, to: str | None = None
 ) -> BatchTranslator:
     """Load a translator; search and sampling options that contradict each other are refused."""
     if beams is not None and top > beams:
@@ -60,7 +61,13 @@ def load_translator(
             todo="leave one of them out",
         )  # fmt: skip
     translator = load_as(Translator, run)
-    return BatchTranslator(translator, max(beams or translator.settings.beams, top), top, sampling)
+    if to is None and translator.languages:
+        raise UserError(
+            "this model translates into several languages", where="--to", found="no language",
+            expected="one of " + ", ".join(translator.languages), todo=f"write --to {translator.languages[0]}",
+        )  # fmt: skip
+    translator.addressed([], to)
+    return BatchTranslator(translator, max(beams or translator.settings.beams, top), top, sampling, to)
 
 
 def translate_lines(
@@ -69,7 +76,9 @@ def translate_lines(
     """Each line with its translations; the lines before one that is too long are translated before the error."""
     first, context = 0, translator.translator.context
     for batch in batched(source, size):
-        lengths = translator.translator.lengths([line.text for line in batch])
+        lengths = translator.translator.lengths(
+            translator.translator.addressed([line.text for line in batch], translator.to)
+        )
         end = next((index for index, length in enumerate(lengths) if length > context), len(batch))
         yield from zip(batch[:end], translator(batch[:end], first), strict=True)
         advance(end)
@@ -97,6 +106,7 @@ def translate_command(
     align_to: Path | None,
     batch: int,
     style: Style = "light",
+    to: str | None = None,
 ) -> None:
     """Translate the arguments, or the lines of stdin."""
     source = Source(texts, f'heedful translate {run} "some text"')
@@ -106,7 +116,7 @@ def translate_command(
         )
     if align_to is not None:
         require_figure(align_to, "--align-to")
-    translator = load_translator(run, beams, top, sampling)
+    translator = load_translator(run, beams, top, sampling, to)
     size = source.size(batch)
     # No counter if the translations themselves are printed in a terminal.
     with (
@@ -117,7 +127,9 @@ def translate_command(
         for line, translations in translate_lines(translator, source, size, advance):
             alignment = None
             if translations and (align or align_to):
-                alignment = translator.translator.align(line.text, translations[0])
+                alignment = translator.translator.align(
+                    translator.translator.addressed([line.text], to)[0], translations[0]
+                )
             if as_json:
                 write(json_line(record(line.text, translations, alignment if align else None)))
             else:

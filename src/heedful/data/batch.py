@@ -22,16 +22,20 @@ PAD = 0  # the padding id of Heedful's tokenizers
 
 
 class TensorBatch:
-    """A dataclass of tensors, numbers and tuples of numbers."""
+    """A dataclass of tensors, numbers, and tuples of tensors or of numbers."""
 
     __slots__ = ()
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> Self:
         """Copy the batch to a device."""
+
+        def there(part: Any) -> Any:
+            if isinstance(part, tuple):
+                return tuple(map(there, part))
+            return part.to(device, non_blocking=non_blocking) if torch.is_tensor(part) else part
+
         batch: Any = self
-        parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
-        on = {name: part.to(device, non_blocking=non_blocking) for name, part in parts.items() if torch.is_tensor(part)}
-        return replace(batch, **on)
+        return replace(batch, **{field.name: there(getattr(batch, field.name)) for field in fields(batch)})
 
 
 def fingerprint(*arrays: NDArray[Any]) -> str:

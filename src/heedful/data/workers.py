@@ -46,7 +46,7 @@ BatchIndices = Callable[[], Iterator[BatchIndex]]
 
 
 class BatchSource(Protocol):
-    """Batches by position: dataclasses of tensors, numbers and tuples of numbers."""
+    """Batches by position: dataclasses of tensors, numbers, and tuples of tensors or of numbers."""
 
     @property
     def kind(self) -> type:
@@ -139,13 +139,17 @@ def _work(batches: BatchSource, indices: BatchIndices, pipe: int, unused: list[i
 
 def _serialize(batch: Any) -> tuple[list[Any], list[np.ndarray[Any, Any]]]:
     """A batch as a JSON-compatible list, with the shape and dtype of each tensor, and the arrays themselves."""
-    values = [getattr(batch, field.name) for field in fields(batch)]
-    values = [value.numpy() if isinstance(value, torch.Tensor) else value for value in values]
-    arrays = [value for value in values if isinstance(value, np.ndarray)]
-    header = [
-        {"shape": value.shape, "type": value.dtype.name} if isinstance(value, np.ndarray) else value for value in values
-    ]
-    return header, arrays
+    arrays: list[np.ndarray[Any, Any]] = []
+
+    def header(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return list(map(header, value))
+        if not isinstance(value, torch.Tensor | np.ndarray):
+            return value
+        arrays.append(value.numpy() if isinstance(value, torch.Tensor) else value)
+        return {"shape": arrays[-1].shape, "type": arrays[-1].dtype.name}
+
+    return [header(getattr(batch, field.name)) for field in fields(batch)], arrays
 
 
 def _send(pipe: int, about: object, arrays: list[np.ndarray[Any, Any]]) -> None:
@@ -169,16 +173,19 @@ def _read(worker: Worker, pool: list[Worker], kind: Any) -> Any:
     about, contents = json.loads(read(header)), read(body)
     if isinstance(about, str):
         raise RuntimeError(f"a worker failed to make a batch\n{about}")
-    values: list[Any] = []
     begin = 0
-    for value in about:
-        if isinstance(value, dict):
-            array: np.ndarray[Any, Any] = np.ndarray(value["shape"], value["type"], contents, begin)
-            values.append(torch.from_numpy(array))
-            begin += array.nbytes + -array.nbytes % ALIGNED
-        else:
-            values.append(tuple(value) if isinstance(value, list) else value)
-    return kind(*values)
+
+    def value_of(header: Any) -> Any:
+        nonlocal begin
+        if isinstance(header, list):
+            return tuple(map(value_of, header))
+        if not isinstance(header, dict):
+            return header
+        array: np.ndarray[Any, Any] = np.ndarray(header["shape"], header["type"], contents, begin)
+        begin += array.nbytes + -array.nbytes % ALIGNED
+        return torch.from_numpy(array)
+
+    return kind(*map(value_of, about))
 
 
 def _read_bytes(worker: Worker, pool: list[Worker], deadline: float, count: int) -> bytearray:

@@ -7,6 +7,7 @@ for images C channels, Y rows, X columns, N classes, F features.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import Field
@@ -31,6 +32,7 @@ Role = Literal[
     "answerer",
     "word_classifier",
     "tree_classifier",
+    "tabular",
     "autoencoder",
     "image_encoder",
     "glimpse_classifier",
@@ -372,6 +374,18 @@ class TreeClassifier(Protocol):
     def __call__(self, trees: Any) -> Tensor: ...
 
 
+class Tabular(Protocol):
+    """One tensor for each column of B rows -> outputs (B, N): the logits of classes, or a number.
+
+    Texts are ids (B, T) with 0 for padding, numbers are normalized (B, K), classes are numbers (B,), 0 the unknown
+    one, and images are normalized (B, C, Y, X).
+    """
+
+    config: ModelConfig
+
+    def __call__(self, values: Sequence[Tensor]) -> Tensor: ...
+
+
 class TextClassifier(Protocol):
     """tokens (B, T) -> logits (N, C), or a number for each text (N,).
 
@@ -414,6 +428,7 @@ ROLES: dict[Role, type] = {
     "answerer": Answerer,
     "word_classifier": TextClassifier,
     "tree_classifier": TreeClassifier,
+    "tabular": Tabular,
     "autoencoder": Autoencoder,
     "image_encoder": ImageEncoder,
     "glimpse_classifier": GlimpseClassifier,

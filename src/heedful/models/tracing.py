@@ -210,6 +210,17 @@ def _paragraph_captioner(model: Any, config: Any) -> None:
     model(_ids(model), model.start(plan.topic))
 
 
+def _tabular(model: Any, config: Any) -> None:
+    device = next(model.parameters()).device
+    shapes: dict[str, Callable[[Any], Tensor]] = {
+        "text": lambda column: torch.ones(1, min(TOKENS, column.longest), dtype=torch.long, device=device),
+        "numbers": lambda column: torch.zeros(1, column.size, device=device),
+        "class": lambda column: torch.zeros(1, dtype=torch.long, device=device),
+        "image": lambda column: torch.zeros(1, column.channels, *column.size, device=device),
+    }
+    model([shapes[column.kind](column) for column in config.columns])
+
+
 RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "encoder": _encoder,
     "causal": _causal,
@@ -222,6 +233,7 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "answerer": _answerer,
     "word_classifier": _text,
     "tree_classifier": _tree,
+    "tabular": _tabular,
     "autoencoder": _image,
     "image_encoder": _image,
     "glimpse_classifier": _image,

@@ -23,6 +23,7 @@ from heedful.tasks.base import AnyTask, Evaluated
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.recipe_parts import with_article
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+from heedful.tasks.tabular.predictor import TablePredictor, outputs_of
 
 NAME = "report.html"
 MOST = 20  # samples in the table
@@ -123,7 +124,9 @@ def page(
 
 
 def _figures(folder: Path, task: AnyTask, predictor: Any) -> Iterator[str]:
-    """The figures of an autoencoder or an image classifier."""
+    """The figures of an autoencoder or an image classifier; of a table's classifier, the scores of each class."""
+    if isinstance(predictor, TablePredictor) and predictor.labels:
+        yield _class_scores(task, predictor)
     if isinstance(predictor, ImageClassifier):
         yield from _classifier_figures(folder, task, predictor)
     if not isinstance(predictor, ImageAutoencoder):
@@ -147,6 +150,17 @@ def _classifier_figures(folder: Path, task: AnyTask, classifier: ImageClassifier
     heads = ("class", "images", "precision", "recall", "F1")
     rows = class_table(encoded.labels, probabilities, classifier.labels)
     yield f"<p>Scores of each class, in percent</p>\n{_table(heads, rows, frozenset(range(1, 5)))}"
+
+
+def _class_scores(task: AnyTask, predictor: TablePredictor) -> str:
+    """The scores of each class, on the test rows or else the validation rows."""
+    from heedful.plots.classifier_plots import class_table
+
+    encoded = task.encode(task.read("valid" if task.recipe.data.test is None else "test"), predictor.tokenizer)
+    shares = outputs_of(predictor.model, encoded, predictor.device).double().softmax(-1).numpy()
+    rows = class_table(encoded.targets, shares, predictor.labels)
+    heads = ("class", "rows", "precision", "recall", "F1")
+    return f"<p>Scores of each class, in percent</p>\n{_table(heads, rows, frozenset(range(1, 5)))}"
 
 
 # ------------------------------------------------------------------ parts of the page

@@ -48,6 +48,7 @@ TASKS = {
     "regression": Entry("classification", "RegressionRecipe", "RegressionTask", ("regressor",)),
     "multiple_choice": Entry("multiple_choice", "MultipleChoiceRecipe", "MultipleChoiceTask", ("multiple_choice",)),
     "tagging": Entry("tagging", "TaggingRecipe", "TaggingTask", ("tagger",)),
+    "tabular": Entry("tabular", "TabularRecipe", "TabularTask", ("tabular",)),
     "reconstruction": Entry("reconstruction", "ReconstructionRecipe", "ReconstructionTask", ("autoencoder",)),
     "image_classification": Entry(
         "image_classification",

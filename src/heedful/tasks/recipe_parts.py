@@ -54,6 +54,10 @@ class Recipe(Config):
         """Comments that `heedful show` prints with the settings, one per line."""
         return []
 
+    def data_notes(self) -> list[str]:
+        """What `heedful check` reports about the data, once it has read them."""
+        return []
+
     def problems(self) -> list[UserError]:
         """Errors in files that the recipe refers to, other than its data."""
         return []

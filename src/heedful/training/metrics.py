@@ -15,7 +15,10 @@ Numbers = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Score:
-    """A metric from 0 to 100 (correlations from -100, CIDEr-D to 1000), with its signature: how it was computed."""
+    """A metric from 0 to 100 (correlations from -100, CIDEr-D to 1000, R2 from -inf), with its signature.
+
+    The signature says how it was computed.
+    """
 
     name: str
     value: float
@@ -103,17 +106,26 @@ def matthews(predictions: Classes, targets: Classes) -> Score:
     )
 
 
-def pearson(predictions: Numbers, targets: Numbers) -> Score:
+def r2(predictions: Numbers, targets: Numbers, what: str = "texts") -> Score:
+    """1 - sum (y - prediction)^2 / sum (y - mean of y)^2, in percent; 0 if the targets are constant."""
+    _require_pairs(predictions, targets)
+    right = np.asarray(targets, dtype=np.float64)
+    total = np.square(right - right.mean()).sum()
+    left = np.square(right - np.asarray(predictions, dtype=np.float64)).sum()
+    return Score("r2", 100 * float(1 - left / total) if total > 0 else 0.0, f"{what}:{len(right)}")
+
+
+def pearson(predictions: Numbers, targets: Numbers, what: str = "texts") -> Score:
     """Pearson's correlation; 0 if one side is constant."""
     _require_pairs(predictions, targets)
     a, b = (np.asarray(side, dtype=np.float64) - np.mean(side) for side in (predictions, targets))
-    return Score("pearson", _correlation(a @ b, (a @ a) * (b @ b)), f"texts:{len(a)}")
+    return Score("pearson", _correlation(a @ b, (a @ a) * (b @ b)), f"{what}:{len(a)}")
 
 
-def spearman(predictions: Numbers, targets: Numbers) -> Score:
+def spearman(predictions: Numbers, targets: Numbers, what: str = "texts") -> Score:
     """Spearman's correlation: Pearson's correlation of the ranks, ties averaged."""
     value = pearson(ranks(predictions), ranks(targets)).value
-    return Score("spearman", value, f"ties:mean|texts:{len(targets)}")
+    return Score("spearman", value, f"ties:mean|{what}:{len(targets)}")
 
 
 def ranks(numbers: Numbers) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ def init(
         typer.Argument(
             metavar="TASK",
             autocompletion=templates,
-            help="translate, language-model, gpt, trees, pretrain, classify, tag, answer or autoencode.",
+            help="translate, language-model, gpt, trees, pretrain, classify, table, tag, answer or autoencode.",
         ),
     ],
     path: Annotated[
@@ -53,7 +53,9 @@ def check(recipe: RecipeName, overrides: Overrides = None, as_json: Json = False
     check_recipe(loaded)
     model, path = loaded.model.kind, str(find_recipe(recipe))
     record = {"recipe": path, "task": loaded.task.kind, "model": model, "parameters": loaded.size}
-    print_table([f"{path}: no mistakes; {with_article(model)} of {describe_size(loaded)}"], [record], as_json)
+    notes = loaded.data_notes()
+    record |= {"notes": notes} if notes else {}
+    print_table([f"{path}: no mistakes; {with_article(model)} of {describe_size(loaded)}", *notes], [record], as_json)
 
 
 def schema() -> None:

@@ -15,6 +15,9 @@ from heedful.training.checkpoint.choice import checkpoint_path
 def translate(
     run: RunFolder,
     texts: Texts = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="LANGUAGE", help="The target language, of a model of several languages.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Number of translations to show, with their scores.")] = 1,
     align: Annotated[bool, typer.Option("--align", help="Print the alignment: the cross-attention weights.")] = False,
     align_to: Annotated[
@@ -38,7 +41,7 @@ def translate(
         )
     translate_command(
         checkpoint_path(run, checkpoint), texts or [], beams, top, sampling if sample else None, as_json, align,
-        align_to, batch, "dark" if dark else "light",
+        align_to, batch, "dark" if dark else "light", to,
     )  # fmt: skip
 
 

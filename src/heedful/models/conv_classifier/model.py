@@ -4,31 +4,16 @@ Filters of several sizes slide over the word vectors; max pooling over time keep
 
 Differs: texts are zero-padded at both ends, so that each word is seen by every column of a filter.
 
-B texts, T words, D width, F filters of one size, P positions of such a filter, K filters of all sizes, C classes.
+B texts, T words, D width, K filters of all sizes, C classes.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.layouts import Padded, real_first
 from heedful.blocks.linear import Linear
+from heedful.blocks.text_filters import Filters
 from heedful.models.conv_classifier.config import ConvClassifierConfig
-
-
-class Filters(nn.Module):
-    """max over positions of relu(W * x + b), for filters of one size; positions of padding only are left out."""
-
-    def __init__(self, width: int, filters: int, size: int) -> None:
-        super().__init__()
-        self.size = size
-        self.slide = nn.Conv1d(width, filters, size, padding=size - 1)
-
-    def forward(self, x: Tensor, real: Tensor) -> Tensor:
-        padding = (self.size - 1, self.size - 1)
-        covered = F.pad(real, padding).unfold(1, self.size, 1).any(-1)  # (B, P)
-        activations = F.relu(self.slide(x))  # (B, F, P)
-        return (activations * covered[:, None]).amax(-1)  # (B, F)
 
 
 class ConvClassifier(nn.Module):

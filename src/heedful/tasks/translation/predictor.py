@@ -17,15 +17,17 @@ from torch import Tensor, nn
 from heedful.blocks.layouts import Layout, PackedPairs, Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
 from heedful.blocks.taps import taps, watch, watched
+from heedful.data.formats.parallel import require_language, tagged
 from heedful.data.formats.sources import Jsonl, Pair, Tsv
 from heedful.data.pairs.batches import Batch, EncodedPairs, PackedBatch, PairBatch, encode_pairs
 from heedful.data.tokenizers.base import require_list
+from heedful.data.tokenizers.multilingual import MultilingualTokenizer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
 from heedful.decode.rules import ForcedPrefix, Rule, SuppressTokens, sampling_rules
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.decode.settings import DecodeConfig, TranslationSettings
-from heedful.errors import UserError
+from heedful.errors import UserError, shown
 from heedful.models.own import Plain
 from heedful.models.roles import Seq2Seq
 from heedful.plots.figures import heatmap
@@ -186,9 +188,23 @@ class Translator(Predictor[str, Translation, tuple[str, str]]):
         found = iter(self.search(short, beams, progress=progress))
         return [next(found)[0].text if fit else "" for fit in fits], fits.count(False)
 
-    def translate(self, texts: Sequence[str], beams: int | None = None) -> list[str]:
-        """The best translation of each text."""
-        return [found[0].text for found in self.search(texts, beams=beams)]
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages that it translates into; none where it has one target language, without a token."""
+        return self.tokenizer.languages if isinstance(self.tokenizer, MultilingualTokenizer) else ()
+
+    def addressed(self, texts: Sequence[str], to: str | None) -> list[str]:
+        """Texts with the token of the language to translate them into, if the model has several."""
+        if to is None:
+            return require_list(texts)
+        if not self.languages:
+            raise UserError("this model has one target language", where="to", found=shown(to), todo="leave it out")
+        require_language(to, self.languages, "to")
+        return [tagged(text, to) for text in require_list(texts)]
+
+    def translate(self, texts: Sequence[str], beams: int | None = None, to: str | None = None) -> list[str]:
+        """The best translation of each text; `to` is the target language of a model with several."""
+        return [found[0].text for found in self.search(self.addressed(texts, to), beams=beams)]
 
     def search(
         self,

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config
 from heedful.data.embedded import NumberWords
+from heedful.data.formats.parallel import ParallelColumns, ParallelCorpora, ParallelNumbers
 from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.own import OwnData
 from heedful.decode.settings import DecodeConfig
@@ -15,7 +16,10 @@ from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, check_batching, check_vocab_size
 from heedful.training.configs import TrainConfig
 
-PairsConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords | OwnData, Field(discriminator="kind")]
+PairsConfig = Annotated[
+    ParallelFiles | Tsv | Jsonl | NumberWords | ParallelCorpora | ParallelColumns | ParallelNumbers | OwnData,
+    Field(discriminator="kind"),
+]
 USUAL = "transformer"
 if TYPE_CHECKING:
     TranslatorConfig = Any

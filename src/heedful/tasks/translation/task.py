@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,9 +13,15 @@ from typing import Any, ClassVar
 import torch
 
 from heedful.blocks.losses import Loss
-from heedful.data.formats.sources import Examples, Split
+from heedful.data.formats.parallel import AlignedCorpora, split_tag
+from heedful.data.formats.sources import Examples, Pair, Split
 from heedful.data.own import pairs
 from heedful.data.pairs.batches import EncodedPairs, PairBatches, encode_pairs
+from heedful.data.tokenizers.multilingual import (
+    MultilingualTokenizer,
+    load_translation_tokenizer,
+    open_translation_tokenizer,
+)
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.models import build
@@ -29,7 +36,7 @@ from heedful.tasks.translation.predictor import (
     translation_loss,
 )
 from heedful.tasks.translation.recipe import TranslationRecipe
-from heedful.training.metrics import MAX_NGRAM, translation_scores
+from heedful.training.metrics import MAX_NGRAM, Score, exact_match, translation_scores
 
 
 class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]):
@@ -46,7 +53,7 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         sample=("source", "reference", "translation"),
     )
     decoding: ClassVar = DecodeConfig
-    artifacts: ClassVar = {"tokenizer.json": Codec(TrainedTokenizer, TrainedTokenizer.load)}
+    artifacts: ClassVar = {"tokenizer.json": Codec(open_translation_tokenizer, load_translation_tokenizer)}
     searches: ClassVar = True
 
     recipe: TranslationRecipe
@@ -63,7 +70,11 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
     collect = staticmethod(pairs)
 
     def learn(self, read: Examples) -> TrainedTokenizer:
-        """A tokenizer trained on both sides."""
+        """A tokenizer trained on both sides; of several languages, with a token for each target language."""
+        data = self.recipe.data
+        if isinstance(data, AlignedCorpora):
+            texts = (text for pair in read.pairs for text in (split_tag(pair.source, data.codes)[1], pair.target))
+            return MultilingualTokenizer.learn(self.recipe.tokenizer, texts, data.codes)
         return TrainedTokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
 
     def encode(self, read: Examples, vocabulary: TrainedTokenizer) -> EncodedPairs:
@@ -106,7 +117,17 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         references = [pair.target for pair in pairs]
         rows = held_out.rows(len(pairs), self.recipe.train.samples)
         samples = [(pairs[row].source, references[row], found[row]) for row in rows]
-        return held_out.result(translation_scores(found, references), samples, unread)
+        scores = [*translation_scores(found, references), *self._direction_scores(pairs, found)]
+        return held_out.result(scores, samples, unread)
+
+    def _direction_scores(self, pairs: Sequence[Pair], found: Sequence[str]) -> Iterator[Score]:
+        """The exact match of the translations into each language, of several languages."""
+        data = self.recipe.data
+        for code in data.codes if isinstance(data, AlignedCorpora) else ():
+            rows = [row for row, pair in enumerate(pairs) if split_tag(pair.source, data.codes)[0] == code]
+            if rows:
+                score = exact_match([found[row] for row in rows], [pairs[row].target for row in rows])
+                yield replace(score, name=f"exact_match_{code}")
 
     def examples(self, split: Split) -> Iterator[Example]:
         """The pairs of a split."""
@@ -139,5 +160,9 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         sample = test.samples[0][0] if test and test.samples else "some text"
         with torch.device("meta"):  # the modules without their weights
             model = build(with_vocab(self.recipe.model, self.recipe.tokenizer.vocab))
-        commands = [f"heedful translate {run} {shlex.quote(sample)}{' --align' * aligns(model)}"]
+        data, target = self.recipe.data, ""
+        if isinstance(data, AlignedCorpora):
+            code, sample = split_tag(sample, data.codes)
+            target = f" --to {code or data.codes[0]}"
+        commands = [f"heedful translate {run} {shlex.quote(sample)}{target}{' --align' * aligns(model)}"]
         return [*commands, f"heedful eval {run} --beams 4"] if test else commands

@@ -1,0 +1,249 @@
+"""Rows with named columns: from CSV, TSV, JSON lines and Parquet files, and from Python."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from pydantic import Field
+
+from heedful.data.fields.columns import MOST_ERRORS, Array, ColumnType, Picture, Place
+from heedful.data.formats.sources import TABS, FilePerSplit, Split, file_problem, json_lines, lines, uneven_columns
+from heedful.data.formats.tables import MAX_FIELD, csv_cells
+from heedful.errors import UserError, shown
+
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The values of each column, and where each row stands; a value that a row does not have is None."""
+
+    values: dict[str, list[object]]
+    places: list[str]
+    root: Path = Path()
+    skipped: int = 0  # rows are never left out
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], places: Iterable[str], root: Path = Path()) -> Rows:
+        """Rows that are given one by one; the columns are those of any row, in the order in which they occur."""
+        found, where, values = list(rows), list(places), dict[str, list[object]]()
+        for number, row in enumerate(found):
+            for name, value in row.items():
+                values.setdefault(name, [None] * len(found))[number] = value
+        return cls(values, where, root)
+
+    def one_by_one(self) -> Iterator[tuple[dict[str, object], str]]:
+        """Each row, and where it stands."""
+        for number, place in enumerate(self.places):
+            yield {name: column[number] for name, column in self.values.items()}, place
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Some of the rows, in order."""
+        values = {name: column[start:stop] for name, column in self.values.items()}
+        return Rows(values, self.places[start:stop], self.root)
+
+    def read(self, name: str, column: ColumnType) -> list[Any]:
+        """The values of a column as its type has them; one error for all that are not."""
+        found, problems = list[Any](), list[UserError]()
+        for value, row in zip(self.values.get(name, [None] * len(self)), self.places, strict=True):
+            try:
+                found.append(column.read(value, Place(row, name, self.root)))
+            except UserError as error:
+                problems.append(error)
+        if problems:
+            raise joined(problems, f"{len(problems):,} of {len(self):,} values of the column {shown(name)} are invalid")
+        return found
+
+    def problems(self, columns: Mapping[str, ColumnType]) -> list[UserError]:
+        """What is wrong with the values of some columns, one error for each column."""
+        found = list[UserError]()
+        for name, column in columns.items():
+            try:
+                self.read(name, column)
+            except UserError as error:
+                found.append(error)
+        return found
+
+
+def joined(problems: Sequence[UserError], message: str) -> UserError:
+    """One error for several."""
+    if len(problems) == 1:
+        return problems[0]
+    more = len(problems) - MOST_ERRORS
+    todo = f"start with these; {more:,} more are not shown" if more > 0 else None
+    return UserError(message, problems=problems[:MOST_ERRORS], todo=todo)
+
+
+# ------------------------------------------------------------------ files
+class RowFiles(FilePerSplit):
+    """The base of tables with a file per split."""
+
+    longest: int = Field(1_000_000, ge=1, le=MAX_FIELD, description="maximum characters per line")
+
+    @abstractmethod
+    def rows(self, path: Path) -> Rows:
+        """The rows of a file."""
+
+    def read(self, split: Split) -> Rows:
+        """The rows of a split."""
+        path = self.path(split)
+        found = self.rows(path)
+        if not len(found):
+            raise UserError("there are no rows", where=str(path), expected="at least one row")
+        return found
+
+
+class CsvRows(RowFiles):
+    """Comma-separated values with the names of the columns in the first line, plain or gzip."""
+
+    kind: Literal["csv"] = "csv"
+    separator: str = Field(",", min_length=1, max_length=1, description="column separator")
+
+    def rows(self, path: Path) -> Rows:
+        """The records of a file."""
+        cells = csv_cells(path, self.separator, self.longest)
+        advice = "columns are separated by data.separator; put a text with commas in quotes"
+        return from_table(((number, [cell.text for cell in row]) for number, row in cells), path, self.root, advice)
+
+
+class TsvRows(RowFiles):
+    """Tab-separated columns without quoting, with their names in the first line, plain or gzip."""
+
+    kind: Literal["tsv"] = "tsv"
+
+    def rows(self, path: Path) -> Rows:
+        """The lines of a file."""
+        found = ((number, line.split("\t")) for number, line in enumerate(lines(path, self.longest), 1) if line)
+        return from_table(found, path, self.root, TABS)
+
+
+class JsonlRows(RowFiles):
+    """One JSON object per line, whose keys are the columns, plain or gzip."""
+
+    kind: Literal["jsonl"] = "jsonl"
+
+    def rows(self, path: Path) -> Rows:
+        """The objects of a file; blank lines are skipped."""
+        found = [(row, where) for where, row in json_lines(path, self.longest) if row is not None]
+        return Rows.of((row for row, _ in found), (where for _, where in found), Path(self.root))
+
+
+class ParquetRows(RowFiles):
+    """Parquet files, which need the package pyarrow."""
+
+    kind: Literal["parquet"] = "parquet"
+
+    def rows(self, path: Path) -> Rows:
+        """The rows of a file."""
+        if (problem := file_problem(path)) is not None:
+            raise problem
+        try:
+            from pyarrow import ArrowException
+            from pyarrow.parquet import read_table
+        except ImportError:
+            raise UserError(
+                "Parquet files need the package pyarrow, which is not installed", where=str(path),
+                todo="pip install 'heedful[parquet]', or convert the file to CSV or JSON lines",
+            ) from None  # fmt: skip
+        try:
+            table = read_table(path)
+            values = {name: list(map(_plain, table.column(name).to_pylist())) for name in table.column_names}
+        except (ArrowException, OSError, ValueError) as error:
+            raise UserError(f"this is not a Parquet file: {error}", where=str(path)) from None
+        return Rows(values, [f"{path}, row {number}" for number in range(1, table.num_rows + 1)], Path(self.root))
+
+
+def from_table(table: Iterable[tuple[int, list[str]]], path: Path, root: str, advice: str) -> Rows:
+    """The rows of a table of texts, as (line, cells), after a header."""
+    found = iter(table)
+    _, header = next(found, (1, list[str]()))
+    names = [name.strip() for name in header]
+    twice = next((name for number, name in enumerate(names) if not name or name in names[:number]), None)
+    if twice is not None or not names:
+        raise UserError(
+            "two columns have one name" if twice else "a column has no name", where=f"{path}:1",
+            found=shown(" | ".join(names)), expected="a first line with a name for each column",
+        )  # fmt: skip
+    rows, places = list[list[str]](), list[str]()
+    for number, cells in found:
+        if len(cells) != len(names):
+            count = f"{len(cells)} columns in {shown(' | '.join(cells))}"
+            raise uneven_columns(f"{path}:{number}", count, len(names), advice)
+        rows.append(cells)
+        places.append(f"{path}:{number}")
+    values: dict[str, list[object]] = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return Rows(values, places, Path(root))
+
+
+READERS: dict[str, type[RowFiles]] = {
+    ".csv": CsvRows, ".tsv": TsvRows, ".jsonl": JsonlRows, ".json": JsonlRows, ".parquet": ParquetRows,
+}  # fmt: skip
+
+
+def rows_in(path: Path) -> Rows:
+    """The rows of a file, by its suffix."""
+    suffix = Path(path.name.removesuffix(".gz")).suffix
+    if suffix not in READERS:
+        raise UserError(
+            "this is no table", where=str(path), found=shown(path.suffix),
+            expected="a .csv, .tsv, .jsonl or .parquet file",
+        )  # fmt: skip
+    settings: Any = {"train": path.name, "valid": path.name, "root": str(path.parent)}
+    found: Rows = READERS[suffix](**settings).read("train")
+    return found
+
+
+# ------------------------------------------------------------------ Python
+@runtime_checkable
+class DataFrame(Protocol):
+    """What is used of a DataFrame of pandas."""
+
+    columns: Any
+
+    def isna(self) -> Any:
+        """Which values are missing."""
+
+    def itertuples(self, index: bool = True, name: str | None = "Pandas") -> Iterable[tuple[object, ...]]:
+        """The rows."""
+
+
+Table = Sequence[Row] | DataFrame | Iterable[Row]
+
+
+def from_python(table: Table, name: str = "row") -> Rows:
+    """Rows from Python: dicts, a DataFrame of pandas, or a `Dataset` of the package `datasets`."""
+    found = list(_records(table))
+    places = [f"{name}[{number}]" for number in range(len(found))]
+    for row, place in zip(found, places, strict=True):
+        if not isinstance(row, Mapping) or not all(isinstance(key, str) for key in row):
+            raise UserError(
+                "this is not a row", where=place, found=shown(row), expected="a dict with a value for each column"
+            )
+    return Rows.of(({key: _plain(value) for key, value in row.items()} for row in found), places)
+
+
+def _records(table: Table) -> Iterator[Row]:
+    if isinstance(table, DataFrame):
+        names = [str(name) for name in table.columns]
+        rows = zip(table.itertuples(False, None), table.isna().itertuples(False, None), strict=True)
+        for values, missing in rows:
+            cells = zip(names, values, missing, strict=True)
+            yield {name: None if bool(absent) else value for name, value, absent in cells}
+        return
+    yield from table
+
+
+def _plain(value: object) -> object:
+    """A value as files have it: numbers and vectors of NumPy as those of Python; other objects as text."""
+    if isinstance(value, Array) and value.ndim < 2:
+        return value.tolist()
+    known = isinstance(value, str | int | float | Sequence | Mapping | os.PathLike | Array | Picture)
+    return value if known or value is None else str(value)
