@@ -27,6 +27,7 @@ __all__ = [
     "Classification",
     "ConvAutoencoder",
     "Dataset",
+    "DecodedSentence",
     "DenoisingAutoencoder",
     "Description",
     "Embedding",
@@ -49,6 +50,7 @@ __all__ = [
     "Reconstruction",
     "Regression",
     "Run",
+    "SentenceAutoencoder",
     "TaggedText",
     "TextClassifier",
     "TextEncoder",
@@ -120,6 +122,7 @@ if TYPE_CHECKING:
     )
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Reconstruction
     from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
+    from heedful.tasks.text_autoencoding.predictor import DecodedSentence, SentenceAutoencoder
     from heedful.tasks.translation.predictor import Alignment, Translation, Translator
     from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier
 
@@ -157,6 +160,7 @@ _MODULES = {
     ),
     "tasks.reconstruction.predictor": ("ImageAutoencoder", "Reconstruction"),
     "tasks.tagging.predictor": ("Entity", "TaggedText", "TokenTagger"),
+    "tasks.text_autoencoding.predictor": ("DecodedSentence", "SentenceAutoencoder"),
     "tasks.translation.predictor": ("Alignment", "Translation", "Translator"),
     "tasks.tree_classification.predictor": ("TreeClassification", "TreeClassifier"),
 }  # fmt: skip

@@ -21,6 +21,7 @@ from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 from heedful.tasks.tagging.predictor import TokenTagger
+from heedful.tasks.text_autoencoding.predictor import SentenceAutoencoder
 from heedful.tasks.translation.predictor import Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
 
@@ -35,6 +36,7 @@ USES: dict[type, tuple[str, str]] = {
     MultipleChoiceAnswerer: ("chooses continuations", "`heedful choose`"),
     TokenTagger: ("tags words", "`heedful tag`"),
     QuestionAnswerer: ("answers questions about a passage", "`heedful answer`"),
+    SentenceAutoencoder: ("encodes and decodes sentences", "`heedful interpolate` or `heedful sample`"),
     ImageAutoencoder: ("reconstructs images", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
     ImageCaptioner: ("describes images", "`heedful caption`"),
     ImageDescriber: ("describes images and their regions", "`heedful describe`"),

@@ -48,6 +48,9 @@ TASKS = {
     "regression": Entry("classification", "RegressionRecipe", "RegressionTask", ("regressor",)),
     "multiple_choice": Entry("multiple_choice", "MultipleChoiceRecipe", "MultipleChoiceTask", ("multiple_choice",)),
     "tagging": Entry("tagging", "TaggingRecipe", "TaggingTask", ("tagger",)),
+    "text_autoencoding": Entry(
+        "text_autoencoding", "TextAutoencodingRecipe", "TextAutoencodingTask", ("text_autoencoder",)
+    ),
     "reconstruction": Entry("reconstruction", "ReconstructionRecipe", "ReconstructionTask", ("autoencoder",)),
     "image_classification": Entry(
         "image_classification",
