@@ -3,6 +3,7 @@
 ... any shape, N classes, K units of a code.
 """
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -31,7 +32,7 @@ def normal_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 def normal_log_density(x: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
     """log N(x; mean, variance) (...), summed over the units (..., K)."""
-    each = torch.log(torch.tensor(2 * torch.pi)) + log_variance + (x - mean).square() * (-log_variance).exp()
+    each = math.log(2 * math.pi) + log_variance + (x - mean).square() * (-log_variance).exp()
     return -0.5 * each.sum(-1)
 
 

@@ -56,7 +56,7 @@ class GrammarSentences(Embedded):
     """Sentences of a small grammar, equally many of each form; the splits are disjoint."""
 
     kind: Literal["grammar"] = "grammar"
-    train: int = Field(8_000, ge=1, le=100_000, description="sentences for training")
+    train: int = Field(8_000, ge=1, le=10_000_000, description="sentences for training")
     valid: int = Field(300, ge=1, le=100_000, description="sentences for validation")
     test: int = Field(500, ge=1, le=100_000, description="sentences for the final score")
     seed: int = Field(0, ge=0, lt=2**63, description="random seed of the sampled sentences")
