@@ -40,7 +40,7 @@ class Penalty(Config):
     """A penalty on some weights, which is added to the loss and reported as a part of it."""
 
     kind: Literal["l1", "l2"] = Field(description="l1: sum |w|, for many zeros; l2: sum w^2 / 2")
-    weights: str = Field("*.weight", description="pattern of the names of the weights, as `heedful summary` lists them")
+    weights: str = Field("*weight", description="pattern of the names of the weights, as `heedful summary` lists them")
     weight: float = Field(gt=0, description="factor of the penalty in the loss")
 
 
