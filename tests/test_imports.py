@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "data": {"config", *ERRORS_AND_FILES},
     "models": {"blocks", "config", "errors"},
     "decode": {"blocks.state", "blocks.kernels", "config"},
-    "training": {"decode", "data", "blocks.losses", "blocks.state", "config", *ERRORS_AND_FILES},
+    "training": {"decode", "data", "blocks.losses", "blocks.regularizers", "blocks.state", "config", *ERRORS_AND_FILES},
     "hub": {"models", "blocks.layouts", "blocks.linear", "data", "training", "config", *ERRORS_AND_FILES},
     "plots": {*ERRORS_AND_FILES},
     "shapes": set(),

@@ -27,6 +27,7 @@ __all__ = [
     "Classification",
     "ConvAutoencoder",
     "Dataset",
+    "DecodedSentence",
     "DenoisingAutoencoder",
     "Description",
     "Embedding",
@@ -52,6 +53,7 @@ __all__ = [
     "Reconstruction",
     "Regression",
     "Run",
+    "SentenceAutoencoder",
     "TablePredictor",
     "TaggedText",
     "TextClassifier",
@@ -126,6 +128,7 @@ if TYPE_CHECKING:
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Reconstruction
     from heedful.tasks.tabular.predictor import TablePredictor
     from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
+    from heedful.tasks.text_autoencoding.predictor import DecodedSentence, SentenceAutoencoder
     from heedful.tasks.translation.predictor import Alignment, Translation, Translator
     from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier
 
@@ -165,6 +168,7 @@ _MODULES = {
     "tasks.reconstruction.predictor": ("ImageAutoencoder", "Reconstruction"),
     "tasks.tabular.predictor": ("TablePredictor",),
     "tasks.tagging.predictor": ("Entity", "TaggedText", "TokenTagger"),
+    "tasks.text_autoencoding.predictor": ("DecodedSentence", "SentenceAutoencoder"),
     "tasks.translation.predictor": ("Alignment", "Translation", "Translator"),
     "tasks.tree_classification.predictor": ("TreeClassification", "TreeClassifier"),
 }  # fmt: skip

@@ -14,6 +14,7 @@ import torch
 import heedful
 from heedful.blocks import sparse
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend
+from heedful.blocks.connectors import Constant, Forward, Mlp, Stochastic
 from heedful.blocks.convolution import ConvNorm, ConvNormRelu, Convolution, ConvRelu, Inception, Residual
 from heedful.blocks.graphs import GraphLSTM, Order
 from heedful.blocks.grids import GridLSTM
@@ -25,6 +26,7 @@ from heedful.blocks.noise import gaussian
 from heedful.blocks.patches import LearnedGrid, Patches, SinusoidGrid
 from heedful.blocks.recurrent import BidirectionalLayer, unroll
 from heedful.blocks.regions import geometry, roi_pool
+from heedful.blocks.regularizers import entropy, kl_divergence, normal_kl, normal_log_density
 from heedful.blocks.relative import (
     consecutive_terms,
     distance_sinusoids,
@@ -351,6 +353,14 @@ def vision() -> None:
     receptive_fields(build(config_class("resnet").tiny()))
 
 
+def connectors() -> None:
+    state = torch.randn(B, 8)
+    for connector in (Constant(8, 8), Forward(8, 8), Mlp(8, 8, 5), Stochastic(8, 8, 5)):
+        connector.decode(connector.encode(state).mean)
+    normal_log_density(state, state, normal_kl(state, state))
+    kl_divergence(state, state), entropy(state)
+
+
 def losses() -> None:
     x, weight = torch.randn(B * T, D, requires_grad=True), torch.randn(V, D, requires_grad=True)
     targets = torch.randint(0, V, (B * T,))
@@ -395,6 +405,9 @@ def tiny(kind: str) -> None:
         x = model.read(tokens, tokens[:, :T])
         if isinstance(model, LogitLens):
             model.lens(x)
+    elif config.role == "text_autoencoder":
+        model(tokens[:, :T], model.start(model.encode(tokens, Padded(real)).mean))
+        model.encode(tokens)
     elif config.role == "causal":
         model(tokens[:, :1], model(tokens, model.start(B, tokens.device))[1])
     elif config.role == "image_encoder":
@@ -493,6 +506,8 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "memory": [with_attention],
     "seq2seq": [with_attention],
     "losses": [losses],
+    "connectors": [connectors],
+    "regularizers": [connectors],
     "noise": [noise],
     "convolution": [convolving],
     "patches": [in_patches],

@@ -87,7 +87,19 @@ def of_columns(config: Any) -> Run:
     return lambda model: model(values)
 
 
+def of_sentences(config: Any) -> Run:
+    torch.manual_seed(1)
+    words = torch.randint(4, config.vocab, (2, 7))
+
+    def run(model: Any) -> Tensor:
+        found: Tensor = model(words, model.start(model.encode(words).mean))[0]
+        return found
+
+    return run
+
+
 OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
+    "text_autoencoder": of_sentences,
     "autoencoder": of_images,
     "image_encoder": of_images,
     "glimpse_classifier": of_images,

@@ -241,6 +241,17 @@ def _predict_column(predictor: Any) -> dict[str, Any]:
     return {"classes": [one.probabilities for one in predictor.predict(rows)]}
 
 
+def _interpolate(autoencoder: Any) -> dict[str, Any]:
+    def plain(sentences: Any) -> list[dict[str, Any]]:
+        return [{"text": one.text, "log": one.log_probability} for one in sentences]
+
+    return {
+        "codes": autoencoder.encode(list(TEXTS)),
+        "between": plain(autoencoder.interpolate(*TEXTS, steps=4)),
+        "sampled": plain(autoencoder.sample(3, seed=2, beams=3)),
+    }
+
+
 PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "translation": _translate,
     "language_model": _generate,
@@ -254,6 +265,7 @@ PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "tagging": _tag,
     "answering": _answer,
     "tree_classification": _classify_trees,
+    "text_autoencoding": _interpolate,
     "reconstruction": _reconstruct,
     "tabular": _predict_column,
     "image_classification": _classify_images,

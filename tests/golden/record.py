@@ -507,6 +507,24 @@ model: {kind: lenet, size: [6, 6], padding: 5, filters: [3, 4], hidden: [6, 5]}
     "image_classification-vit": image_model(
         "kind: vit, patch: 2, width: 8, heads: 2, layers: 2, hidden: 12, dropout: 0.1, distillation: head"
     ),
+    "text_autoencoding-text_vae": (
+        """task: {kind: text_autoencoding, word_dropout: 0.2, free_bits: 0.1, anneal: {kind: linear, steps: 8}}
+data: {kind: grammar, train: 60, valid: 10, test: 10}
+tokenizer: {kind: words, vocab: 100}
+model:
+  kind: text_vae
+  width: 8
+  cell: gru
+  hidden: 10
+  connector: {kind: stochastic, units: 4}
+  context: 24
+  dropout: 0.1
+decode: {beams: 2}
+"""
+        + TRAIN
+        + "  batch_tokens: 256\n  accumulate: 2\n",
+        nothing,
+    ),
     "paragraphs-paragraph_captioner": (
         """task: {kind: paragraphs}
 data: {kind: scenes, train: 24, valid: 6, test: 6, size: [16, 16], objects: [1, 2]}

@@ -22,6 +22,7 @@ from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 from heedful.tasks.tabular.predictor import TablePredictor
 from heedful.tasks.tagging.predictor import TokenTagger
+from heedful.tasks.text_autoencoding.predictor import SentenceAutoencoder
 from heedful.tasks.translation.predictor import Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
 
@@ -37,6 +38,7 @@ USES: dict[type, tuple[str, str]] = {
     TablePredictor: ("predicts a column of a table", "`heedful predict RUN rows.csv`"),
     TokenTagger: ("tags words", "`heedful tag`"),
     QuestionAnswerer: ("answers questions about a passage", "`heedful answer`"),
+    SentenceAutoencoder: ("encodes and decodes sentences", "`heedful interpolate` or `heedful sample`"),
     ImageAutoencoder: ("reconstructs images", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
     ImageCaptioner: ("describes images", "`heedful caption`"),
     ImageDescriber: ("describes images and their regions", "`heedful describe`"),

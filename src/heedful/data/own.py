@@ -15,6 +15,7 @@ from heedful.data.formats.tables import Item, Items
 from heedful.data.labelled import choices as multiple_choice
 from heedful.data.text.documents import Prose
 from heedful.data.text.files import Text, collect
+from heedful.data.text.sentences import SentenceText
 from heedful.data.trees.treebank import MOST_CLASSES, Trees, parse_tree
 from heedful.errors import UserError, shown
 
@@ -153,6 +154,13 @@ def trees(examples: Iterable[object], split: Split) -> Trees:
 def text(examples: Iterable[object], split: Split) -> Text:
     """Texts, each a document of one line or several."""
     return collect(document for document in _documents(examples, split))
+
+
+def sentences(examples: Iterable[object], split: Split) -> SentenceText:
+    """Sentences as texts, each on one line."""
+    rows = [" ".join(_texts([row], split, number, 1)[0].split()) for number, row in enumerate(examples)]
+    found = [row for row in rows if row]
+    return SentenceText(_require_examples(found, split, "a sentence"), len(rows) - len(found))
 
 
 def documents(examples: Iterable[object], split: Split) -> Prose:

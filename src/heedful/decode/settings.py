@@ -76,6 +76,21 @@ class CaptionConfig(Config):
     max_length: int | None = Field(None, ge=1, description="longest caption in tokens; null: the model's context")
 
 
+class SentenceConfig(Config):
+    """Settings of the beam search for sentences with a code, in evaluation and use."""
+
+    beams: Annotated[int, OptionSpec("Hypotheses of the beam search; else as the recipe says.")] = Field(
+        1, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search"
+    )
+    length_penalty: float = Field(
+        1.0,
+        ge=-10,
+        le=10,
+        description="exponent of the length by which a score is divided; higher favours longer sentences",
+    )
+    max_length: int | None = Field(None, ge=1, description="longest sentence in tokens; null: the model's context")
+
+
 class WritingConfig(Sampling, Length):
     """Generation settings of a language model."""
 

@@ -46,6 +46,7 @@ MODELS = {
     "answerer": Model("answerer", "AnswererConfig", "heads"),
     "conv_classifier": Model("word_classifier", "ConvClassifierConfig"),
     "tabular": Model("tabular", "TabularConfig"),
+    "text_vae": Model("text_autoencoder", "TextVaeConfig"),
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
     "lenet": Model("image_encoder", "LeNetConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),

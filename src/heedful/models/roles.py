@@ -33,6 +33,7 @@ Role = Literal[
     "word_classifier",
     "tree_classifier",
     "tabular",
+    "text_autoencoder",
     "autoencoder",
     "image_encoder",
     "glimpse_classifier",
@@ -271,6 +272,24 @@ class Seq2Seq(Protocol):
         """The last layer (B, T, D) for whole targets at once: teacher forcing."""
 
 
+class TextAutoencoder(Protocol):
+    """source (B, S) -> a code (B, K); code -> state; then target (B, T), state -> logits (B, T, V), state: causal."""
+
+    config: ModelConfig
+    tokens: Any  # the embedding, whose `weight` (V, D) also gives the logits
+
+    def __call__(self, target: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+    def encode(self, source: Tensor, layout: Any = None) -> Any:
+        """The code of each sentence: its `mean` (B, K) and its `log_variance`, None where nothing is random."""
+
+    def start(self, code: Tensor) -> Any:
+        """The state before the first token of sentences with these codes."""
+
+    def features(self, target: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The last layer (B, T, D), from which the logits are made, and the state."""
+
+
 class Autoencoder(Protocol):
     """images (B, ...) -> the same shape, by way of a code that `encoder` gives and `decoder` reads."""
 
@@ -429,6 +448,7 @@ ROLES: dict[Role, type] = {
     "word_classifier": TextClassifier,
     "tree_classifier": TreeClassifier,
     "tabular": Tabular,
+    "text_autoencoder": TextAutoencoder,
     "autoencoder": Autoencoder,
     "image_encoder": ImageEncoder,
     "glimpse_classifier": GlimpseClassifier,

@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder
     from heedful.tasks.tabular.predictor import TablePredictor
     from heedful.tasks.tagging.predictor import TokenTagger
+    from heedful.tasks.text_autoencoding.predictor import SentenceAutoencoder
     from heedful.tasks.translation.predictor import Translator
     from heedful.tasks.tree_classification.predictor import TreeClassifier
 
 AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
     "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | ImageCaptioner | "
-    "ImageDescriber | "
-    "TablePredictor | TreeClassifier"
+    "ImageDescriber | TablePredictor | TreeClassifier | SentenceAutoencoder"
 )
 K = TypeVar("K")
 

@@ -29,6 +29,7 @@ from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
 from heedful.training.checkpoint.weights import gather_weights
 from heedful.training.distributed.team import Team
 from heedful.training.loop import Due, Epoch, Saved, Step, choose_device, fit, is_finished, set_deterministic
+from heedful.training.penalties import penalized
 
 __all__ = ["Epoch", "Evaluated", "Event", "Finished", "Noted", "Saved", "Stage", "Started", "Step", "train"]
 
@@ -104,11 +105,11 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     sharded = team.distributed and recipe.train.parallel == "fsdp"
     shown = copy.deepcopy(model) if sharded and team.leads else model
     predictor = task.predictor(shown, ready.config, data.vocabulary, task.decode, device)
+    loss_of = penalized(task.loss_of(model, ready.about["packed"]), model, recipe.train.regularize)
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
         for event in fit(
-            model, task.loss_of(model, ready.about["packed"]), ready.batches, settings, device, saver, ready.about,
-            counters, ready.saved, stop, team, task.records and not recipe.own_model, ready.carry,
-            captures=not recipe.own_model,
+            model, loss_of, ready.batches, settings, device, saver, ready.about, counters, ready.saved, stop, team,
+            task.records and not recipe.own_model, ready.carry, captures=not recipe.own_model,
         ):  # fmt: skip
             if isinstance(event, Due):
                 weights = gather_weights(model, team) if sharded else {}

@@ -49,6 +49,9 @@ TASKS = {
     "multiple_choice": Entry("multiple_choice", "MultipleChoiceRecipe", "MultipleChoiceTask", ("multiple_choice",)),
     "tagging": Entry("tagging", "TaggingRecipe", "TaggingTask", ("tagger",)),
     "tabular": Entry("tabular", "TabularRecipe", "TabularTask", ("tabular",)),
+    "text_autoencoding": Entry(
+        "text_autoencoding", "TextAutoencodingRecipe", "TextAutoencodingTask", ("text_autoencoder",)
+    ),
     "reconstruction": Entry("reconstruction", "ReconstructionRecipe", "ReconstructionTask", ("autoencoder",)),
     "image_classification": Entry(
         "image_classification",

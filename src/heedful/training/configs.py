@@ -36,6 +36,14 @@ class Budget(Config):
         return self
 
 
+class Penalty(Config):
+    """A penalty on some weights, which is added to the loss and reported as a part of it."""
+
+    kind: Literal["l1", "l2"] = Field(description="l1: sum |w|, for many zeros; l2: sum w^2 / 2")
+    weights: str = Field("*weight", description="pattern of the names of the weights, as `heedful summary` lists them")
+    weight: float = Field(gt=0, description="factor of the penalty in the loss")
+
+
 class TrainConfig(Config):
     """How the model is trained, how often it is evaluated and saved, and on which device."""
 
@@ -60,6 +68,11 @@ class TrainConfig(Config):
     accumulate: int = Field(1, ge=1, description="batches whose gradients are added up for one step")
     optimizer: OptimizerConfig = Field(AdamW(), description="optimizer of the weights")
     schedule: ScheduleConfig = Field(Cosine(), description="learning-rate schedule")
+    regularize: tuple[Penalty, ...] = Field(
+        (),
+        exclude_if=lambda penalties: not penalties,  # recipes without any stay as they are
+        description="penalties on weights, added to the loss of a step and reported with it",
+    )
     clip: float | None = Field(1.0, gt=0, description="maximum gradient norm; null: no clipping")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="auto: bf16 if the GPU supports it; fp16 scales the loss, for GPUs without bf16"
@@ -96,6 +109,12 @@ class TrainConfig(Config):
     patience: int | None = Field(
         None, ge=1, description="evaluations without a better score after which training stops early; null: never"
     )
+
+    @model_validator(mode="after")
+    def _has_whole_weights(self) -> Self:
+        if self.regularize and self.parallel == "fsdp":
+            raise ValueError("penalties need whole weights, and fsdp splits them; write train.parallel: ddp")
+        return self
 
     @field_validator("average")
     @classmethod

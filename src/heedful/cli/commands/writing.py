@@ -86,6 +86,35 @@ def generate(
     generate_command(checkpoint_path(run, checkpoint), prompts or [], settings, greedy, special, bf16, as_json)
 
 
+def interpolate(
+    run: RunFolder,
+    first: Annotated[str, typer.Argument(metavar="FIRST", help="The sentence to start from.")],
+    last: Annotated[str, typer.Argument(metavar="LAST", help="The sentence to end at.")],
+    steps: Annotated[int, typer.Option(help="Sentences from the first to the last.")] = 7,
+    as_json: Json = False,
+    checkpoint: CheckpointOption = None,
+    **settings: Any,
+) -> None:
+    """Decode the codes on the line between those of two sentences."""
+    from heedful.cli.sentences import interpolate_command
+
+    interpolate_command(checkpoint_path(run, checkpoint), first, last, steps, settings["beams"], as_json)
+
+
+def sample(
+    run: RunFolder,
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="Number of sentences.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the codes.")] = 0,
+    as_json: Json = False,
+    checkpoint: CheckpointOption = None,
+    **settings: Any,
+) -> None:
+    """Sample codes from the prior of a sentence autoencoder, and decode them."""
+    from heedful.cli.sentences import sample_command
+
+    sample_command(checkpoint_path(run, checkpoint), count, seed, settings["beams"], as_json)
+
+
 def predict_word(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with ___ in place of a word.")],
     causal: Annotated[
