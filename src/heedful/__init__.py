@@ -119,6 +119,7 @@ if TYPE_CHECKING:
         TokenPrediction,
     )
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Reconstruction
+    from heedful.tasks.style_transfer.predictor import StyledText, TextStyleTransfer
     from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
     from heedful.tasks.translation.predictor import Alignment, Translation, Translator
     from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier
@@ -156,6 +157,7 @@ _MODULES = {
         "Embedding", "JointPrediction", "MaskPredictions", "TextEncoder", "TokenEmbeddings", "TokenPrediction",
     ),
     "tasks.reconstruction.predictor": ("ImageAutoencoder", "Reconstruction"),
+    "tasks.style_transfer.predictor": ("StyledText", "TextStyleTransfer"),
     "tasks.tagging.predictor": ("Entity", "TaggedText", "TokenTagger"),
     "tasks.translation.predictor": ("Alignment", "Translation", "Translator"),
     "tasks.tree_classification.predictor": ("TreeClassification", "TreeClassifier"),

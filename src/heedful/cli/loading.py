@@ -20,6 +20,7 @@ from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+from heedful.tasks.style_transfer.predictor import TextStyleTransfer
 from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
@@ -33,6 +34,7 @@ USES: dict[type, tuple[str, str]] = {
     TextClassifier: ("classifies texts", "`heedful classify`"),
     TextRegressor: ("predicts a number for texts", "`heedful classify`"),
     MultipleChoiceAnswerer: ("chooses continuations", "`heedful choose`"),
+    TextStyleTransfer: ("says texts in another style", "`heedful transfer`"),
     TokenTagger: ("tags words", "`heedful tag`"),
     QuestionAnswerer: ("answers questions about a passage", "`heedful answer`"),
     ImageAutoencoder: ("reconstructs images", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),

@@ -45,6 +45,7 @@ MODELS = {
     "tagger": Model("tagger", "TaggerConfig", "heads"),
     "answerer": Model("answerer", "AnswererConfig", "heads"),
     "conv_classifier": Model("word_classifier", "ConvClassifierConfig"),
+    "style_transfer": Model("style_transfer", "StyleTransferConfig"),
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
     "lenet": Model("image_encoder", "LeNetConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),

@@ -108,7 +108,7 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
         for event in fit(
             model, task.loss_of(model, ready.about["packed"]), ready.batches, settings, device, saver, ready.about,
             counters, ready.saved, stop, team, task.records and not recipe.own_model, ready.carry,
-            captures=not recipe.own_model,
+            captures=not recipe.own_model, players=task.players,
         ):  # fmt: skip
             if isinstance(event, Due):
                 weights = gather_weights(model, team) if sharded else {}
