@@ -399,7 +399,7 @@ class StyleTransfer(Protocol):
     def start(self, texts: Tensor, styles: Tensor, layout: Any = None) -> Any:
         """The state before the first word of each text in its style."""
 
-    def write(self, state: Any, begin: Tensor, end: int, never: Tensor, most: int, temperature: float) -> Any:
+    def write(self, state: Any, begin: Tensor, end: int, never: Tensor, limits: Tensor, temperature: float) -> Any:
         """Soft texts, `words` (B, T, V) and which of them are `real` (B, T), with gradients."""
 
 

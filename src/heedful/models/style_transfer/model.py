@@ -138,17 +138,19 @@ class StyleTransfer(nn.Module):
         return self.words.logits(y), state  # (B, T, V)
 
     def write(
-        self, state: StyleState, begin: Tensor, end: int, never: Tensor, most: int, temperature: float
+        self, state: StyleState, begin: Tensor, end: int, never: Tensor, limits: Tensor, temperature: float
     ) -> SoftText:
-        """At most `most` soft words, each softmax(logits / temperature), fed back as it is; the last is the end.
+        """Soft words, each softmax(logits / temperature), fed back as they are; the last is the end.
 
-        `begin` (B, 1) is the token before the first word. Words where `never` (V,) is true have no probability.
+        `begin` (B, 1) is the token before the first word, and `limits` (B,) are the most words of each text. Words
+        where `never` (V,) is true have no probability.
         """
         texts, reals = [], []
         words, real = begin, torch.ones_like(begin, dtype=torch.bool)  # (B, 1)
-        for _ in range(most):
+        for number in range(int(limits.max())):
             logits, state = self(words, state)
             words = (logits.masked_fill(never, -torch.inf) / temperature).softmax(-1)  # (B, 1, V)
+            real = real & (limits[:, None] > number)  # (B, 1)
             texts.append(words)
             reals.append(real)
             real = real & (words.argmax(-1) != end)  # (B, 1)

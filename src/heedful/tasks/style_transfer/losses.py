@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.blocks.layouts import Padded
-from heedful.blocks.losses import Loss
+from heedful.blocks.losses import Loss, weighted_sum
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch
 from heedful.data.tokenizers.vocabulary import TextVocab
 from heedful.tasks.style_transfer.recipe import StyleTransferTaskConfig
 from heedful.training.players import frozen
 
 BATCH_TOKENS = 16384  # tokens of a batch in evaluation
+ROOM = 4  # tokens by which a transfer may be longer than its text, in training
 BEGIN, END, PAD = TextVocab.cls, TextVocab.sep, TextVocab.pad
 
 
@@ -43,25 +44,28 @@ class Texts:
 
 @dataclass(frozen=True)
 class PlayerLosses:
-    """The losses of each text (B,); the generator's is the weighted sum of its first three."""
+    """The losses of each text (B,); the generator's is the weighted sum of the first three."""
 
     reconstruction: Tensor  # -log p(x | noisy x, its style), a token
     cycle: Tensor  # -log p(x | its transfer to another style, its own style), a token
     adversarial: Tensor  # -log p(that style | the transfer), by the discriminator as it is
     discriminator: Tensor  # -log p(its style | x) - log p(generated | the transfer)
 
-    def sum(self, settings: StyleTransferTaskConfig) -> Tensor:
-        """Both players' losses: their gradients do not mix."""
-        generator = self.reconstruction + settings.cycle * self.cycle + settings.adversarial * self.adversarial
-        return generator + self.discriminator  # (B,)
-
 
 def transfer_loss(model: Any, batch: LabelledBatch, settings: StyleTransferTaskConfig) -> Loss:
-    """The sum of both players' losses; the reconstruction loss is reported."""
+    """The sum of both players' losses, whose gradients do not mix, and each loss as a part of it."""
     own = batch.targets >= 0  # (B,) not so for a row that stands for no text
     losses = player_losses(model, Texts.of(batch), batch.targets.clamp(min=0), settings)
-    total = torch.where(own, losses.sum(settings), 0.0).sum()
-    return Loss(total, torch.where(own, losses.reconstruction.detach(), 0.0).sum(), own.sum())
+    ready = (-losses.reconstruction.detach()).exp()  # (B,)
+    weights = {
+        "reconstruction": 1.0,
+        "cycle": settings.cycle,
+        "adversarial": settings.adversarial,
+        "discriminator": 1.0,
+    }
+    paces = {"cycle": ready, "adversarial": ready}
+    sums = {name: torch.where(own, each * paces.get(name, 1.0), 0.0).sum() for name, each in vars(losses).items()}
+    return weighted_sum(own.sum(), {name: (weights[name], sums[name]) for name in weights})
 
 
 def player_losses(model: Any, texts: Texts, styles: Tensor, settings: StyleTransferTaskConfig) -> PlayerLosses:
@@ -77,9 +81,9 @@ def player_losses(model: Any, texts: Texts, styles: Tensor, settings: StyleTrans
     known = len(model.config.labels)
     others = (styles + torch.randint_like(styles, 1, known)) % known  # (B,) another style for each
     state = model.start(texts.words, others, Padded(texts.real, gaps=False))
-    most = min(texts.words.shape[1], model.config.context)
+    limits = (texts.lengths + ROOM).clamp(max=model.config.context)  # (B,)
     soft = model.write(
-        state, begin_of(texts), END, never(model.config.vocab, styles.device), most, settings.temperature
+        state, begin_of(texts), END, never(model.config.vocab, styles.device), limits, settings.temperature
     )
     cycle = nats_per_token(model, texts, model.start(soft.words, styles, Padded(soft.real, gaps=False)))
 

@@ -125,7 +125,7 @@ class TextStyleTransfer(Predictor[tuple[str, str], StyledText, tuple[str, str]])
 
     def _unknown(self, text: str) -> list[str]:
         encoding = self.tokenizer.encode(text)
-        spans = zip(encoding.ids, encoding.spans, strict=True)
+        spans = zip(encoding.ids, encoding.offsets, strict=True)
         return [text[begin:end] for number, (begin, end) in spans if number == self.tokenizer.unk]
 
     def _evaluate(self, data: Path | Sequence[tuple[str, str]]) -> Evaluation:
