@@ -24,9 +24,10 @@ NAMES = [
     "Evaluation", "GeneratedText", "GlimpseClassification", "GlimpseClassifier", "ImageAutoencoder", "ImageCaptioner",
     "ImageClassification", "ImageClassifier", "ImageDescriber", "JointPrediction", "MaskPredictions", "MultiHead",
     "MultipleChoiceAnswerer", "Predictor", "QuestionAnswerer", "Reconstruction",
-    "Regression", "Run", "TaggedText",
-    "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor", "TokenEmbeddings", "TokenPrediction",
-    "TokenTagger", "Translation", "Translator", "TreeClassification", "TreeClassifier", "UserError", "WordVectors",
+    "Regression", "Run", "StyledText", "TaggedText",
+    "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor", "TextStyleTransfer", "TokenEmbeddings",
+    "TokenPrediction", "TokenTagger", "Translation", "Translator", "TreeClassification", "TreeClassifier", "UserError",
+    "WordVectors",
     "__version__", "attend", "build", "entmax15", "figure", "fit", "load", "load_glove", "load_recipe",
     "load_vectors", "load_word2vec", "show", "softmax", "sparsemax", "summary", "train", "watch",
 ]  # fmt: skip

@@ -76,12 +76,24 @@ def of_paragraphs(config: Any) -> Run:
     return run
 
 
+def of_styles(config: Any) -> Run:
+    texts, styles = torch.randint(4, config.vocab, (2, 5)), torch.tensor([0, 1])
+    everywhere = torch.ones(2, 5) > 0
+
+    def run(model: Any) -> Tensor:
+        logits = model(texts[:, :4], model.start(texts, styles))[0]
+        return torch.cat([logits.flatten(), model.discriminator(texts, everywhere).flatten()])
+
+    return run
+
+
 OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "autoencoder": of_images,
     "image_encoder": of_images,
     "glimpse_classifier": of_images,
     "word_classifier": of_words,
     "tree_classifier": lambda config: in_trees,
+    "style_transfer": of_styles,
     "captioner": of_captions,
     "paragraph_captioner": of_paragraphs,
 }

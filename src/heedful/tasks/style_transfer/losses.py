@@ -41,6 +41,15 @@ class Texts:
         """Which tokens are no padding."""
         return torch.arange(self.words.shape[1], device=self.words.device) < self.lengths[:, None]  # (B, T)
 
+    @property
+    def layout(self) -> Padded:
+        """How they are stored: one a row, padded at the end."""
+        return Padded(self.real, gaps=False)
+
+    def select(self, rows: Tensor) -> Texts:
+        """Some of the texts."""
+        return Texts(self.words[rows], self.lengths[rows])
+
 
 @dataclass(frozen=True)
 class PlayerLosses:
@@ -56,44 +65,49 @@ def transfer_loss(model: Any, batch: LabelledBatch, settings: StyleTransferTaskC
     """The sum of both players' losses, whose gradients do not mix, and each loss as a part of it."""
     own = batch.targets >= 0  # (B,) not so for a row that stands for no text
     losses = player_losses(model, Texts.of(batch), batch.targets.clamp(min=0), settings)
-    ready = (-losses.reconstruction.detach()).exp()  # (B,)
-    weights = {
-        "reconstruction": 1.0,
-        "cycle": settings.cycle,
-        "adversarial": settings.adversarial,
-        "discriminator": 1.0,
-    }
-    paces = {"cycle": ready, "adversarial": ready}
-    sums = {name: torch.where(own, each * paces.get(name, 1.0), 0.0).sum() for name, each in vars(losses).items()}
-    return weighted_sum(own.sum(), {name: (weights[name], sums[name]) for name in weights})
+    weights = {"cycle": settings.cycle, "adversarial": settings.adversarial}
+    sums = {name: torch.where(own, each, 0.0).sum() for name, each in vars(losses).items()}
+    return weighted_sum(own.sum(), {name: (weights.get(name, 1.0), each) for name, each in sums.items()})
 
 
 def player_losses(model: Any, texts: Texts, styles: Tensor, settings: StyleTransferTaskConfig) -> PlayerLosses:
     """The losses of both players for texts in their styles (B,).
 
     The generator is trained through the discriminator, whose weights are constants there; the discriminator is trained
-    on the same soft texts, which are constants there.
+    on the same soft texts, which are constants there. A text whose reconstruction loss is not below `ready` is not
+    transferred yet; its other losses are zero.
     """
     noisy = with_noise(texts, settings.drop, settings.shuffle)
-    state = model.start(noisy.words, styles, Padded(noisy.real, gaps=False))
-    reconstruction = nats_per_token(model, texts, state)
+    reconstruction = nats_per_token(model, texts, model.start(noisy.words, styles, noisy.layout))  # (B,)
+    honest = F.cross_entropy(model.discriminator(texts.words, texts.real), styles, reduction="none")  # (B,)
+    others = other_styles(styles, len(model.config.labels))  # (B,)
+    (rows,) = (reconstruction < settings.ready).nonzero(as_tuple=True)  # (R,)
+    nothing = torch.zeros_like(honest)
+    if not len(rows):
+        return PlayerLosses(reconstruction, nothing, nothing, honest)
+    found = transfer_losses(model, texts.select(rows), styles[rows], others[rows], settings.temperature)
+    cycle, adversarial, forged = (nothing.index_copy(0, rows, each) for each in found)
+    return PlayerLosses(reconstruction, cycle, adversarial, honest + forged)
 
-    known = len(model.config.labels)
-    others = (styles + torch.randint_like(styles, 1, known)) % known  # (B,) another style for each
-    state = model.start(texts.words, others, Padded(texts.real, gaps=False))
-    limits = (texts.lengths + ROOM).clamp(max=model.config.context)  # (B,)
-    soft = model.write(
-        state, begin_of(texts), END, never(model.config.vocab, styles.device), limits, settings.temperature
-    )
+
+def transfer_losses(
+    model: Any, texts: Texts, styles: Tensor, others: Tensor, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The losses (B,) of the transfers of texts from their styles (B,) to other ones: cycle, adversarial, forged."""
+    judge, limits = model.discriminator, (texts.lengths + ROOM).clamp(max=model.config.context)  # (B,)
+    state = model.start(texts.words, others, texts.layout)
+    soft = model.write(state, begin_of(texts), END, never(model.config.vocab, styles.device), limits, temperature)
     cycle = nats_per_token(model, texts, model.start(soft.words, styles, Padded(soft.real, gaps=False)))
-
-    judge = model.discriminator
     with frozen(judge):
         adversarial = F.cross_entropy(judge(soft.words, soft.real), others, reduction="none")  # (B,)
-    generated = torch.full_like(styles, known)  # (B,)
-    honest = F.cross_entropy(judge(texts.words, texts.real), styles, reduction="none")
-    forged = F.cross_entropy(judge(soft.words.detach(), soft.real), generated, reduction="none")
-    return PlayerLosses(reconstruction, cycle, adversarial, honest + forged)
+    generated = torch.full_like(styles, len(model.config.labels))  # (B,)
+    forged = F.cross_entropy(judge(soft.words.detach(), soft.real), generated, reduction="none")  # (B,)
+    return cycle, adversarial, forged
+
+
+def other_styles(styles: Tensor, known: int) -> Tensor:
+    """Another style for each text (B,), at random."""
+    return (styles + torch.randint_like(styles, 1, known)) % known
 
 
 def nats_per_token(model: Any, texts: Texts, state: Any) -> Tensor:
@@ -138,6 +152,6 @@ def mean_loss(model: Any, encoded: EncodedTexts, device: torch.device) -> float:
     for batch in encoded.in_order(BATCH_TOKENS):
         there = batch.to(device)
         texts = Texts.of(there)
-        state = model.start(texts.words, there.targets, Padded(texts.real, gaps=False))
+        state = model.start(texts.words, there.targets, texts.layout)
         total += nats_per_token(model, texts, state).sum().item()
     return total / len(encoded)

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from heedful.blocks.layouts import Padded
 from heedful.data.formats.tables import Item, class_numbers
 from heedful.data.labelled.batches import EncodedTexts, encode_texts
 from heedful.data.labelled.registers import CONTENT, REGISTERS, parse
@@ -100,7 +99,7 @@ class TextStyleTransfer(Predictor[tuple[str, str], StyledText, tuple[str, str]])
         for batch in encoded.in_order(BATCH_TOKENS):
             there = batch.to(self.device)
             texts = Texts.of(there)
-            state = self._net.start(texts.words, there.targets, Padded(texts.real, gaps=False))
+            state = self._net.start(texts.words, there.targets, texts.layout)
             prefix = torch.full((len(texts.words), 1), BEGIN, device=self.device)  # (B, 1)
             limit = (2 * texts.lengths + 8).clamp(max=self.context - 1).cpu()  # (B,)
             paths = drain(greedy(self._net, state, prefix, limit, END, (SUPPRESSED,)))

@@ -34,6 +34,9 @@ class StyleTransferTaskConfig(Config):
     kind: Literal["style_transfer"] = "style_transfer"
     cycle: Weight = Field(1.0, description="weight of the loss of getting a text back from its transfer")
     adversarial: Weight = Field(1.0, description="weight of the loss of being told from real texts of the style")
+    ready: float = Field(
+        0.7, gt=0, le=1000, description="a text is transferred once its reconstruction loss is less, in nats a token"
+    )
     temperature: float = Field(1.0, gt=0, le=100, description="softmax temperature of the soft texts")
     drop: float = Field(0.1, ge=0, lt=1, description="share of words left out of a text that is to be reconstructed")
     shuffle: float = Field(3.0, ge=0, le=1000, description="number of places by which its words are moved, about")
