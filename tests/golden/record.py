@@ -470,6 +470,23 @@ model: {kind: lenet, size: [6, 6], padding: 5, filters: [3, 4], hidden: [6, 5]}
     "image_classification-vit": image_model(
         "kind: vit, patch: 2, width: 8, heads: 2, layers: 2, hidden: 12, dropout: 0.1, distillation: head"
     ),
+    "style_transfer-style_transfer": (
+        """
+task: {kind: style_transfer, ready: 10, discriminator: {optimizer: {kind: sgd, lr: 0.05}, clip: 0.5}}
+data: {kind: registers, train: 24, valid: 6, test: 6}
+model:
+  kind: style_transfer
+  width: 6
+  cell: lstm
+  hidden: 8
+  discriminator: {width: 4, sizes: [2, 3], filters: 3}
+  context: 24
+  dropout: 0.1
+"""
+        + TRAIN
+        + "  batch_examples: 6\n",
+        nothing,
+    ),
     "paragraphs-paragraph_captioner": (
         """task: {kind: paragraphs}
 data: {kind: scenes, train: 24, valid: 6, test: 6, size: [16, 16], objects: [1, 2]}
