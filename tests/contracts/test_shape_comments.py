@@ -417,7 +417,12 @@ def tiny(kind: str) -> None:
         styles = torch.tensor([0, 1])
         with torch.no_grad():
             soft = model.write(
-                model.start(tokens, styles, Padded(real)), tokens[:, :1], 3, torch.zeros(V).bool(), real.sum(1), 1.0
+                model.start(tokens, styles, Padded(real)),
+                tokens[:, :1],
+                3,
+                torch.zeros(config.vocab).bool(),
+                real.sum(1),
+                1.0,
             )
         model(soft.words[:, :T], model.start(soft.words, styles, Padded(soft.real)))
         model(tokens[:, :T], model.start(tokens, styles))

@@ -292,3 +292,31 @@ def test_what_cannot_be_used(model: heedful.TextStyleTransfer, tmp_path: Path) -
     with pytest.raises(UserError, match="at least 2"):
         load_recipe("registers", ("data={kind: style_files, train: {a: b}, valid: {a: b}}",))
     assert TextVocab.pad == PAD
+
+
+# ------------------------------------------------------------------ it learns
+def transferred(folder: Path, *changes: str) -> dict[str, float]:
+    """The scores on the test set of a run of the shipped recipe."""
+    list(heedful.train(load_recipe("registers", changes), folder))
+    result = json.loads((folder / "results.json").read_text())
+    assert result["split"] == "test"
+    return {name: score["value"] for name, score in result["scores"].items()}
+
+
+@pytest.mark.claim("M14")
+def test_a_few_steps_teach_most_of_both_styles(tmp_path: Path) -> None:
+    """Seconds of training; the shipped recipe, which takes a minute or two, is tested with `make test-all`."""
+    scores = transferred(
+        tmp_path / "run", "train.batch_examples=32", "train.budget.steps=90", "train.optimizer.lr=0.005",
+        "data.train=2000", "data.valid=20", "data.test=60", "train.evaluate_every=90", "train.save_every=90",
+        "train.threads=1",
+    )  # fmt: skip
+    assert scores["style"] >= 60 and scores["content"] >= 60, scores
+
+
+@pytest.mark.slow
+@pytest.mark.claim("M14")
+@pytest.mark.parametrize("seed", range(3))
+def test_style_and_content_of_unseen_sentences(tmp_path: Path, seed: int) -> None:
+    scores = transferred(tmp_path / "run", f"train.seed={seed}", "train.threads=1")
+    assert scores["style"] >= 90 and scores["content"] >= 90, scores

@@ -156,4 +156,4 @@ class StyleTransfer(nn.Module):
             real = real & (words.argmax(-1) != end)  # (B, 1)
             if not words.is_cuda and not real.any():
                 break
-        return SoftText(torch.cat(texts, 1), torch.cat(reals, 1))  # (B, T, V) and (B, T)
+        return SoftText(torch.cat(texts, 1), torch.cat(reals, 1))

@@ -33,7 +33,9 @@ class StyleTransferTaskConfig(Config):
 
     kind: Literal["style_transfer"] = "style_transfer"
     cycle: Weight = Field(1.0, description="weight of the loss of getting a text back from its transfer")
-    adversarial: Weight = Field(1.0, description="weight of the loss of being told from real texts of the style")
+    adversarial: Weight = Field(
+        1.0, description="weight of the loss of looking unlike real texts of the style, to the discriminator"
+    )
     ready: float = Field(
         0.7, gt=0, le=1000, description="a text is transferred once its reconstruction loss is less, in nats a token"
     )
