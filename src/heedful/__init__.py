@@ -54,12 +54,14 @@ __all__ = [
     "Regression",
     "Run",
     "SentenceAutoencoder",
+    "StyledText",
     "TablePredictor",
     "TaggedText",
     "TextClassifier",
     "TextEncoder",
     "TextGenerator",
     "TextRegressor",
+    "TextStyleTransfer",
     "TokenEmbeddings",
     "TokenPrediction",
     "TokenTagger",
@@ -126,6 +128,7 @@ if TYPE_CHECKING:
         TokenPrediction,
     )
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Reconstruction
+    from heedful.tasks.style_transfer.predictor import StyledText, TextStyleTransfer
     from heedful.tasks.tabular.predictor import TablePredictor
     from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
     from heedful.tasks.text_autoencoding.predictor import DecodedSentence, SentenceAutoencoder
@@ -167,6 +170,7 @@ _MODULES = {
     ),
     "tasks.reconstruction.predictor": ("ImageAutoencoder", "Reconstruction"),
     "tasks.tabular.predictor": ("TablePredictor",),
+    "tasks.style_transfer.predictor": ("StyledText", "TextStyleTransfer"),
     "tasks.tagging.predictor": ("Entity", "TaggedText", "TokenTagger"),
     "tasks.text_autoencoding.predictor": ("DecodedSentence", "SentenceAutoencoder"),
     "tasks.translation.predictor": ("Alignment", "Translation", "Translator"),

@@ -426,6 +426,20 @@ def tiny(kind: str) -> None:
         model.plan(memory, some, state, torch.full((B, config.regions), -1))
         model.phrase_topics(regions)
         model(tokens, model.start(plan.topic))
+    elif config.role == "style_transfer":
+        styles = torch.tensor([0, 1])
+        with torch.no_grad():
+            soft = model.write(
+                model.start(tokens, styles, Padded(real)),
+                tokens[:, :1],
+                3,
+                torch.zeros(config.vocab).bool(),
+                real.sum(1),
+                1.0,
+            )
+        model(soft.words[:, :T], model.start(soft.words, styles, Padded(soft.real)))
+        model(tokens[:, :T], model.start(tokens, styles))
+        model.discriminator(soft.words, soft.real), model.discriminator(tokens, real)
     else:
         raise AssertionError(f"say how a model is used whose role is {config.role}")
 

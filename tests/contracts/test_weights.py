@@ -95,6 +95,15 @@ def of_sentences(config: Any) -> Run:
         found: Tensor = model(words, model.start(model.encode(words).mean))[0]
         return found
 
+
+def of_styles(config: Any) -> Run:
+    texts, styles = torch.randint(4, config.vocab, (2, 5)), torch.tensor([0, 1])
+    everywhere = torch.ones(2, 5) > 0
+
+    def run(model: Any) -> Tensor:
+        logits = model(texts[:, :4], model.start(texts, styles))[0]
+        return torch.cat([logits.flatten(), model.discriminator(texts, everywhere).flatten()])
+
     return run
 
 
@@ -105,6 +114,7 @@ OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "glimpse_classifier": of_images,
     "word_classifier": of_words,
     "tree_classifier": lambda config: in_trees,
+    "style_transfer": of_styles,
     "captioner": of_captions,
     "tabular": of_columns,
     "paragraph_captioner": of_paragraphs,

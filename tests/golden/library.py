@@ -252,6 +252,14 @@ def _interpolate(autoencoder: Any) -> dict[str, Any]:
     }
 
 
+def _transfer(model: Any) -> dict[str, Any]:
+    texts = ["the old king will sell a boat", "yon cat some bell find hath", "a stone"]
+    return {
+        "texts": [[one.to_dict() for one in model.transfer(texts, style)] for style in model.styles],
+        "styles": [one.to_dict() for one in model.classify(texts)],
+    }
+
+
 PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "translation": _translate,
     "language_model": _generate,
@@ -263,6 +271,7 @@ PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "regression": _regress,
     "multiple_choice": _choose,
     "tagging": _tag,
+    "style_transfer": _transfer,
     "answering": _answer,
     "tree_classification": _classify_trees,
     "text_autoencoding": _interpolate,

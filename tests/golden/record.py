@@ -523,6 +523,22 @@ decode: {beams: 2}
 """
         + TRAIN
         + "  batch_tokens: 256\n  accumulate: 2\n",
+    ),
+    "style_transfer-style_transfer": (
+        """
+task: {kind: style_transfer, ready: 10, discriminator: {optimizer: {kind: sgd, lr: 0.05}, clip: 0.5}}
+data: {kind: registers, train: 24, valid: 6, test: 6}
+model:
+  kind: style_transfer
+  width: 6
+  cell: lstm
+  hidden: 8
+  discriminator: {width: 4, sizes: [2, 3], filters: 3}
+  context: 24
+  dropout: 0.1
+"""
+        + TRAIN
+        + "  batch_examples: 6\n",
         nothing,
     ),
     "paragraphs-paragraph_captioner": (

@@ -48,6 +48,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "fill-mask": CommandSpec(texts.fill_mask, 'runs/bert-prose "Return the [MASK] of the file."'),
         "classify": CommandSpec(texts.classify, 'runs/sst2 "A fine film." "A dull one."'),
         "classify-tree": CommandSpec(texts.classify_tree, "runs/sentiment-trees '(2 (2 not) (2 bad))' --nodes"),
+        "transfer": CommandSpec(texts.transfer, 'runs/registers "the old king will sell a boat" --style courtly'),
         "choose": CommandSpec(texts.choose, 'runs/swag "He opens the door" "and walks in." "and is green."'),
         "tag": CommandSpec(texts.tag, 'runs/conll2003 "Ada Lovelace was born in London."'),
         "answer": CommandSpec(texts.answer, 'runs/squad --passage notes.txt "Who wrote it?"'),

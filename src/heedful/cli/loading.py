@@ -20,6 +20,7 @@ from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+from heedful.tasks.style_transfer.predictor import TextStyleTransfer
 from heedful.tasks.tabular.predictor import TablePredictor
 from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.text_autoencoding.predictor import SentenceAutoencoder
@@ -36,6 +37,7 @@ USES: dict[type, tuple[str, str]] = {
     TextRegressor: ("predicts a number for texts", "`heedful classify`"),
     MultipleChoiceAnswerer: ("chooses continuations", "`heedful choose`"),
     TablePredictor: ("predicts a column of a table", "`heedful predict RUN rows.csv`"),
+    TextStyleTransfer: ("says texts in another style", "`heedful transfer`"),
     TokenTagger: ("tags words", "`heedful tag`"),
     QuestionAnswerer: ("answers questions about a passage", "`heedful answer`"),
     SentenceAutoencoder: ("encodes and decodes sentences", "`heedful interpolate` or `heedful sample`"),

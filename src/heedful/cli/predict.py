@@ -32,6 +32,7 @@ from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.predictor import Result
 from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
+from heedful.tasks.style_transfer.predictor import StyledText, TextStyleTransfer
 from heedful.tasks.tabular.predictor import TablePredictor
 from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import Translation, Translator
@@ -43,6 +44,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     TextGenerator: ("prompt",),
     TextClassifier: ("text",),
     TextRegressor: ("text",),
+    TextStyleTransfer: ("text", "style"),
     TokenTagger: ("text",),
     TextEncoder: ("text",),
     BidirectionalLanguageModel: ("text",),
@@ -201,7 +203,7 @@ LISTS: dict[str, Callable[[dict[str, object], str], list[Any]]] = {"choices": ro
 def plain(result: Any) -> Any:
     """A result as JSON: a text, a vector, or an object."""
     match result:
-        case Translation() | Caption():
+        case Translation() | Caption() | StyledText():
             return result.text
         case GeneratedText():
             return result.completion

@@ -15,7 +15,7 @@ from heedful.cli.output import json_line, say
 from heedful.cli.reading import MAX_LINE, Line, Source, text_or_none
 from heedful.data.formats.sources import lines
 from heedful.data.trees.treebank import Tree, parse_tree
-from heedful.errors import UserError, shown
+from heedful.errors import UserError, printable, shown
 from heedful.files.reading import is_file
 from heedful.plots.figures import bars
 from heedful.plots.style import Style, require_figure, save
@@ -27,6 +27,7 @@ from heedful.tasks.language_model.next_word import WordPredictions, masked_words
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.pretraining.predictor import MaskPredictions, TextEncoder, TokenPrediction
+from heedful.tasks.style_transfer.predictor import StyledText, TextStyleTransfer
 from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
 from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier, check_arity, class_name
 
@@ -74,6 +75,35 @@ def classify_command(
     source.show(predict, line, as_json, parse=parse_pair if pair else text_or_none, record=record)
     if truncated:
         typer.echo(f"note: texts truncated to {predictor.context} tokens: {truncated:,}", err=True)
+
+
+def transfer_command(run: Path, texts: Sequence[str], style: str, as_json: bool) -> None:
+    """Print each text in another style."""
+    source = Source(texts, f'heedful transfer {run} "some text" --style NAME')
+    model = load_as(TextStyleTransfer, run)
+    if style not in model.styles:
+        raise UserError(
+            "the model does not know this style" if style else "there is no style to write", where="--style",
+            found=shown(style), expected="one of " + ", ".join(map(shown, model.styles)),
+        )  # fmt: skip
+    unknown: set[str] = set()
+    truncated = 0
+
+    def transfer(batch: list[str]) -> Sequence[StyledText]:
+        nonlocal truncated
+        found = model.transfer(batch, style)
+        unknown.update(word for one in found for word in one.unknown)
+        truncated += sum(one.cut > 0 for one in found)
+        return found
+
+    def record(text: str, found: StyledText) -> dict[str, Any]:
+        return {"source": text} | found.to_dict()
+
+    source.show(transfer, lambda text, found: [printable(found.text)], as_json, parse=text_or_none, record=record)
+    if unknown:
+        typer.echo(f"note: words that the model does not know: {', '.join(map(shown, sorted(unknown)[:20]))}", err=True)
+    if truncated:
+        typer.echo(f"note: texts truncated to {model.context} tokens: {truncated:,}", err=True)
 
 
 def join_pairs(texts: Sequence[str]) -> Sequence[str]:

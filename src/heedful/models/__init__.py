@@ -47,6 +47,7 @@ MODELS = {
     "conv_classifier": Model("word_classifier", "ConvClassifierConfig"),
     "tabular": Model("tabular", "TabularConfig"),
     "text_vae": Model("text_autoencoder", "TextVaeConfig"),
+    "style_transfer": Model("style_transfer", "StyleTransferConfig"),
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
     "lenet": Model("image_encoder", "LeNetConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),

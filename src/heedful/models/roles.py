@@ -31,6 +31,7 @@ Role = Literal[
     "tagger",
     "answerer",
     "word_classifier",
+    "style_transfer",
     "tree_classifier",
     "tabular",
     "text_autoencoder",
@@ -416,6 +417,25 @@ class TextClassifier(Protocol):
     def __call__(self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None) -> Tensor: ...
 
 
+class StyleTransfer(Protocol):
+    """texts (B, S), styles (B,) -> state; then words (B, T), state -> logits (B, T, V), state: causal, with texts read.
+
+    Texts may be soft (B, S, V): a distribution at each place.
+    """
+
+    config: ModelConfig
+    discriminator: nn.Module  # texts, soft or not, and what is no padding (B, T) -> logits of styles, and of generated
+    alignment: str  # the taps of its attention weights to the text that it reads
+
+    def __call__(self, words: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+    def start(self, texts: Tensor, styles: Tensor, layout: Any = None) -> Any:
+        """The state before the first word of each text in its style."""
+
+    def write(self, state: Any, begin: Tensor, end: int, never: Tensor, limits: Tensor, temperature: float) -> Any:
+        """Soft texts, `words` (B, T, V) and which of them are `real` (B, T), with gradients."""
+
+
 class Tagger(Protocol):
     """tokens (B, T), which of them begin a word (M,) -> logits (M, C); a head over an encoder."""
 
@@ -446,6 +466,7 @@ ROLES: dict[Role, type] = {
     "tagger": Tagger,
     "answerer": Answerer,
     "word_classifier": TextClassifier,
+    "style_transfer": StyleTransfer,
     "tree_classifier": TreeClassifier,
     "tabular": Tabular,
     "text_autoencoder": TextAutoencoder,

@@ -187,6 +187,12 @@ def _text(model: Any, config: Any) -> None:
     model(_ids(model))
 
 
+def _style_transfer(model: Any, config: Any) -> None:
+    ids = _ids(model)
+    model(ids, model.start(ids, ids[:, 0]))
+    model.discriminator(ids, ids == 0)
+
+
 def _seq2seq(model: Any, config: Any) -> None:
     model(_ids(model), model.start(_ids(model)))
 
@@ -232,6 +238,7 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "tagger": _tagger,
     "answerer": _answerer,
     "word_classifier": _text,
+    "style_transfer": _style_transfer,
     "tree_classifier": _tree,
     "tabular": _tabular,
     "autoencoder": _image,

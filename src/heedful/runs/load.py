@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from heedful.tasks.paragraphs.predictor import ImageDescriber
     from heedful.tasks.pretraining.predictor import TextEncoder
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+    from heedful.tasks.style_transfer.predictor import TextStyleTransfer
     from heedful.tasks.tabular.predictor import TablePredictor
     from heedful.tasks.tagging.predictor import TokenTagger
     from heedful.tasks.text_autoencoding.predictor import SentenceAutoencoder
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
     "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | ImageCaptioner | "
-    "ImageDescriber | TablePredictor | TreeClassifier | SentenceAutoencoder"
+    "ImageDescriber | TablePredictor | TreeClassifier | SentenceAutoencoder | TextStyleTransfer"
 )
 K = TypeVar("K")
 

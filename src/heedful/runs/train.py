@@ -109,7 +109,7 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
         for event in fit(
             model, loss_of, ready.batches, settings, device, saver, ready.about, counters, ready.saved, stop, team,
-            task.records and not recipe.own_model, ready.carry, captures=not recipe.own_model,
+            task.records and not recipe.own_model, ready.carry, captures=not recipe.own_model, players=task.players,
         ):  # fmt: skip
             if isinstance(event, Due):
                 weights = gather_weights(model, team) if sharded else {}

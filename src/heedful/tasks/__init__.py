@@ -47,6 +47,7 @@ TASKS = {
     ),
     "regression": Entry("classification", "RegressionRecipe", "RegressionTask", ("regressor",)),
     "multiple_choice": Entry("multiple_choice", "MultipleChoiceRecipe", "MultipleChoiceTask", ("multiple_choice",)),
+    "style_transfer": Entry("style_transfer", "StyleTransferRecipe", "StyleTransferTask", ("style_transfer",)),
     "tagging": Entry("tagging", "TaggingRecipe", "TaggingTask", ("tagger",)),
     "tabular": Entry("tabular", "TabularRecipe", "TabularTask", ("tabular",)),
     "text_autoencoding": Entry(

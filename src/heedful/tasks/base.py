@@ -17,6 +17,7 @@ from heedful.data.formats.sources import Split
 from heedful.data.workers import BatchSource
 from heedful.errors import UserError
 from heedful.models.heads.config import with_vocab
+from heedful.training.configs import PlayerConfig
 from heedful.training.metrics import Score
 
 if TYPE_CHECKING:
@@ -266,6 +267,11 @@ class Task(Protocol[R, V, E, P]):
     def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
         """The carry before the first batch, such as zeros for each lane; None: there is no carry."""
         return None
+
+    @property
+    def players(self) -> Mapping[str, PlayerConfig]:
+        """The parts of the model that have optimizers of their own, such as a discriminator; most models have none."""
+        return {}
 
     @property
     def records(self) -> bool:

@@ -44,6 +44,13 @@ class Penalty(Config):
     weight: float = Field(gt=0, description="factor of the penalty in the loss")
 
 
+class PlayerConfig(Config):
+    """How a part of the model is trained that has an optimizer of its own; the schedule is that of the others."""
+
+    optimizer: OptimizerConfig = Field(AdamW(), description="optimizer of its weights")
+    clip: float | None = Field(1.0, gt=0, description="maximum norm of its gradients; null: no clipping")
+
+
 class TrainConfig(Config):
     """How the model is trained, how often it is evaluated and saved, and on which device."""
 

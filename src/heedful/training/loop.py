@@ -10,10 +10,11 @@ import math
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,12 +28,13 @@ from heedful.training.carry import gather_lanes, lane_count, local_lanes, propag
 from heedful.training.checkpoint.saver import Saver
 from heedful.training.checkpoint.tensors import EXIT_NOT_FINITE
 from heedful.training.checkpoint.weights import gather_tensors, gather_weights
-from heedful.training.configs import TrainConfig
+from heedful.training.configs import PlayerConfig, TrainConfig
 from heedful.training.distributed.batch_norm import share_statistics
 from heedful.training.distributed.team import Carry, LossOf, Team
 from heedful.training.environment import keep_memory
 from heedful.training.nan_checks import not_finite, require_sound
-from heedful.training.optim import load_optimizer, make_optimizer, optimizer_tensors
+from heedful.training.optim import make_optimizer
+from heedful.training.players import load_states, make_players, states
 from heedful.training.replay import CannotRecordError
 from heedful.training.seeds import reseed
 from heedful.training.step import AnyStep, GraphedStep, PlainStep, RecordedStep
@@ -147,13 +149,15 @@ def fit(
     records: bool = False,
     carry: Carry = None,
     captures: bool = True,
+    players: Mapping[str, PlayerConfig] = MappingProxyType({}),
 ) -> Iterator[Event]:
     """Train until the budget is spent or `stop()` is true; `counters` is updated in place.
 
     `saved` holds the tensors of a checkpoint, under `model`, `optimizer` and possibly `carry`, and is emptied. With
     several processes, each calls this, and only the leader has a saver. `records` allows recorded steps on a CPU,
     `captures` CUDA graphs on a GPU. With a `carry`, the initial one with the lanes of all processes, the loss is
-    `loss(batch, carry) -> (Loss, carry)` (see `training/carry.py`), and steps are neither recorded nor captured.
+    `loss(batch, carry) -> (Loss, carry)` (see `training/carry.py`), and steps are neither recorded nor captured; nor
+    are they with `players`, parts of the model that have optimizers of their own (see `training/players.py`).
     """
     team = team or Team()
     half = half_precision(config, device)
@@ -163,9 +167,10 @@ def fit(
     if team.distributed:
         share_statistics(model, team.rank, team.world, team.parts(config.accumulate))
     parallel = team.parallelize(model, stateless(loss_function) if carry is None else loss_function, config.parallel)
-    optimizer = make_optimizer(config.optimizer, model, device)
+    optimizer, others = make_optimizer(config.optimizer, model, device, players), make_players(players, model, device)
+    optimizers = [optimizer, *(player.optimizer for player in others)]
     if saved:
-        load_optimizer(optimizer, model, saved.pop("optimizer"))
+        load_states(optimizers, model, saved.pop("optimizer"))
         if "carry" in saved:
             carry = restore(carry, saved.pop("carry"))
     own_carry, lanes = local_lanes(carry, team), lane_count(carry)
@@ -178,9 +183,9 @@ def fit(
         torch.backends.cudnn.benchmark = not config.deterministic  # times convolutions once per shape
     local = LocalBatches(team, batches, config, counters.position, lanes > 0)
     micro = local.next()
-    plain, first = PlainStep(model, parallel, optimizer, config, device, half, own_carry), micro[0]
+    plain, first = PlainStep(model, parallel, optimizer, config, device, half, own_carry, others), micro[0]
     statistics, averages = plain.statistics, team.distributed or config.accumulate > 1
-    alone, records = not (team.distributed or lanes), records and not statistics
+    alone, records = not (team.distributed or lanes or others), records and not statistics
     run: AnyStep = plain
     if device.type == "cuda" and batches.few_shapes and alone and captures:
         run = GraphedStep(plain, first, batches.one_shape)
@@ -199,7 +204,7 @@ def fit(
         require_sound(model, counters.step)
         if counters.step % config.save_every == 0:
             counters.regular = [*counters.regular, counters.step][-config.average :]
-        moments = optimizer_tensors(optimizer, model)
+        moments = states(optimizers, model)
         groups = {"model": gather_weights(model, team), "optimizer": gather_tensors(moments, team)}
         if lanes:
             groups["carry"] = gather_lanes(plain.carry, team, lanes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -132,9 +132,13 @@ class SGD(Config):
         return self
 
 
-def make_optimizer(config: AdamW | RMSprop | SGD, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """The optimizer of the trainable parameters, in name order."""
-    named = sorted((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+def make_optimizer(
+    config: AdamW | RMSprop | SGD, model: nn.Module, device: torch.device, without: Collection[str] = ()
+) -> torch.optim.Optimizer:
+    """The optimizer of the trainable parameters, in name order; parts in `without` have optimizers of their own."""
+    others = tuple(f"{part}." for part in without)
+    trained = ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+    named = sorted((name, weight) for name, weight in trained if not name.startswith(others))
     if isinstance(config, RMSprop):
         from heedful.training.rmsprop import RootMeanSquare
 

@@ -20,6 +20,7 @@ from heedful.training.configs import TrainConfig
 from heedful.training.distributed.shards import local
 from heedful.training.distributed.team import Carry, ParallelLoss
 from heedful.training.optim import clip
+from heedful.training.players import Player
 from heedful.training.replay import CannotRecordError, Recording
 from heedful.training.rmsprop import RootMeanSquare
 from heedful.training.running_statistics import RunningStatistics
@@ -45,9 +46,11 @@ class PlainStep:
 
     def __init__(
         self, model: nn.Module, spread: ParallelLoss, optimizer: torch.optim.Optimizer, config: TrainConfig,
-        device: torch.device, half: torch.dtype | None, carry: Carry = None,
+        device: torch.device, half: torch.dtype | None, carry: Carry = None, players: Sequence[Player] = (),
     ) -> None:  # fmt: skip
-        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        owned = {weight for player in players for weight in player.weights}
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad and weight not in owned]
+        self.players = players  # parts of the model with optimizers of their own
         self.spread, self.optimizer, self.config, self.device, self.half = spread, optimizer, config, device, half
         self.scale = torch.ones((), device=device)  # loss scale, so that small gradients do not underflow in fp16
         self.carry = carry  # what the model carries from the last micro-batch to the next
@@ -70,19 +73,25 @@ class PlainStep:
     def norm(self) -> Tensor:
         """Clip the gradients; returns their norm before clipping."""
         if self.half is torch.float16:
-            torch._foreach_div_([local(weight.grad) for weight in self.weights if weight.grad is not None], self.scale)
-        return clip(self.weights, self.config.clip)
+            weights = [*self.weights, *(weight for player in self.players for weight in player.weights)]
+            torch._foreach_div_([local(weight.grad) for weight in weights if weight.grad is not None], self.scale)
+        norm = clip(self.weights, self.config.clip)
+        return torch.stack([norm, *(player.clip() for player in self.players)]).norm() if self.players else norm
 
     def update(self, rate: float) -> None:
         """Update the weights, and reset the gradients."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+        for player in self.players:
+            player.update(rate / self.config.optimizer.lr)
         self.skip()
 
     def skip(self) -> None:
         """Reset the gradients without an update."""
         self.optimizer.zero_grad()
+        for player in self.players:
+            player.optimizer.zero_grad()
 
     def start(self, batch: Batch, tokens: int) -> None:
         """Let other threads, or the copy to the device, start with the next micro-batch, if there are any."""

@@ -54,6 +54,19 @@ def classify(
     classify_command(checkpoint_path(run, checkpoint), texts or [], pair, as_json, top, picture)
 
 
+def transfer(
+    run: RunFolder,
+    texts: Texts = None,
+    style: Annotated[str, typer.Option(metavar="NAME", help="The style to write, one of the model's.")] = "",
+    as_json: Json = False,
+    checkpoint: CheckpointOption = None,
+) -> None:
+    """Say texts in another style. Lines stay in order, and empty ones stay empty."""
+    from heedful.cli.texts import transfer_command
+
+    transfer_command(checkpoint_path(run, checkpoint), texts or [], style, as_json)
+
+
 def choose(
     run: EncoderFolder,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The beginning of a text.")],
