@@ -21,6 +21,8 @@ from heedful.data.images.captions import (
     Flickr8k,
     SceneCaptions,
 )
+from heedful.data.images.paragraphs import SceneParagraphs
+from heedful.data.images.scenes import draw
 from heedful.errors import UserError
 
 CAPTIONS = {"b.png": ["a dark square", "black"], "a.png": ["a light square", "white , or nearly"]}
@@ -128,11 +130,20 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_validation_and_test_scenes_do_not_depend_on_the_number_for_training() -> None:
+    """A run that starts from another is tested on scenes that neither was trained on."""
+    few, many = SceneCaptions(train=2, valid=3, test=2), SceneCaptions(train=40, valid=9, test=2)
+    assert few.scenes("test") == many.scenes("test") and few.scenes("valid") == many.scenes("valid")[:3]
+    assert not {*many.scenes("train")} & {*few.scenes("valid"), *few.scenes("test")}
+    paragraphs = SceneParagraphs(train=2, valid=3, test=2).read("test")
+    assert np.array_equal(paragraphs.pixels, few.read("test").pixels)
+
+
 def test_drawn_scenes_have_their_own_captions() -> None:
     data = SceneCaptions(train=5, valid=3, test=2, captions=2)
     found: CaptionedImages = data.read("valid")
     scenes = data.scenes("valid")
     assert found.captions == tuple(scene.captions[:2] for scene in scenes)
-    assert np.array_equal(found.pixels, data.drawn.read("valid").pixels)
+    assert np.array_equal(found.pixels, np.stack([draw(scene) for scene in scenes]))
     with pytest.raises(ValueError, match="smaller number first"):
         SceneCaptions(objects=(3, 1))

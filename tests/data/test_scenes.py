@@ -32,6 +32,11 @@ def test_things_lie_in_the_image_and_apart() -> None:
             covered[top:bottom, left:right] += 1
         assert covered.max() == 1
         assert [thing.radius for thing in one.things] == sorted((thing.radius for thing in one.things), reverse=True)
+        side = 2 if len(one.things) <= 4 else 3
+        order = [
+            (-thing.radius, side * thing.row // one.rows, side * thing.column // one.columns) for thing in one.things
+        ]
+        assert len(one.things) == 1 or order == sorted(order)  # of one size, in reading order
 
 
 def test_pixels_are_those_of_the_things_and_the_ground() -> None:

@@ -357,7 +357,7 @@ class SceneCaptions(Embedded):
 
     def scenes(self, split: Split) -> list[Scene]:
         """The scenes of a split, whose facts captions can be checked against."""
-        return self.drawn.scenes(split)
+        return self.drawn.described(split)
 
     def read(self, split: Split) -> CaptionedImages:
         """The images of a split with their captions."""

@@ -87,7 +87,7 @@ class SceneParagraphs(Embedded):
         """The scenes of a split with their paragraphs."""
         import numpy as np
 
-        scenes = tuple(self.drawn.scenes(split))
+        scenes = tuple(self.drawn.described(split))
         return DescribedImages(np.stack([draw(one) for one in scenes]), tuple(map(scene_paragraph, scenes)), scenes)
 
 

@@ -34,6 +34,7 @@ SIZES = ("small", "medium", "large")
 FINE = 4  # parts of a pixel's side, by which edges are smoothed
 SHADE = 15  # by which a colour may differ from its own
 MOST_OBJECTS = 9
+FIRST = {"train": 0, "valid": 10_000_000, "test": 11_000_000}  # numbers of the first scenes of a split
 
 Count = Annotated[int, Field(ge=1, le=MOST_OBJECTS)]
 Pixels = Annotated[int, Field(ge=8, le=1024)]
@@ -74,7 +75,7 @@ class Scene:
     rows: int
     columns: int
     ground: str
-    things: tuple[Thing, ...]  # the largest first
+    things: tuple[Thing, ...]  # the largest first; of one size, in reading order
 
     def place(self, thing: Thing) -> str:
         """Where a thing is, such as "at the top left"."""
@@ -162,7 +163,7 @@ def scene(seed: int, number: int, rows: int, columns: int, objects: tuple[int, i
     count = pick(range(objects[0], objects[1] + 1))
     side = next(side for side in range(1, MOST_OBJECTS) if side * side >= count)
     cells = [(row, column) for row in range(side) for column in range(side)]
-    things = []
+    things = dict[tuple[int, int], Thing]()
     for _ in range(count):
         row, column = cells.pop(pick(range(len(cells))))
         high, wide = rows // side, columns // side
@@ -175,8 +176,9 @@ def scene(seed: int, number: int, rows: int, columns: int, objects: tuple[int, i
             begin * length + radius + pick(range(max(1, length - 2 * radius)))
             for begin, length in ((row, high), (column, wide))
         ]
-        things.append(Thing(pick(SHAPES), colour, size, centre[0], centre[1], radius, (red, green, blue)))
-    return Scene(rows, columns, ground, tuple(sorted(things, key=lambda thing: -thing.radius)))
+        things[row, column] = Thing(pick(SHAPES), colour, size, centre[0], centre[1], radius, (red, green, blue))
+    order = sorted(things, key=lambda cell: (-things[cell].radius, cell))
+    return Scene(rows, columns, ground, tuple(things[cell] for cell in order))
 
 
 def _pick(bits: Iterator[int], options: Any) -> Any:
@@ -266,7 +268,19 @@ class Scenes(Embedded):
         """The scenes of a split, which captions and boxes can be asked of."""
         sizes = {"train": self.train, "valid": self.valid, "test": self.test}
         begin = sum(sizes[name] for name in SPLITS[: SPLITS.index(split)])
-        return [scene(self.seed, number, *self.size, self.objects) for number in range(begin, begin + sizes[split])]
+        return self.numbered(begin, sizes[split])
+
+    def described(self, split: Split) -> list[Scene]:
+        """The scenes of a split with captions or paragraphs: the same ones, whatever the sizes of the other splits.
+
+        So a run that starts from another is not tested on scenes that the other one was trained on.
+        """
+        sizes = {"train": self.train, "valid": self.valid, "test": self.test}
+        return self.numbered(FIRST[split], sizes[split])
+
+    def numbered(self, begin: int, count: int) -> list[Scene]:
+        """The scenes with the numbers from `begin` on."""
+        return [scene(self.seed, number, *self.size, self.objects) for number in range(begin, begin + count)]
 
     def read(self, split: Split) -> Images:
         """The images of a split, with the class of the largest shape."""
