@@ -190,11 +190,13 @@ def learn(column: ColumnType, values: Sequence[Any], name: str) -> Any:
             tokenizer = TrainedTokenizer.train(column.tokenizer, (value or "" for value in values))
             return LearnedText(**settings, trained=tokenizer.json)
         case NumberColumn():
-            return LearnedNumber(**settings, **normalization(column.scaling, values))
+            shift, scale = normalization(column.scaling, values)
+            return LearnedNumber(**settings, shift=shift, scale=scale)
         case NumbersColumn():
             first = next((len(value) for value in values if value is not None), 0)
             settings["size"] = column.size or first
-            return LearnedNumbers(**settings, **normalization(column.scaling, values))
+            shift, scale = normalization(column.scaling, values)
+            return LearnedNumbers(**settings, shift=shift, scale=scale)
         case ClassColumn():
             return LearnedClass(**settings, names=class_names(values, column.at_least, name))
         case ImageColumn():
@@ -205,7 +207,7 @@ def learn(column: ColumnType, values: Sequence[Any], name: str) -> Any:
     raise AssertionError(f"a column of the kind {column.kind}")
 
 
-def normalization(scaling: str, values: Sequence[Any]) -> dict[str, tuple[float, ...]]:
+def normalization(scaling: str, values: Sequence[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The shift and the scale of each component; the scale of a constant one is 1."""
     given = [value for value in values if value is not None]
     table = np.array(given, np.float64).reshape(len(given), -1)  # (N, K)
@@ -217,7 +219,7 @@ def normalization(scaling: str, values: Sequence[Any]) -> dict[str, tuple[float,
     else:
         shift, scale = np.zeros(table.shape[1]), np.ones(table.shape[1])
     scale = np.where(scale > 0, scale, 1.0)
-    return {"shift": tuple(shift.tolist()), "scale": tuple(scale.tolist())}
+    return tuple(shift.tolist()), tuple(scale.tolist())
 
 
 def class_names(values: Sequence[str | None], at_least: int, name: str) -> tuple[str, ...]:

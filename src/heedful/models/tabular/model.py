@@ -30,7 +30,8 @@ class TextColumn(nn.Module):
 
     def __init__(self, column: TextInput, config: TabularConfig) -> None:
         super().__init__()
-        self.texts, width = text_embedder(config.text, column.vocab)
+        texts, width = text_embedder(config.text, column.vocab)
+        self.texts = texts
         self.out = Linear(width, config.width)
 
     def forward(self, ids: Tensor) -> Tensor:
