@@ -21,11 +21,19 @@ from pydantic import Field
 
 from heedful.config import Config, parse
 from heedful.data.batch import Ragged
-from heedful.data.fields.columns import ClassColumn, ColumnType, ImageColumn, NumberColumn, NumbersColumn, TextColumn
+from heedful.data.fields.columns import (
+    Array,
+    ClassColumn,
+    ColumnType,
+    ImageColumn,
+    NumberColumn,
+    NumbersColumn,
+    TextColumn,
+)
 from heedful.data.fields.rows import Rows
 from heedful.data.images.file_images import FileImages
 from heedful.data.images.image_spec import ImageSpec
-from heedful.data.images.inputs import prepare
+from heedful.data.images.inputs import display, prepare
 from heedful.data.images.normalization import channel_statistics
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError, shown
@@ -164,9 +172,9 @@ def read_images(values: Sequence[Any], column: ImageColumn, size: tuple[int, int
     """Images of files or from Python, in one size."""
     if all(isinstance(value, Path) for value in values):
         return FileImages(list(values), column.channels, size)
-    first = size or np.asarray(values[0]).shape[-2:]
-    spec = ImageSpec((column.channels, first[0], first[1]))
-    return np.stack([prepare(value, spec) for value in values])
+    images = [np.asarray(value) if isinstance(value, Array) else value for value in values]
+    rows, columns = size or display(images[0]).shape[:2]
+    return np.stack([prepare(image, ImageSpec((column.channels, rows, columns))) for image in images])
 
 
 def read_first(values: Sequence[Any], column: ImageColumn, name: str) -> Images:
