@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
         (("tra",), {"train", "translate"}),
         (("classify-",), {"classify-tree"}),
         (("jud",), set()),
-        (("train", "numbers-"), {"numbers-rnn"}),
+        (("train", "numbers-"), {"numbers-rnn", "numbers-three"}),
         (("train", "mi"), {"mine.yaml"}),
         (("train", "--fol"), {"--folder"}),
         (("train", "numbers", "train.budget.st"), {"train.budget.steps=", "train.budget.steps=700"}),

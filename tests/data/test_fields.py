@@ -152,6 +152,18 @@ def test_images_are_read_from_files_or_given_and_normalized(tmp_path: Path) -> N
         column.read(3, HERE)
 
 
+def test_images_of_python_have_their_size() -> None:
+    pixels = np.arange(72, dtype=np.uint8).reshape(4, 6, 3)
+    picture = Image.fromarray(pixels)
+    for value in (picture, pixels, torch.from_numpy(pixels), torch.from_numpy(pixels).permute(2, 0, 1)):
+        learned = learn(ImageColumn(), [ImageColumn().read(value, HERE)], "photo")
+        assert learned.image == (3, 4, 6)
+        found = learned.encode([value])
+        np.testing.assert_array_equal(np.asarray(found)[0], pixels.transpose(2, 0, 1))
+    grey = learn(ImageColumn(channels=1), [pixels[..., 0]], "photo")
+    assert grey.image == (1, 4, 6)
+
+
 def test_images_of_different_sizes_name_the_setting(tmp_path: Path) -> None:
     for side in (4, 5):
         Image.new("RGB", (side, 4)).save(tmp_path / f"{side}.png")

@@ -86,7 +86,9 @@ def predict_command(
         for chunk in batched(rows, batch):
             inputs = [row if table else row_input(row, names, where) for row, where in chunk]
             if isinstance(predictor, Translator):
-                require_room(predictor, [Line(one or "", where) for one, (_, where) in zip(inputs, chunk, strict=True)])
+                require_room(
+                    predictor, [Line(str(one or ""), where) for one, (_, where) in zip(inputs, chunk, strict=True)]
+                )
             if isinstance(predictor, TablePredictor):
                 places = (where for _, where in chunk)
                 results = iter(predictor.predict_rows(Rows.of((row for row, _ in chunk), places, source.parent)))

@@ -21,11 +21,19 @@ from pydantic import Field
 
 from heedful.config import Config, parse
 from heedful.data.batch import Ragged
-from heedful.data.fields.columns import ClassColumn, ColumnType, ImageColumn, NumberColumn, NumbersColumn, TextColumn
+from heedful.data.fields.columns import (
+    Array,
+    ClassColumn,
+    ColumnType,
+    ImageColumn,
+    NumberColumn,
+    NumbersColumn,
+    TextColumn,
+)
 from heedful.data.fields.rows import Rows
 from heedful.data.images.file_images import FileImages
 from heedful.data.images.image_spec import ImageSpec
-from heedful.data.images.inputs import prepare
+from heedful.data.images.inputs import display, prepare
 from heedful.data.images.normalization import channel_statistics
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError, shown
@@ -164,9 +172,9 @@ def read_images(values: Sequence[Any], column: ImageColumn, size: tuple[int, int
     """Images of files or from Python, in one size."""
     if all(isinstance(value, Path) for value in values):
         return FileImages(list(values), column.channels, size)
-    first = size or np.asarray(values[0]).shape[-2:]
-    spec = ImageSpec((column.channels, first[0], first[1]))
-    return np.stack([prepare(value, spec) for value in values])
+    images = [np.asarray(value) if isinstance(value, Array) else value for value in values]
+    rows, columns = size or display(images[0]).shape[:2]
+    return np.stack([prepare(image, ImageSpec((column.channels, rows, columns))) for image in images])
 
 
 def read_first(values: Sequence[Any], column: ImageColumn, name: str) -> Images:
@@ -190,11 +198,13 @@ def learn(column: ColumnType, values: Sequence[Any], name: str) -> Any:
             tokenizer = TrainedTokenizer.train(column.tokenizer, (value or "" for value in values))
             return LearnedText(**settings, trained=tokenizer.json)
         case NumberColumn():
-            return LearnedNumber(**settings, **normalization(column.scaling, values))
+            shift, scale = normalization(column.scaling, values)
+            return LearnedNumber(**settings, shift=shift, scale=scale)
         case NumbersColumn():
             first = next((len(value) for value in values if value is not None), 0)
             settings["size"] = column.size or first
-            return LearnedNumbers(**settings, **normalization(column.scaling, values))
+            shift, scale = normalization(column.scaling, values)
+            return LearnedNumbers(**settings, shift=shift, scale=scale)
         case ClassColumn():
             return LearnedClass(**settings, names=class_names(values, column.at_least, name))
         case ImageColumn():
@@ -205,7 +215,7 @@ def learn(column: ColumnType, values: Sequence[Any], name: str) -> Any:
     raise AssertionError(f"a column of the kind {column.kind}")
 
 
-def normalization(scaling: str, values: Sequence[Any]) -> dict[str, tuple[float, ...]]:
+def normalization(scaling: str, values: Sequence[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The shift and the scale of each component; the scale of a constant one is 1."""
     given = [value for value in values if value is not None]
     table = np.array(given, np.float64).reshape(len(given), -1)  # (N, K)
@@ -217,7 +227,7 @@ def normalization(scaling: str, values: Sequence[Any]) -> dict[str, tuple[float,
     else:
         shift, scale = np.zeros(table.shape[1]), np.ones(table.shape[1])
     scale = np.where(scale > 0, scale, 1.0)
-    return {"shift": tuple(shift.tolist()), "scale": tuple(scale.tolist())}
+    return tuple(shift.tolist()), tuple(scale.tolist())
 
 
 def class_names(values: Sequence[str | None], at_least: int, name: str) -> tuple[str, ...]:

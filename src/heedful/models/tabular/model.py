@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from heedful.blocks.linear import Linear
 from heedful.blocks.taps import Tap
 from heedful.models import build
+from heedful.models.roles import ImageEncoder
 from heedful.models.tabular.config import ClassInput, ImageInput, NumbersInput, TabularConfig, TextInput
 from heedful.models.tabular.texts import text_embedder
 
@@ -30,7 +31,8 @@ class TextColumn(nn.Module):
 
     def __init__(self, column: TextInput, config: TabularConfig) -> None:
         super().__init__()
-        self.texts, width = text_embedder(config.text, column.vocab)
+        texts, width = text_embedder(config.text, column.vocab)
+        self.texts = texts
         self.out = Linear(width, config.width)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -66,11 +68,12 @@ class ImageColumn(nn.Module):
 
     def __init__(self, column: ImageInput, config: TabularConfig) -> None:
         super().__init__()
-        encoder = config.image_encoder(column)
+        settings = config.image_encoder(column)
+        encoder: Any = build(settings)
+        encoder.keep_map()
+        self.encoder: ImageEncoder = encoder
         self.grid = config.grid
-        self.encoder: Any = build(encoder)
-        self.encoder.keep_map()
-        self.out = Linear(encoder.map_shape[0] * config.grid**2, config.width)
+        self.out = Linear(settings.map_shape[0] * config.grid**2, config.width)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.encoder.map(images.to(self.out.weight.dtype))

@@ -174,7 +174,10 @@ class TablePredictor(Predictor[Row, Classification | Regression, Row]):
 
     def evaluate(self, data: str | Path | Table) -> Evaluation:
         """Scores on a .csv, .tsv, .jsonl or .parquet file, or on rows, with the column to predict."""
-        rows = rows_in(Path(data)) if isinstance(data, str | Path) else from_python(data)
+        return self._evaluate(Path(data) if isinstance(data, str) else data)
+
+    def _evaluate(self, data: Path | Table) -> Evaluation:
+        rows = rows_in(data) if isinstance(data, Path) else from_python(data)
         encoded, target = encode_rows(rows, self.tokenizer), target_of(self.tokenizer)
         outputs = outputs_of(self.model, encoded, self.device)
         return Evaluation.of(target.scores(outputs, encoded.targets), mean_loss(outputs, encoded), len(rows))

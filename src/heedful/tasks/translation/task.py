@@ -123,8 +123,9 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
     def _direction_scores(self, pairs: Sequence[Pair], found: Sequence[str]) -> Iterator[Score]:
         """The exact match of the translations into each language, of several languages."""
         data = self.recipe.data
-        for code in data.codes if isinstance(data, AlignedCorpora) else ():
-            rows = [row for row, pair in enumerate(pairs) if split_tag(pair.source, data.codes)[0] == code]
+        codes = data.codes if isinstance(data, AlignedCorpora) else ()
+        for code in codes:
+            rows = [row for row, pair in enumerate(pairs) if split_tag(pair.source, codes)[0] == code]
             if rows:
                 score = exact_match([found[row] for row in rows], [pairs[row].target for row in rows])
                 yield replace(score, name=f"exact_match_{code}")
