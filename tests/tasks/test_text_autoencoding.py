@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import heedful
@@ -200,6 +201,9 @@ def test_run_resumes_bit_for_bit_with_its_annealing(tmp_path: Path, no_loss_curv
     assert [(step.loss, step.parts) for step in parts] == [(step.loss, step.parts) for step in whole]
     weights = [(tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("whole", "parts")]
     assert weights[0] == weights[1]
+    for folder in ("whole", "parts"):
+        counted = load_file(tmp_path / folder / "checkpoints" / "step-00000008" / "carry.safetensors")["0"]
+        assert (counted == 16).all()  # two batches a step
     for event in read_events(tmp_path / "whole").steps():
         assert event["loss"] == near(event["parts"]["reconstruction"] + event["parts"]["kl"])
     once = load_recipe("sentences", [*SMALL, "train.accumulate=2", "task.anneal={kind: none}"])
