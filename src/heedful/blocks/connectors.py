@@ -41,7 +41,8 @@ class Constant(nn.Module):
         return Posterior(state[:, :0])  # (B, K) of no units
 
     def decode(self, code: Tensor) -> Tensor:
-        return self.state.expand(len(code), -1)  # (B, N)
+        nothing = code.sum(-1, keepdim=True)  # (B, 1), zeros: the encoder has gradients of zero, as processes expect
+        return self.state + nothing  # (B, N)
 
 
 class Forward(nn.Module):

@@ -72,6 +72,7 @@ class FieldOptions(NamedTuple):
 
 TRANSLATION, TEXT = "heedful.decode.settings:TranslationSettings", "heedful.decode.settings:TextSettings"
 CAPTION = "heedful.decode.settings:CaptionSettings"
+SENTENCE = "heedful.decode.settings:SentenceConfig"
 WORD2VEC = "heedful.extras.word2vec_config:SkipGramConfig"
 BEAMS = ("beams",)
 SAMPLING = ("temperature", "top_k", "top_p")
@@ -87,6 +88,8 @@ FIELD_OPTIONS: dict[str, tuple[FieldOptions, ...]] = {
         FieldOptions(TRANSLATION, (*SAMPLING, "seed"), before="batch", default=True),
     ),
     "caption": (FieldOptions(CAPTION, BEAMS, before="top"),),
+    "interpolate": (FieldOptions(SENTENCE, ("beams",), before="as_json"),),
+    "sample": (FieldOptions(SENTENCE, ("beams",), before="as_json"),),
     "predict": (FieldOptions(TRANSLATION, BEAMS, before="force"),),
     "generate": (
         FieldOptions(TEXT, ("length", *SAMPLING), before="greedy"),

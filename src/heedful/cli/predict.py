@@ -35,6 +35,7 @@ from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
 from heedful.tasks.style_transfer.predictor import StyledText, TextStyleTransfer
 from heedful.tasks.tabular.predictor import TablePredictor
 from heedful.tasks.tagging.predictor import TokenTagger
+from heedful.tasks.text_autoencoding.predictor import DecodedSentence, SentenceAutoencoder
 from heedful.tasks.translation.predictor import Translation, Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
 from heedful.training.checkpoint.choice import split_checkpoint
@@ -48,6 +49,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     TokenTagger: ("text",),
     TextEncoder: ("text",),
     BidirectionalLanguageModel: ("text",),
+    SentenceAutoencoder: ("text",),
     TreeClassifier: ("tree",),
     ImageClassifier: ("image",),
     ImageCaptioner: ("image",),
@@ -205,7 +207,7 @@ LISTS: dict[str, Callable[[dict[str, object], str], list[Any]]] = {"choices": ro
 def plain(result: Any) -> Any:
     """A result as JSON: a text, a vector, or an object."""
     match result:
-        case Translation() | Caption() | StyledText():
+        case Translation() | Caption() | StyledText() | DecodedSentence():
             return result.text
         case GeneratedText():
             return result.completion

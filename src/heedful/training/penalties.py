@@ -45,7 +45,7 @@ def add_penalties(loss: Loss, penalties: Sequence[Penalty], chosen: Sequence[Seq
 def weights_named(model: nn.Module, penalty: Penalty) -> list[Tensor]:
     """The trained weights of a model whose names fit a pattern."""
     named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    found = [weight for name, weight in named.items() if fnmatchcase(name, penalty.weights)]
+    found: list[Tensor] = [weight for name, weight in named.items() if fnmatchcase(name, penalty.weights)]
     if not found:
         raise UserError(
             "no trained weight has such a name", where="train.regularize", found=f"weights: {penalty.weights}",

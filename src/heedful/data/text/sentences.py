@@ -15,7 +15,7 @@ from heedful.data.text.files import Text
 
 DETERMINERS = ("the", "a", "every", "my")
 ADJECTIVES = ("old", "young", "tall", "happy", "tired", "clever", "quiet", "famous")
-PEOPLE = ("farmer", "teacher", "doctor", "singer", "painter", "pilot", "child", "king", "baker", "judge")
+PEOPLE = ("farmer", "teacher", "doctor", "singer", "sailor", "pilot", "child", "king", "baker", "nurse")
 RESTS = ("sleeps", "waits", "sings", "laughs", "works", "dreams")
 ACTS = ("sees", "finds", "buys", "paints", "wants", "hides", "carries", "likes")
 THINGS = ("horse", "letter", "book", "ship", "house", "clock", "apple", "mirror", "chair", "coat")
