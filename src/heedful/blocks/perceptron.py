@@ -1,0 +1,33 @@
+"""The multilayer perceptron.
+
+B batch, D width.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from heedful.blocks.feedforward import ACTIVATIONS
+
+
+class Perceptron(nn.Module):
+    """x <- f(W x + b) in every layer but the last, which has no f: a map between vectors of widths (D_0, ..., D_n).
+
+    Weights are orthogonal (Saxe et al., 2014), those of the last layer small, so that all outputs begin near zero.
+    """
+
+    def __init__(self, widths: Sequence[int], activation: str = "relu", last: float = 0.01) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        self.activation = ACTIVATIONS[activation]
+        for number, layer in enumerate(self.layers, start=2):
+            nn.init.orthogonal_(layer.weight, last if number == len(widths) else 2**0.5)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = self.activation(layer(x))  # (B, D)
+        return last(x)  # (B, D)
+
