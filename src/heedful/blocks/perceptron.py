@@ -12,18 +12,12 @@ from heedful.blocks.feedforward import ACTIVATIONS
 
 
 class Perceptron(nn.Module):
-    """x <- f(W x + b) in every layer but the last, which has no f: a map between vectors of widths (D_0, ..., D_n).
+    """x <- f(W x + b) in every layer but the last, which has no f: a map between vectors of widths (D_0, ..., D_n)."""
 
-    Weights are orthogonal (Saxe et al., 2014), those of the last layer small, so that all outputs begin near zero.
-    """
-
-    def __init__(self, widths: Sequence[int], activation: str = "relu", last: float = 0.01) -> None:
+    def __init__(self, widths: Sequence[int], activation: str = "relu") -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
         self.activation = ACTIVATIONS[activation]
-        for number, layer in enumerate(self.layers, start=2):
-            nn.init.orthogonal_(layer.weight, last if number == len(widths) else 2**0.5)
-            nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         *hidden, last = self.layers

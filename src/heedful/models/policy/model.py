@@ -23,7 +23,7 @@ class Policy(nn.Module):
         self.actor = Perceptron((config.inputs, *config.hidden, config.outputs), config.activation)
         self.critic = None
         if config.critic is not None:
-            self.critic = Perceptron((config.inputs, *config.critic, 1), config.activation, last=1.0)
+            self.critic = Perceptron((config.inputs, *config.critic, 1), config.activation)
         self.logits, self.values = Tap(), Tap()
 
     def forward(self, observations: Tensor) -> Tensor:
