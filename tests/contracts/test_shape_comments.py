@@ -413,6 +413,11 @@ def tiny(kind: str) -> None:
         model.plan(memory, some, state, torch.full((B, config.regions), -1))
         model.phrase_topics(regions)
         model(tokens, model.start(plan.topic))
+    elif config.role in ("policy", "q_network"):
+        x = torch.randn(B, config.inputs)
+        model(x), model.value(x)
+        if config.role == "q_network":
+            model.target_values(x)
     else:
         raise AssertionError(f"say how a model is used whose role is {config.role}")
 
@@ -482,6 +487,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "losses": [losses],
     "noise": [noise],
     "convolution": [convolving],
+    "perceptron": [partial(tiny, "policy")],
     "patches": [in_patches],
     "regions": [in_regions],
     "image_model": [vision],
@@ -519,6 +525,9 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "noise": {"B": (B,), "N": (3 * T * S,)},
     "own": {"R": (B,), "S": (S, 0), "T": (T, S), "V": (V,)},
     "convolution": {"B": (B,), "F": (F, 1, 2, 3, 4, 5), "Y": (T,), "X": (S,)},
+    "perceptron": {"B": (B,), "F": (8, 6), "D": (3, 1)},
+    "policy": {"B": (B,), "A": (3,)},
+    "q_network": {"B": (B,), "A": (3,)},
     "patches": {"B": (B,), "D": (32,), "N": (T * S, 3 * S), "T": (T * S + 1, 3 * S + 1), "Y": (T, S), "X": (S, 3)},
     "recurrent": {"B": (B,), "T": (T, 1), "H": (F,)},
     "rnn_lm": {"B": (B,), "T": (T, 1), "D": (D,), "H": (F,), "V": (V,)},

@@ -76,6 +76,11 @@ def of_paragraphs(config: Any) -> Run:
     return run
 
 
+def of_observations(config: Any) -> Run:
+    seen = torch.randn(5, config.inputs)
+    return lambda model: torch.cat([model(seen), model.value(seen)[:, None]], 1)
+
+
 OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "autoencoder": of_images,
     "image_encoder": of_images,
@@ -83,6 +88,8 @@ OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "word_classifier": of_words,
     "tree_classifier": lambda config: in_trees,
     "captioner": of_captions,
+    "policy": of_observations,
+    "q_network": of_observations,
     "paragraph_captioner": of_paragraphs,
 }
 

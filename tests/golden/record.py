@@ -470,6 +470,25 @@ model: {kind: lenet, size: [6, 6], padding: 5, filters: [3, 4], hidden: [6, 5]}
     "image_classification-vit": image_model(
         "kind: vit, patch: 2, width: 8, heads: 2, layers: 2, hidden: 12, dropout: 0.1, distillation: head"
     ),
+    "control-policy": (
+        """task: {kind: control, lanes: 3, agent: {kind: actor_critic, steps: 4}}
+data: {kind: cartpole, limit: 40, valid: 3, test: 4}
+model: {kind: policy, hidden: [5], critic: [4]}
+"""
+        + TRAIN,
+        nothing,
+    ),
+    "control-q_network": (
+        """task:
+  kind: control
+  lanes: 3
+  agent: {kind: dqn, batch: 12, buffer: 60, warmup: 18, epsilon_steps: 10, target_every: 7}
+data: {kind: gridworld, rows: 2, columns: 3, limit: 12, valid: 3, test: 4}
+model: {kind: q_network, hidden: [5]}
+"""
+        + TRAIN,
+        nothing,
+    ),
     "paragraphs-paragraph_captioner": (
         """task: {kind: paragraphs}
 data: {kind: scenes, train: 24, valid: 6, test: 6, size: [16, 16], objects: [1, 2]}

@@ -1,6 +1,6 @@
 """The multilayer perceptron.
 
-B batch, D width.
+B batch, F width of a hidden layer, D width of the output.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,6 @@ class Perceptron(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         *hidden, last = self.layers
         for layer in hidden:
-            x = self.activation(layer(x))  # (B, D)
+            x = self.activation(layer(x))  # (B, F)
         return last(x)  # (B, D)
 

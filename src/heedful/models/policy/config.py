@@ -40,4 +40,4 @@ class PolicyConfig(AgentConfig):
 
     @classmethod
     def tiny(cls) -> Self:
-        return cls(observations=4, actions=3, hidden=(8, 7), critic=(6,))
+        return cls(observations=4, actions=3, hidden=(8, 8), critic=(6,))

@@ -38,4 +38,4 @@ class QNetworkConfig(AgentConfig):
 
     @classmethod
     def tiny(cls) -> Self:
-        return cls(observations=4, actions=3, hidden=(8, 7))
+        return cls(observations=4, actions=3, hidden=(8, 8))
