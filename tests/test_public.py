@@ -19,9 +19,11 @@ from patience import LONG
 
 CHANGELOG = (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
 NAMES = [
-    "PCA", "Action", "Agent", "Alignment", "Answer", "AnyPredictor", "Autoencoder", "BidirectionalLanguageModel", "Caption", "Choice",
+    "PCA", "Action", "Agent", "Alignment", "Answer", "AnyPredictor", "Autoencoder", "BidirectionalLanguageModel",
+    "Caption", "Choice",
     "Classification", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "Description", "Embedding", "Entity",
-    "Episode", "Evaluation", "GeneratedText", "GlimpseClassification", "GlimpseClassifier", "ImageAutoencoder", "ImageCaptioner",
+    "Episode", "Evaluation", "GeneratedText", "GlimpseClassification", "GlimpseClassifier", "ImageAutoencoder",
+    "ImageCaptioner",
     "ImageClassification", "ImageClassifier", "ImageDescriber", "JointPrediction", "MaskPredictions", "MultiHead",
     "MultipleChoiceAnswerer", "Predictor", "QuestionAnswerer", "Reconstruction",
     "Regression", "Run", "TaggedText",

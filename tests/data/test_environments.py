@@ -118,7 +118,9 @@ def test_a_lane_does_not_depend_on_the_others(lanes: Lanes) -> None:
 def test_play_keeps_every_step_of_every_episode() -> None:
     grid = GridWorld(3, 3, 0.0, 6)
     paths = {0: [1, 1, 2, 2], 4: [0, 0, 0, 0, 0, 0]}  # to the goal; against the border until the limit
-    played = play(grid, lambda seen, playing, step: np.array([[*paths.values()][p][step] for p in playing]), np.array([0, 4]))
+    played = play(
+        grid, lambda seen, playing, step: np.array([[*paths.values()][p][step] for p in playing]), np.array([0, 4])
+    )
     assert played.real.sum(0).tolist() == played.lengths.tolist() == [4, 6]
     assert played.returns.tolist() == [1.0, 0.0] and played.truncated.tolist() == [False, True]
     assert played.actions[:4, 0].tolist() == paths[0] and played.actions[4:, 0].tolist() == [0, 0]

@@ -256,19 +256,20 @@ def transitions(count: int) -> Transitions:
     seen, following = (torch.randn(count, 4, dtype=torch.double, generator=given) for _ in range(2))
     rewards = torch.randn(count, dtype=torch.double, generator=given)
     actions = torch.randint(0, 3, (count,), generator=given)
-    return Transitions(seen, actions, rewards, following, torch.rand(count, generator=given) < 0.3)
+    discounts = DISCOUNT * (torch.rand(count, dtype=torch.double, generator=given) < 0.7)  # 0: nothing follows
+    return Transitions(seen, actions, rewards, following, discounts)
 
 
 @pytest.mark.claim("M12")
 @pytest.mark.parametrize("kind", ["best", "double"])
 def test_q_loss_equals_a_loop(kind: str) -> None:
     model, some = q_network(), transitions(40)
-    found = deep_q_loss(model, some, kind, DISCOUNT)
+    found = deep_q_loss(model, some, kind)
     total = plain = 0.0
-    for seen, action, reward, following, terminated in zip(*some, strict=True):
+    for seen, action, reward, following, discount in zip(*some, strict=True):
         judged = model.target_values(following[None])[0]
         best = judged[model(following[None])[0].argmax()] if kind == "double" else judged.max()
-        target = float(reward) if terminated else float(reward + DISCOUNT * best)
+        target = float(reward + discount * best)
         error = float(model(seen[None])[0, action]) - target
         total += 0.5 * error**2 if abs(error) < 1 else abs(error) - 0.5
         plain += error**2
@@ -282,8 +283,8 @@ def test_q_loss_equals_a_loop(kind: str) -> None:
 def test_two_kinds_of_targets_differ_where_the_networks_disagree() -> None:
     judged, online = torch.tensor([[1.0, 5.0, 2.0]]), torch.tensor([[0.0, 1.0, 3.0]])
     assert best_values(judged).tolist() == [5.0] and double_values(judged, online).tolist() == [2.0]
-    rewards, ended = torch.tensor([1.0, 1.0]), torch.tensor([False, True])
-    assert q_targets(rewards, ended, torch.tensor([4.0, 4.0]), 0.5).tolist() == [3.0, 1.0]
+    rewards, discounts = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.0])
+    assert q_targets(rewards, discounts, torch.tensor([4.0, 4.0])).tolist() == [3.0, 1.0]
 
 
 def test_target_network_is_a_copy_until_it_is_updated() -> None:
@@ -298,18 +299,49 @@ def test_target_network_is_a_copy_until_it_is_updated() -> None:
 
 
 # ------------------------------------------------------------------ the replay buffer
-def test_replay_keeps_the_newest_transitions_of_each_lane() -> None:
+def test_replay_keeps_the_newest_steps_of_each_lane() -> None:
     replay = Replay.empty(2, 3, 1)
     for step in range(5):
         values = np.array([step, 10 + step])
-        replay.write(step, values[:, None], values % 3, values / 10, values[:, None] + 1, values % 2 == 1)
-        assert torch.equal(replay.kept.value.observations[:, step % 3, 0], torch.tensor(values).float())
-    kept = replay.kept.value
+        replay.write(
+            step, values[:, None], values % 3, values / 10, values[:, None] + 1, values % 2 == 1, values % 2 == 1
+        )
+        assert torch.equal(replay.kept.observations[:, step % 3, 0], torch.tensor(values).float())
+    kept = replay.kept
     assert sorted(kept.observations[0, :, 0].tolist()) == [2, 3, 4] and kept.observations[1].min() == 12
-    some = replay.sample(np.linspace(0, 0.999, 8).reshape(2, 4), 5)
+    some = replay.sample(np.linspace(0, 0.999, 8).reshape(2, 4), 5, 1, DISCOUNT)
     assert torch.equal(some.following, some.observations + 1)
-    assert (some.observations[:4] < 10).all() and (some.observations[4:] >= 10).all()  # as many of each lane
-    assert some.actions.tolist() == [int(value) % 3 for value in some.observations.flatten().tolist()]
+    seen = some.observations.flatten().tolist()
+    assert max(seen[:4]) < 10 <= min(seen[4:])  # as many of each lane
+    assert some.actions.tolist() == [int(value) % 3 for value in seen]
+    close(some.discounts, torch.tensor([0.0 if value % 2 else DISCOUNT for value in seen]))
+    close(some.rewards, torch.tensor(seen) / 10)
     early = Replay.empty(1, 4, 1)
-    early.write(0, np.array([[7.0]]), 1, 0.5, np.array([[8.0]]), False)
-    assert early.sample(np.array([[0.0, 0.99]]), 1).observations.flatten().tolist() == [7, 7]  # only what was written
+    early.write(0, np.array([[7.0]]), 1, 0.5, np.array([[8.0]]), False, False)
+    assert early.sample(np.array([[0.0, 0.99]]), 1, 1, DISCOUNT).observations.flatten().tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("steps", [1, 3, 9])
+def test_returns_of_several_steps_equal_a_loop(steps: int) -> None:
+    """Sums end where an episode ends, terminated or only truncated, and at the newest step; the ring has turned."""
+    rng, size, count = np.random.default_rng(4), 12, 29
+    rewards = rng.normal(size=(2, count)).astype(np.float32)
+    terminated = rng.random((2, count)) < 0.15
+    ended = terminated | (rng.random((2, count)) < 0.15)
+    replay = Replay.empty(2, size, 1)
+    for t in range(count):
+        here = np.full((2, 1), float(t))
+        replay.write(t, here, t, rewards[:, t], here + 0.5, terminated[:, t], ended[:, t])
+    random = np.tile((np.arange(size) + 0.5) / size, (2, 1))  # every step that is kept
+    found = replay.sample(random, count, steps, DISCOUNT)
+    for row, (lane, t) in enumerate(itertools.product(range(2), range(count - size, count))):
+        total, last = 0.0, t
+        for k in range(steps):
+            last, total = t + k, total + DISCOUNT**k * float(rewards[lane, t + k])
+            if ended[lane, last] or last == count - 1:
+                break
+        assert found.observations[row] == t and found.actions[row] == t and found.following[row] == last + 0.5
+        close(found.rewards[row], torch.tensor(total), dtype=torch.float)
+        follows = 0.0 if terminated[lane, last] else DISCOUNT ** (last - t + 1)
+        close(found.discounts[row], torch.tensor(follows), dtype=torch.float)
+    assert (found.discounts == 0).any() and ended.sum() > terminated.sum()

@@ -24,4 +24,3 @@ class Perceptron(nn.Module):
         for layer in hidden:
             x = self.activation(layer(x))  # (B, F)
         return last(x)  # (B, D)
-

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from heedful.plots.style import Figure, Style, drawing, label
 
-MOST = 7  # lines of one panel; more could not be told apart
+MOST = 7  # lines of one panel; more could not be distinguished
 
 
 def episode_figure(
@@ -52,7 +52,9 @@ def episode_figure(
     return figure
 
 
-def _lines(axes: Any, steps: NDArray[np.int64], values: NDArray[np.float32], names: Sequence[str], colours: Any) -> None:
+def _lines(
+    axes: Any, steps: NDArray[np.int64], values: NDArray[np.float32], names: Sequence[str], colours: Any
+) -> None:
     """A line for each of few values, with a legend; many values as a heat map."""
     if len(names) > MOST:
         axes.imshow(values.T, aspect="auto", interpolation="nearest", cmap=colours)

@@ -20,13 +20,15 @@ from heedful.blocks.state import map_tensors, tensors
 from heedful.errors import UserError
 from heedful.training.distributed.team import Carry, LossOf, Team
 
-
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Stored(Generic[Value]):
-    """A part of a carry that is large and known to be finite, such as a replay buffer: no step checks it again."""
+    """A part of a carry that was not computed by the model, such as a replay buffer.
+
+    It has no gradients, and what makes it refuses numbers that are not finite: no step detaches or checks it.
+    """
 
     value: Value
 
@@ -38,7 +40,7 @@ def stateless(loss_of: Callable[[Any], Loss]) -> LossOf:
 
 def detach(carry: Carry) -> Carry:
     """The same carry without gradients."""
-    return map_tensors(carry, Tensor.detach)
+    return carry if isinstance(carry, Stored) else map_tensors(carry, Tensor.detach)
 
 
 def propagate_nan(loss: Loss, carry: Carry) -> Loss:

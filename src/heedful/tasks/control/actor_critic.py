@@ -17,8 +17,9 @@ from heedful.data.environments.episodes import LaneBatch
 from heedful.data.environments.lanes import Bools, Doubles, Floats, Ints, Lanes, uniforms
 from heedful.models.roles import Policy
 from heedful.tasks.control.losses import entropy, generalized_advantages, policy_loss
-from heedful.tasks.control.playing import Players, Playing, outputs, sampled
+from heedful.tasks.control.playing import Players, Playing, finished, outputs, sampled
 from heedful.tasks.control.recipe import ActorCritic
+from heedful.training.carry import Stored
 
 
 @dataclass(frozen=True)
@@ -69,18 +70,22 @@ class ActorCriticLoss:
     discount: float
     seed: int
     device: torch.device
-    recent: tuple[Any, Any] | None = field(default=None, init=False)
+    played: Playing | None = field(default=None, init=False)
 
-    def first_carry(self, count: int) -> Playing:
+    @property
+    def recent(self) -> tuple[Tensor, Tensor] | None:
+        """The returns and lengths of the last episodes."""
+        return None if self.played is None else finished(self.played)
+
+    def first_carry(self, count: int) -> Stored[Playing]:
         """The lanes before the first step."""
-        return Playing.begin(self.lanes, count, self.seed)
+        return Stored(Playing.begin(self.lanes, count, self.seed))
 
-    def __call__(self, batch: LaneBatch, carry: Playing) -> tuple[Loss, Playing]:
-        players = Players(self.lanes, carry, batch.indices.numpy(), self.seed)
+    def __call__(self, batch: LaneBatch, carry: Stored[Playing]) -> tuple[Loss, Stored[Playing]]:
+        players = Players(self.lanes, carry.value, batch.indices.numpy(), self.seed)
         rollout = self.play(batch, players)
-        found = players.playing
-        self.recent = finished(found)
-        return actor_critic_loss(self.model, rollout, self.settings, self.discount), found
+        self.played = players.playing
+        return actor_critic_loss(self.model, rollout, self.settings, self.discount), Stored(self.played)
 
     def play(self, batch: LaneBatch, players: Players) -> Rollout:
         """The next steps of each lane, by actions that depend on the position and the lanes alone."""
@@ -92,9 +97,3 @@ class ActorCriticLoss:
             moves, ended = players.step(actions)
             steps.append((observations, actions, moves.rewards, moves.observations, moves.terminated, ended))
         return Rollout(*map(np.stack, zip(*steps, strict=True)))
-
-
-def finished(playing: Playing) -> tuple[Tensor, Tensor] | None:
-    """The returns and lengths of the last episodes, of lanes in which one was finished; None: of no lane yet."""
-    some = playing.episodes > 0
-    return (playing.last_returns[some], playing.last_lengths[some]) if some.any() else None

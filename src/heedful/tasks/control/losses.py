@@ -6,7 +6,6 @@ T steps, B lanes, N samples, A actions.
 from __future__ import annotations
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
@@ -34,7 +33,13 @@ def others_mean(returns: Doubles, real: Bools) -> Doubles:
 
 
 def generalized_advantages(
-    rewards: Doubles, values: Doubles, following: Doubles, terminated: Bools, ended: Bools, discount: float, trace: float
+    rewards: Doubles,
+    values: Doubles,
+    following: Doubles,
+    terminated: Bools,
+    ended: Bools,
+    discount: float,
+    trace: float,
 ) -> Doubles:
     """A_t = d_t + discount trace A_(t+1), where d_t = r_t + discount V(s_(t+1)) - V(s_t); all (T, B).
 
@@ -65,9 +70,9 @@ def entropy(logits: Tensor) -> Tensor:
     return -(logs.exp() * logs).sum(-1)  # (N,)
 
 
-def q_targets(rewards: Tensor, terminated: Tensor, following: Tensor, discount: float) -> Tensor:
-    """r + discount V(s'), where nothing follows on a terminated step: the targets (N,) of Q(s, a)."""
-    return rewards + discount * following.masked_fill(terminated, 0.0)  # (N,)
+def q_targets(rewards: Tensor, discounts: Tensor, following: Tensor) -> Tensor:
+    """r + discount V(s'), the targets (N,) of Q(s, a); the discount is 0 where nothing follows."""
+    return rewards + discounts * following  # (N,)
 
 
 def best_values(values: Tensor) -> Tensor:
@@ -82,5 +87,5 @@ def double_values(values: Tensor, online: Tensor) -> Tensor:
 
 def q_loss(values: Tensor, actions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The sum of Huber's losses of Q(s, a) (N, A) at the actions (N,), and that of the squared errors."""
-    errors = values.gather(-1, actions[:, None]).squeeze(-1) - targets  # (N,)
-    return F.smooth_l1_loss(errors, torch.zeros_like(errors), reduction="sum"), errors.detach().square().sum()
+    found = values.gather(-1, actions[:, None]).squeeze(-1)  # (N,)
+    return F.smooth_l1_loss(found, targets, reduction="sum"), (found.detach() - targets).square().sum()

@@ -79,6 +79,12 @@ class Players:
         )  # fmt: skip
 
 
+def finished(playing: Playing) -> tuple[Tensor, Tensor] | None:
+    """The returns and lengths of the last episodes, of lanes in which one was finished; None: of no lane yet."""
+    some = playing.episodes > 0
+    return (playing.last_returns[some], playing.last_lengths[some]) if some.any() else None
+
+
 @torch.inference_mode()
 def outputs(model: Any, observations: Floats, device: torch.device) -> NDArray[np.float32]:
     """What a model gives for observations (B, O): logits or values (B, A)."""

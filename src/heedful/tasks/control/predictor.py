@@ -111,7 +111,9 @@ class Agent(Predictor[ArrayLike, Action, int]):
         """
         given = list(range(seed, seed + episodes)) if seeds is None else list(seeds)
         if not all(type(one) is int and 0 <= one < MOST_SEED for one in given):
-            raise UserError("invalid seed of an episode", found=shown(given), expected=f"whole numbers below {MOST_SEED}")
+            raise UserError(
+                "invalid seed of an episode", found=shown(given), expected=f"whole numbers below {MOST_SEED}"
+            )
         if sample and not self.is_policy:
             raise UserError("a Q network has no probabilities to sample actions by", todo="leave sample out")
         if not given:

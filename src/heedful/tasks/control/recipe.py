@@ -26,7 +26,7 @@ class Reinforce(Config):
     kind: Literal["reinforce"] = "reinforce"
     baseline: Literal["none", "mean", "value"] = Field(
         "mean",
-        description="subtracted from the return. mean: of the other episodes from the same step on; value: by the critic",
+        description="subtracted from the return. mean: that of the other episodes from the same step; value: the critic",
     )
     discount_states: bool = Field(
         False, description="weigh step t by discount^t too: the exact gradient of the discounted return"
@@ -61,6 +61,9 @@ class DeepQ(Config):
     plays: int = Field(1, ge=1, le=10_000, description="steps that are played in each lane before an update")
     buffer: int = Field(20_000, ge=1, le=100_000_000, description="transitions that are kept, over all lanes")
     warmup: int = Field(1_000, ge=1, description="random transitions that are played first, over all lanes")
+    steps: int = Field(
+        1, ge=1, le=1000, description="rewards that are summed before the value of what follows (n-step returns)"
+    )
     first_epsilon: Share = Field(1.0, description="probability of a random action at first")
     last_epsilon: Share = Field(0.05, description="and from update `epsilon_steps` on; it falls linearly between")
     epsilon_steps: int = Field(2_000, ge=1, description="updates in which the probability of a random action falls")

@@ -152,9 +152,7 @@ class ControlTask(Task[Episodes, EnvironmentSpec, Episodes, Agent]):
             if isinstance(agent, DeepQ):
                 scores += (Score("epsilon", agent.epsilon(held_out.step - 1), f"update:{held_out.step}"),)
         rows = held_out.rows(len(episodes), self.recipe.train.samples)
-        samples = [
-            (f"seed {episodes[row].seed}", episodes[row].ending, f"{episodes[row].total:.2f}") for row in rows
-        ]
+        samples = [(f"seed {episodes[row].seed}", episodes[row].ending, f"{episodes[row].total:.2f}") for row in rows]
         return held_out.result(scores, samples)
 
     def _played(self, predictor: Agent, encoded: Episodes) -> tuple[list[Episode], float]:
