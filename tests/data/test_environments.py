@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -160,7 +160,7 @@ def test_spec_is_read_as_it_was_written() -> None:
         assert spec.vocab == len(spec.actions)
     with pytest.raises(UserError, match="not JSON"):
         EnvironmentSpec.parse("{", "environment.json")
-    with pytest.raises(UserError, match="2 problems|3 problems"):
+    with pytest.raises(UserError, match=r"[23] problems"):
         EnvironmentSpec.parse("{}", "environment.json")
 
 
@@ -198,7 +198,7 @@ class Walk:
 
 
 @pytest.fixture
-def gymnasium(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Callable[..., Any]]]:
+def gymnasium(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Any]]:
     """A module with Gymnasium's names, and the environments that it knows."""
     known: dict[str, Callable[..., Any]] = {"Walk-v0": Walk}
     module: Any = ModuleType("gymnasium")
@@ -213,7 +213,7 @@ def gymnasium(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Callable[..
 
     module.make, module.spaces = make, SimpleNamespace(Discrete=Discrete, Box=Box)
     monkeypatch.setitem(sys.modules, "gymnasium", module)
-    yield known
+    return known
 
 
 @pytest.mark.usefixtures("gymnasium")
@@ -286,10 +286,14 @@ BROKEN: dict[str, tuple[type[Walk], str, str]] = {
 def test_broken_environment_is_named(name: str, gymnasium: dict[str, Callable[..., Any]]) -> None:
     kind, message, detail = BROKEN[name]
     gymnasium["Broken"] = kind
-    with pytest.raises(UserError, match=message) as error:
+
+    def one_step() -> None:
         lanes = GymnasiumConfig(name="Broken").lanes()
         states, _ = lanes.reset(np.array([0]))
         lanes.step(states, np.array([0]))
+
+    with pytest.raises(UserError, match=message) as error:
+        one_step()
     assert detail in str(error.value) and "Broken" in str(error.value) and "to do" in str(error.value)
     assert (error.value.exit_code == 3) == name.startswith("nan")
 

@@ -294,7 +294,7 @@ def test_target_network_is_a_copy_until_it_is_updated() -> None:
     model.update_target()
     assert torch.equal(model(seen), model.target_values(seen))
     with torch.no_grad():
-        model.online.layers[0].weight.add_(1)
+        model.online.last.bias.add_(1)
     assert not torch.equal(model(seen), model.target_values(seen))
 
 

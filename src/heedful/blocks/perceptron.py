@@ -16,11 +16,12 @@ class Perceptron(nn.Module):
 
     def __init__(self, widths: Sequence[int], activation: str = "relu") -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        *before, last = pairwise(widths)
+        self.hidden = nn.ModuleList(nn.Linear(*pair) for pair in before)
+        self.last = nn.Linear(*last)
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        *hidden, last = self.layers
-        for layer in hidden:
+        for layer in self.hidden:
             x = self.activation(layer(x))  # (B, F)
-        return last(x)  # (B, D)
+        return self.last(x)  # (B, D)

@@ -38,9 +38,9 @@ class CartPole:
         return states, states[:, :4].astype(np.float32)
 
     def step(self, states: States, actions: Ints) -> Moves:
-        """theta'' = (g sin theta - cos theta a) / (l (4/3 - m cos^2 theta / M)), and x'' = a - m l theta'' cos theta / M,
+        """theta'' = (g sin theta - cos theta a) / (l (4/3 - m cos^2 theta / M)), x'' = a - m l theta'' cos theta / M.
 
-        where a = (F + m l theta'^2 sin theta) / M, m and M are the masses of the pole and of both, and l is HALF.
+        Here a = (F + m l theta'^2 sin theta) / M, m and M are the masses of the pole and of both, and l is HALF.
         """
         position, velocity, angle, turn, steps = states.T  # each (B,)
         force = np.where(actions == 1, FORCE, -FORCE)  # (B,)

@@ -16,7 +16,7 @@ from heedful.models.q_network.config import QNetworkConfig
 
 
 class QNetwork(nn.Module):
-    """Q(s, a): the discounted return after the action a in s; its targets come from a frozen copy, the target network."""
+    """Q(s, a): the discounted return after the action a in s; its targets come from a frozen copy, the target net."""
 
     entrances = ("target_values", "update_target")
 

@@ -26,7 +26,7 @@ class Reinforce(Config):
     kind: Literal["reinforce"] = "reinforce"
     baseline: Literal["none", "mean", "value"] = Field(
         "mean",
-        description="subtracted from the return. mean: that of the other episodes from the same step; value: the critic",
+        description="subtracted from the return. mean: of the other episodes from this step on; value: by the critic",
     )
     discount_states: bool = Field(
         False, description="weigh step t by discount^t too: the exact gradient of the discounted return"
