@@ -44,13 +44,13 @@ SIDEBAR = {
         models/albert models/distilbert models/xlnet models/linformer models/bigbird models/gpt
         models/transformer_xl models/conv_classifier models/style_transfer models/text_vae models/autoencoder
         models/lenet models/alexnet models/vgg models/googlenet models/resnet models/vit
-        models/recurrent_attention models/captioner models/paragraph_captioner models/tabular""",
+        models/recurrent_attention models/captioner models/paragraph_captioner models/tabular models/agents""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han
         lectures/yoon lectures/pictures lectures/timeline lectures/takeaways lectures/references recurrent
         encoders claims""",
     "Results": """results results/translation results/language-models results/classification
         results/autoencoders results/vision results/captions results/tables results/adversarial results/long
-        results/speed-gpu results/speed-family results/speed-cpu results/notes""",
+        results/control results/speed-gpu results/speed-family results/speed-cpu results/notes""",
     "Project": """reliability mutants docs-check recipes-check design/architecture design/mechanisms
         design/readers design/tries""",
 }

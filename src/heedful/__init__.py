@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 __all__ = [
     "PCA",
+    "Action",
+    "Agent",
     "Alignment",
     "Answer",
     "AnyPredictor",
@@ -32,6 +34,7 @@ __all__ = [
     "Description",
     "Embedding",
     "Entity",
+    "Episode",
     "Evaluation",
     "GeneratedText",
     "GlimpseClassification",
@@ -112,6 +115,7 @@ if TYPE_CHECKING:
     from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
     from heedful.tasks.captioning.predictor import Caption, ImageCaptioner
     from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextRegressor
+    from heedful.tasks.control.predictor import Action, Agent, Episode
     from heedful.tasks.image_classification.glimpses import GlimpseClassification, GlimpseClassifier
     from heedful.tasks.image_classification.predictor import ImageClassification, ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
@@ -158,6 +162,7 @@ _MODULES = {
     "tasks.answering.predictor": ("Answer", "QuestionAnswerer"),
     "tasks.captioning.predictor": ("Caption", "ImageCaptioner"),
     "tasks.classification.predictor": ("Classification", "Regression", "TextClassifier", "TextRegressor"),
+    "tasks.control.predictor": ("Action", "Agent", "Episode"),
     "tasks.image_classification.glimpses": ("GlimpseClassification", "GlimpseClassifier"),
     "tasks.image_classification.predictor": ("ImageClassification", "ImageClassifier"),
     "tasks.language_model.bidirectional": ("BidirectionalLanguageModel",),

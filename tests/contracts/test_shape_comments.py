@@ -440,6 +440,11 @@ def tiny(kind: str) -> None:
         model(soft.words[:, :T], model.start(soft.words, styles, Padded(soft.real)))
         model(tokens[:, :T], model.start(tokens, styles))
         model.discriminator(soft.words, soft.real), model.discriminator(tokens, real)
+    elif config.role in ("policy", "q_network"):
+        x = torch.randn(B, config.inputs)
+        model(x), model.value(x)
+        if config.role == "q_network":
+            model.target_values(x)
     else:
         raise AssertionError(f"say how a model is used whose role is {config.role}")
 
@@ -524,6 +529,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "regularizers": [connectors],
     "noise": [noise],
     "convolution": [convolving],
+    "perceptron": [partial(tiny, "policy")],
     "patches": [in_patches],
     "regions": [in_regions],
     "image_model": [vision],
@@ -561,6 +567,9 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "noise": {"B": (B,), "N": (3 * T * S,)},
     "own": {"R": (B,), "S": (S, 0), "T": (T, S), "V": (V,)},
     "convolution": {"B": (B,), "F": (F, 1, 2, 3, 4, 5), "Y": (T,), "X": (S,)},
+    "perceptron": {"B": (B,), "F": (8, 6), "D": (3, 1)},
+    "policy": {"B": (B,), "A": (3,)},
+    "q_network": {"B": (B,), "A": (3,)},
     "patches": {"B": (B,), "D": (32,), "N": (T * S, 3 * S), "T": (T * S + 1, 3 * S + 1), "Y": (T, S), "X": (S, 3)},
     "recurrent": {"B": (B,), "T": (T, 1), "H": (F,)},
     "rnn_lm": {"B": (B,), "T": (T, 1), "D": (D,), "H": (F,), "V": (V,)},

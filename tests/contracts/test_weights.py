@@ -95,6 +95,8 @@ def of_sentences(config: Any) -> Run:
         found: Tensor = model(words, model.start(model.encode(words).mean))[0]
         return found
 
+    return run
+
 
 def of_styles(config: Any) -> Run:
     texts, styles = torch.randint(4, config.vocab, (2, 5)), torch.tensor([0, 1])
@@ -107,6 +109,11 @@ def of_styles(config: Any) -> Run:
     return run
 
 
+def of_observations(config: Any) -> Run:
+    seen = torch.randn(5, config.inputs)
+    return lambda model: torch.cat([model(seen), model.value(seen)[:, None]], 1)
+
+
 OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "text_autoencoder": of_sentences,
     "autoencoder": of_images,
@@ -117,6 +124,8 @@ OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "style_transfer": of_styles,
     "captioner": of_captions,
     "tabular": of_columns,
+    "policy": of_observations,
+    "q_network": of_observations,
     "paragraph_captioner": of_paragraphs,
 }
 

@@ -210,6 +210,18 @@ def _classify_images(classifier: Any) -> dict[str, Any]:
     }
 
 
+def _play(agent: Any) -> dict[str, Any]:
+    size = len(agent.environment.observations)
+    seen = np.eye(size, dtype=np.float32)
+    return {
+        "actions": [{"action": one.name, "scores": one.scores} for one in agent.predict(list(seen))],
+        "episodes": [
+            {"return": one.total, "ending": one.ending, "actions": one.actions, "last": one.scores[-1]}
+            for one in agent.play(2, seed=5)
+        ],
+    }
+
+
 def _describe(describer: Any) -> dict[str, Any]:
     images = [(np.arange(768).reshape(3, 16, 16) % (7 + n) * 30).astype(np.uint8) for n in range(2)]
     boxes = [[[1, 2, 9, 8], [6, 7, 16, 16]], [[0, 0, 8, 8]]]
@@ -278,6 +290,7 @@ PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "reconstruction": _reconstruct,
     "tabular": _predict_column,
     "image_classification": _classify_images,
+    "control": _play,
     "paragraphs": _describe,
     "captioning": _caption,
 }

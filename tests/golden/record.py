@@ -539,6 +539,24 @@ model:
 """
         + TRAIN
         + "  batch_examples: 6\n",
+    ),
+    "control-policy": (
+        """task: {kind: control, lanes: 3, agent: {kind: actor_critic, steps: 4}}
+data: {kind: cartpole, limit: 40, valid: 3, test: 4}
+model: {kind: policy, hidden: [5], critic: [4]}
+"""
+        + TRAIN,
+        nothing,
+    ),
+    "control-q_network": (
+        """task:
+  kind: control
+  lanes: 3
+  agent: {kind: dqn, batch: 12, buffer: 60, warmup: 18, epsilon_steps: 10, target_every: 7}
+data: {kind: gridworld, rows: 2, columns: 3, limit: 12, valid: 3, test: 4}
+model: {kind: q_network, hidden: [5]}
+"""
+        + TRAIN,
         nothing,
     ),
     "paragraphs-paragraph_captioner": (

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from heedful.cli.commands import images, models, recipes, runs, texts, vectors, writing
+from heedful.cli.commands import agents, images, models, recipes, runs, texts, vectors, writing
 from heedful.cli.options import Command, with_options
 from heedful.errors import EXIT_MEMORY, UserError, drop_output, lacks_memory, printable, shown
 from heedful.files.writing import EXIT_DISK
@@ -55,6 +55,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "embed": CommandSpec(texts.embed, 'runs/bert-prose "a file" "a folder" --similarity'),
         "caption": CommandSpec(images.caption, "runs/captions image.png --beams 5 --picture words.png"),
         "describe": CommandSpec(images.describe, "runs/paragraphs scene.png --boxes boxes.json --picture out.png"),
+        "play": CommandSpec(agents.play, "runs/cartpole-dqn --episodes 10 --picture episode.png"),
         "reconstruct": CommandSpec(images.reconstruct, "runs/digits --out grid.png"),
         "denoise": CommandSpec(images.denoise, "runs/digits-denoising --out grid.png"),
         "encode": CommandSpec(images.encode, "runs/digits --out codes.npz"),

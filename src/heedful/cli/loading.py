@@ -13,6 +13,7 @@ from heedful.runs.load import few_threads, load
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import ImageCaptioner
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+from heedful.tasks.control.predictor import Agent
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import TextGenerator
@@ -44,6 +45,7 @@ USES: dict[type, tuple[str, str]] = {
     ImageAutoencoder: ("reconstructs images", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
     ImageCaptioner: ("describes images", "`heedful caption`"),
     ImageDescriber: ("describes images and their regions", "`heedful describe`"),
+    Agent: ("plays an environment", "`heedful play`"),
     ImageClassifier: ("classifies images", "`heedful classify`"),
     TextEncoder: (
         "embeds texts",

@@ -59,6 +59,8 @@ MODELS = {
     "recurrent_attention": Model("glimpse_classifier", "RecurrentAttentionConfig"),
     "captioner": Model("captioner", "CaptionerConfig"),
     "paragraph_captioner": Model("paragraph_captioner", "ParagraphCaptionerConfig"),
+    "policy": Model("policy", "PolicyConfig"),
+    "q_network": Model("q_network", "QNetworkConfig"),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import Field
@@ -40,6 +41,8 @@ Role = Literal[
     "glimpse_classifier",
     "captioner",
     "paragraph_captioner",
+    "policy",
+    "q_network",
 ]
 
 
@@ -192,6 +195,38 @@ class ImageEncoderConfig(ImageModelConfig):
     @abstractmethod
     def map_parameters(self) -> int:
         """The number of parameters of the layers up to the map."""
+
+
+class AgentConfig(ModelConfig):
+    """What the settings of every model have that chooses actions."""
+
+    observations: int | None = Field(
+        None, ge=1, le=10_000_000, description="values of an observation; null: those of the environment"
+    )
+    actions: int | None = Field(None, ge=1, le=100_000, description="number of actions; null: that of the environment")
+
+    @property
+    def inputs(self) -> int:
+        """The number of values of an observation; one where it is not known yet."""
+        return self.observations or 1
+
+    @property
+    def outputs(self) -> int:
+        """The number of actions; one where it is not known yet."""
+        return self.actions or 1
+
+    @property
+    @abstractmethod
+    def estimates(self) -> bool:
+        """Whether it estimates the return that is expected after an observation."""
+
+    def perceptron(self, hidden: tuple[int, ...], outputs: int) -> int:
+        """The number of parameters of a multilayer perceptron that reads an observation."""
+        return sum((before + 1) * after for before, after in pairwise((self.inputs, *hidden, outputs)))
+
+    @abstractmethod
+    def parameters(self, vocab: int = 0) -> int:
+        """The number of parameters, for observations and actions of one value where these are not known yet."""
 
 
 class Encoder(Protocol):
@@ -386,6 +421,34 @@ class ParagraphCaptioner(Protocol):
         """The last layer (N, T, D), from which the logits are made, and the state."""
 
 
+class Policy(Protocol):
+    """observations (B, O) -> logits (B, A) of the actions."""
+
+    config: AgentConfig
+
+    def __call__(self, observations: Tensor) -> Tensor: ...
+
+    def value(self, observations: Tensor) -> Tensor:
+        """The return (B,) expected after each observation, where the model has a critic."""
+
+
+class QNetwork(Protocol):
+    """observations (B, O) -> the return (B, A) expected after each action, from weights that learn."""
+
+    config: AgentConfig
+
+    def __call__(self, observations: Tensor) -> Tensor: ...
+
+    def value(self, observations: Tensor) -> Tensor:
+        """The return (B,) expected after each observation, by the best action."""
+
+    def target_values(self, observations: Tensor) -> Tensor:
+        """The same as a call (B, A), from the weights of the target network."""
+
+    def update_target(self) -> None:
+        """Copy the weights that learn to the target network."""
+
+
 class TreeClassifier(Protocol):
     """trees -> logits (M, C) of a class for each of their M nodes."""
 
@@ -475,4 +538,6 @@ ROLES: dict[Role, type] = {
     "glimpse_classifier": GlimpseClassifier,
     "captioner": Captioner,
     "paragraph_captioner": ParagraphCaptioner,
+    "policy": Policy,
+    "q_network": QNetwork,
 }

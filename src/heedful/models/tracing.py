@@ -197,6 +197,15 @@ def _seq2seq(model: Any, config: Any) -> None:
     model(_ids(model), model.start(_ids(model)))
 
 
+def _agent(model: Any, config: Any) -> None:
+    seen = torch.zeros(1, config.inputs)
+    model(seen)
+    if config.estimates:
+        model.value(seen)
+    if config.role == "q_network":
+        model.target_values(seen)
+
+
 def _image(model: Any, config: Any) -> None:
     model(torch.zeros(1, *config.input, device=next(model.parameters()).device))
 
@@ -246,4 +255,6 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "glimpse_classifier": _image,
     "captioner": _captioner,
     "paragraph_captioner": _paragraph_captioner,
+    "policy": _agent,
+    "q_network": _agent,
 }

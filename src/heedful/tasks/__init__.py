@@ -62,6 +62,7 @@ TASKS = {
     ),
     "paragraphs": Entry("paragraphs", "ParagraphRecipe", "ParagraphTask", ("paragraph_captioner",)),
     "captioning": Entry("captioning", "CaptioningRecipe", "CaptioningTask", ("captioner",)),
+    "control": Entry("control", "ControlRecipe", "ControlTask", ("policy", "q_network")),
     "answering": Entry("answering", "AnsweringRecipe", "AnsweringTask", ("answerer",)),
 }
 

@@ -9,8 +9,8 @@ Its structure never changes, and no gradient flows into the previous step. Proce
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,18 @@ from heedful.blocks.state import map_tensors, tensors
 from heedful.errors import UserError
 from heedful.training.distributed.team import Carry, LossOf, Team
 
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Stored(Generic[Value]):
+    """A part of a carry that was not computed by the model, such as a replay buffer.
+
+    It has no gradients, and what makes it refuses numbers that are not finite: no step detaches or checks it.
+    """
+
+    value: Value
+
 
 def stateless(loss_of: Callable[[Any], Loss]) -> LossOf:
     """The loss of a model without a carry."""
@@ -28,16 +40,28 @@ def stateless(loss_of: Callable[[Any], Loss]) -> LossOf:
 
 def detach(carry: Carry) -> Carry:
     """The same carry without gradients."""
-    return map_tensors(carry, Tensor.detach)
+    return carry if isinstance(carry, Stored) else map_tensors(carry, Tensor.detach)
 
 
 def propagate_nan(loss: Loss, carry: Carry) -> Loss:
     """The loss, or NaN if the carry is not finite, which would otherwise show only a step later."""
-    checks = [(x * 0).sum() for x in tensors(carry) if x.is_floating_point()]
+    checks = [(x * 0).sum() for x in _unchecked(carry) if x.is_floating_point()]
     if not checks:
         return loss
     zero_or_nan = torch.stack(checks).sum().to(loss.total.dtype)
     return replace(loss, total=loss.total + zero_or_nan, plain=loss.plain + zero_or_nan.detach())
+
+
+def _unchecked(carry: Any) -> Iterator[Tensor]:
+    """The tensors of a carry that are not known to be finite."""
+    if isinstance(carry, Tensor):
+        yield carry
+    elif isinstance(carry, tuple):
+        for part in carry:
+            yield from _unchecked(part)
+    elif is_dataclass(carry) and not isinstance(carry, Stored):
+        for field in fields(carry):
+            yield from _unchecked(getattr(carry, field.name))
 
 
 def lane_count(carry: Carry) -> int:

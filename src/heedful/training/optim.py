@@ -152,7 +152,9 @@ def make_optimizer(
 
 
 def _groups(weight_decay: float, named: list[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
-    """Two groups of parameters: matrices decay, biases and norms do not."""
+    """Two groups of parameters: matrices decay, biases and norms do not; one group if nothing decays."""
+    if not weight_decay:
+        return [{"params": named, "weight_decay": 0.0}]
     matrices = [(name, weight) for name, weight in named if weight.dim() >= 2]
     vectors = [(name, weight) for name, weight in named if weight.dim() < 2]
     decays = ((matrices, weight_decay), (vectors, 0.0))

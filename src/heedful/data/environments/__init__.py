@@ -1,0 +1,1 @@
+"""Environments of reinforcement learning, with Gymnasium's interface."""
