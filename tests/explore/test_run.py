@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +27,16 @@ def test_loss_plot_has_the_recorded_losses(run: Trained) -> None:
     axes = one.plot().axes[0]
     assert [line.get_label() for line in axes.lines] == ["train", "valid"]
     assert list(axes.lines[1].get_xdata()) == [60, 120]  # type: ignore[arg-type]
+
+
+def test_loss_plot_has_each_part_of_the_loss(run: Trained, tmp_path: Path) -> None:
+    shutil.copy(run("translation") / "recipe.yaml", tmp_path / "recipe.yaml")
+    lines = [{"step": step, "kind": "step", "loss": 3.0, "parts": {"a": step, "valid": 1.0}} for step in (1, 2)]
+    strange = {"step": 3, "kind": "step", "loss": 3.0, "parts": {"a": "x", "<b>": 1}}
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*lines, strange]))
+    lines_drawn = {str(line.get_label()): line for line in Run(tmp_path).plot().axes[0].lines}
+    assert list(lines_drawn) == ["train", "a", "valid"]
+    assert [*zip(*map(list, lines_drawn["a"].get_data()), strict=True)] == [(1, 1), (2, 2)]  # type: ignore[call-overload]
 
 
 def test_attention_plot_is_of_the_chosen_layer_and_head(run: Trained) -> None:

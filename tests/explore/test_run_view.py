@@ -68,6 +68,21 @@ def test_curves_and_evaluations_are_those_of_metrics_jsonl(run: Callable[[str], 
     assert (words["running"], words["more"]) == (False, False)
 
 
+@pytest.mark.claim("M24")
+def test_each_loss_of_a_weighted_sum_has_a_curve(started: Path) -> None:
+    explorer, path = Explorer([started]), started / "metrics.jsonl"
+    first, arrays = since(explorer)
+    assert not any(name.startswith("part") for name in arrays)  # recorded before losses had parts
+    events = [{"parts": {"words": 0.5, "<b>": 1}}, {"parts": {"words": "none", "pairs": 2}}, {"parts": 7}, {}]
+    with path.open("a") as file:
+        for step, event in enumerate(events, 130):
+            file.write(json.dumps({"kind": "step", "step": step, "loss": 1.0, **event}) + "\n")
+    _, arrays = since(explorer, first["offset"], first["mark"])
+    assert {name for name in arrays if name.startswith("part")} == {"part words", "part pairs"}
+    np.testing.assert_array_equal(arrays["part words"], [0.5, np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(arrays["part pairs"], [np.nan, 2, np.nan, np.nan])
+
+
 def test_only_new_events_are_sent_and_incomplete_lines_wait(started: Path) -> None:
     explorer, path = Explorer([started]), started / "metrics.jsonl"
     first, _ = since(explorer)

@@ -33,7 +33,7 @@ from heedful.tasks.pretraining.distillation import copy_layers, cosine_loss, dis
 from heedful.tasks.pretraining.loss import pretraining_loss
 from heedful.tasks.pretraining.recipe import Teacher
 from heedful.training.loop import Step
-from tolerance import close
+from tolerance import close, near
 
 TEXTS = [
     ["the cat sat on the mat", "it was an old cat", "the dog ran"],
@@ -205,8 +205,14 @@ def losses(events: Any) -> list[float]:
 @pytest.mark.claim("G7")
 def test_run_learns_from_its_teacher_and_resumes_bit_for_bit(text: str, tmp_path: Path) -> None:
     teacher = folder_of(bert(), tmp_path / "teacher")
-    whole = losses(train(recipe(text, teacher), tmp_path / "whole"))
+    events = list(train(recipe(text, teacher), tmp_path / "whole"))
+    whole = losses(events)
     assert len(whole) == 6 and whole[-1] < whole[0]
+    weights_of = recipe(text, teacher).task.teacher
+    for event in events:
+        if isinstance(event, Step):
+            assert event.parts.keys() == {"masked", "soft", "cosine"}
+            assert event.loss == near(sum(getattr(weights_of, name) * part for name, part in event.parts.items()))
     half = losses(
         train(recipe(text, teacher, "train.budget.steps=3", "train.schedule={kind: constant}"), tmp_path / "a")
     )

@@ -11,6 +11,7 @@ from heedful.cli.tokenize import tokenize_command
 from heedful.config import render
 from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
+from heedful.runs.events import read_events
 from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe, recipe_in
 from heedful.runs.train import Started, train
@@ -62,11 +63,17 @@ def test_token_files_train_the_same_model_as_text(
     assert isinstance(load(tmp_path / "files").tokenizer, BertTokenizer)
 
 
+@pytest.mark.claim("M24")
 def test_evaluation_reports_accuracies_and_samples(documents: str, tmp_path: Path) -> None:
     recipe = load_recipe("bert-prose", [*SMALL, documents, "tokenizer.vocab=80"])
     events = list(train(recipe, tmp_path / "run"))
     last = next(event for event in reversed(events) if isinstance(event, Evaluated))
     assert [score.name for score in last.scores] == ["masked_accuracy", "next_sentence_accuracy", "masked_perplexity"]
+    recorded = read_events(tmp_path / "run").steps()
+    assert len(recorded) == 6
+    for event in recorded:
+        assert event["parts"].keys() == {"masked", "next_sentence"}
+        assert event["loss"] == pytest.approx(sum(event["parts"].values()), rel=1e-5)
     task, reader = task_of(recipe), load(tmp_path / "run")
     held_out = task.encode(task.read(last.split), reader.tokenizer)
     found = evaluate_pretraining(reader.model, held_out, reader.device, recipe.train.batch_tokens)

@@ -22,6 +22,7 @@ import torch
 import torch.distributed.fsdp  # once, before the processes fork
 from numpy.typing import NDArray
 
+from heedful.blocks.losses import Loss, weighted_sum
 from heedful.data.embedded import NumberWords
 from heedful.data.labelled.batches import LabelledBatches, encode_texts
 from heedful.data.pairs.batches import PairBatches, encode_pairs
@@ -367,6 +368,30 @@ def test_stopped_run_resumes_bit_for_bit(tmp_path: Path, how: Parallel, world: i
     assert [step for step, _ in whole_run[0]] == list(range(1, 9))
     one, other = state(tmp_path / "whole"), state(tmp_path / "parts")
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+@pytest.mark.claim("M24")
+@pytest.mark.parametrize("how", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_parts_of_a_loss_are_those_of_one_process(tmp_path: Path, how: Parallel) -> None:
+    config = settings(parallel=how, accumulate=3)
+
+    def work(team: Team) -> list[Any]:
+        torch.manual_seed(0)
+        model: Any = build(MODEL)
+
+        def in_parts(batch: Any) -> Loss:
+            loss = translation_loss(model, batch)
+            return weighted_sum(loss.count, {"words": (1.0, loss.total), "twice": (0.1, 2 * loss.total)})
+
+        batches = PairBatches(ENCODED, config.seed, config.batch_tokens)
+        events = fit(model, in_parts, batches, config, CPU, None, {}, Counters(), team=team)
+        return [[event.step, event.loss, event.parts] for event in events if isinstance(event, Step)]
+
+    one, other = run_team(2, work, tmp_path)
+    assert one == other
+    for (step, loss, parts), (_, expected, parts_of_one) in zip(one, work(Team()), strict=True):
+        assert parts.keys() == parts_of_one.keys() == {"words", "twice"}, step
+        assert [loss, *parts.values()] == near([expected, *parts_of_one.values()], LEARNED)
 
 
 def test_workers_do_not_change_the_run(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.losses import Loss
+from heedful.blocks.losses import Loss, weighted_sum
+from heedful.cli.display import facts
 from heedful.data.embedded import NumberWords
 from heedful.data.pairs.batches import Batch, PairBatches, encode_pairs
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer, WordPiece
@@ -24,6 +25,7 @@ from heedful.errors import UserError
 from heedful.models import build
 from heedful.models.transformer.config import TransformerConfig
 from heedful.tasks.translation.predictor import translation_loss
+from heedful.tasks.translation.task import TranslationTask
 from heedful.training import loop
 from heedful.training.checkpoint.folder import RunFolder, newest
 from heedful.training.checkpoint.saver import Saver
@@ -43,6 +45,7 @@ from heedful.training.loop import (
 from heedful.training.optim import AdamW, Constant, Cosine, Linear, Noam
 from heedful.training.seeds import reseed
 from scaled_gradients import ScaledGradient
+from tolerance import near
 
 CPU = torch.device("cpu")
 PAIRS = NumberWords(train=90, valid=1, test=1).pairs("train")[:90]
@@ -136,6 +139,29 @@ def test_interrupted_run_equals_the_uninterrupted_one(tmp_path: Path, packed: bo
         replace(step, tokens_per_second=0) for step in logged
     ]
     assert {step.epoch for step in logged} >= ({0, 1} if accumulate == 1 else {0, 1, 2, 3})
+
+
+@pytest.mark.claim("M24")
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_parts_of_a_loss_are_reported_and_resume(tmp_path: Path, accumulate: int) -> None:
+    def in_parts(loss: Loss) -> Loss:
+        return weighted_sum(loss.count, {"words": (0.5, loss.total), "again": (2.0, 3 * loss.total)})
+
+    config = settings(accumulate=accumulate)
+    steps = steps_of(list(Trial(tmp_path / "whole", config, wrap=in_parts).events()))
+    for step in steps:
+        assert step.parts.keys() == {"words", "again"}
+        assert step.loss == near(0.5 * step.parts["words"] + 2 * step.parts["again"])
+        assert step.parts["again"] == near(3 * step.parts["words"])
+        assert f"(words {step.parts['words']:.4f}, again {step.parts['again']:.4f})" in facts(
+            step, TranslationTask.words
+        )
+    broken = [
+        step for last in (2, 7, 99) for step in steps_of(Trial(tmp_path / "b", config, wrap=in_parts).until(last))
+    ]
+    assert [step.parts for step in broken] == [step.parts for step in steps]
+    plain = steps_of(list(Trial(tmp_path / "plain", settings(steps=2)).events()))
+    assert [step.parts for step in plain] == [{}, {}]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from heedful.training.distributed.team import ParallelLoss
 from heedful.training.loop import Counters, Due, Epoch, Event, Step, fit
 from heedful.training.nan_checks import NotFiniteError
 from heedful.training.optim import AdamW, Constant, RMSprop, make_optimizer, optimizer_tensors
+from heedful.training.replay import CannotRecordError
 from heedful.training.step import AnyStep, PlainStep, RecordedStep, balanced_groups, samples_per_thread
 
 CPU = torch.device("cpu")
@@ -134,6 +135,19 @@ def test_gradients_stay_until_the_next_batch() -> None:
     plain_again.gradients(other, 20)
     pairs = zip(model.parameters(), again.parameters(), strict=True)
     assert largest_difference(*map(list, zip(*((a.grad, b.grad) for a, b in pairs), strict=True))) <= 1e-6
+
+
+def test_loss_with_parts_is_not_recorded() -> None:
+    _, step = model_and_step(settings())
+    whole: Any = step.spread.loss_of
+
+    def in_parts(batch: Any, carry: Any) -> Any:
+        loss, _ = whole(batch, carry)
+        return replace(loss, parts={"pixels": loss.plain}), carry
+
+    step.spread = ParallelLoss(in_parts)
+    with pytest.raises(CannotRecordError, match="a loss with parts"):
+        RecordedStep(step, batches_of(20).at(0))
 
 
 def test_failed_recording_leaves_no_threads() -> None:

@@ -3,8 +3,8 @@
 N predictions (positions of all rows), D width, V vocabulary.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -16,11 +16,22 @@ EVEN = 64  # matrix products on a GPU are faster for multiples of this
 
 @dataclass(frozen=True)
 class Loss:
-    """A summed loss (with gradient), the same without label smoothing (for reporting), and the number of items."""
+    """A summed loss (with gradient), the same without label smoothing (for reporting), and the number of items.
+
+    A weighted sum of several losses also has `parts`, each of them summed like `plain`, without its weight.
+    """
 
     total: Tensor
     plain: Tensor
     count: Tensor
+    parts: Mapping[str, Tensor] = field(default_factory=dict)  # by name, without gradient; each batch has the same
+
+
+def weighted_sum(count: Tensor, parts: Mapping[str, tuple[float, Tensor]]) -> Loss:
+    """sum_i weight_i loss_i of losses that are summed over the same items, each of them reported by its name."""
+    total = sum(weight * loss for weight, loss in parts.values())
+    assert isinstance(total, Tensor)  # there is at least one loss
+    return Loss(total, total.detach(), count, {name: loss.detach() for name, (_, loss) in parts.items()})
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = -100) -> Loss:

@@ -122,9 +122,11 @@ class Pace:
 
 
 def facts(step: Step, words: Names) -> str:
-    """The loss and the speed of a step."""
+    """The loss, with its parts, and the speed of a step."""
     skipped = f"  {step.skipped:,} skipped" if step.skipped else ""
-    return f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} {words.counted}/s{skipped}"
+    each = ", ".join(f"{name} {part:.4f}" for name, part in step.parts.items())
+    parts = f" ({each})" if each else ""
+    return f"loss {step.loss:.4f}{parts}  {step.tokens_per_second:,.0f} {words.counted}/s{skipped}"
 
 
 def event_lines(event: Event, words: Names) -> Iterator[str]:

@@ -6,7 +6,8 @@ Only \n ends a line, since texts may contain other line separators. Invalid line
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from heedful.files.writing import disk_errors, write_text_atomic
 
 NAME = "metrics.jsonl"
 TAIL = 512  # bytes that identify a position in a file
+PART_NAME, MOST_PARTS = re.compile(r"\w{1,40}"), 16  # what a loss in a file may be called, and how many are shown
 Event = dict[str, Any]
 
 
@@ -64,6 +66,24 @@ def read_events(run: Path, last: int | None = None) -> Events:
     except OSError:
         return Events([], 0)
     return events_in(data.partition(b"\n")[2] if start else data)  # the first line may be incomplete
+
+
+def part_names(steps: Iterable[Event]) -> list[str]:
+    """The names of the losses of which the loss of these steps is a weighted sum, at most `MOST_PARTS`."""
+    found = (event["parts"] for event in steps if isinstance(event.get("parts"), dict))
+    return list(dict.fromkeys(name for parts in found for name in parts if PART_NAME.fullmatch(name)))[:MOST_PARTS]
+
+
+def part_curves(steps: Sequence[Event]) -> dict[str, tuple[list[int], list[float]]]:
+    """The steps and the values of each loss of which the loss is a weighted sum; none for a single loss."""
+    found: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in part_names(steps)}
+    for event in steps:
+        parts = event.get("parts")
+        for name, value in parts.items() if isinstance(parts, dict) else ():
+            if name in found and isinstance(value, int | float):
+                found[name][0].append(event["step"])
+                found[name][1].append(value)
+    return found
 
 
 class Part(NamedTuple):

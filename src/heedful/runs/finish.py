@@ -96,7 +96,10 @@ def record(run: Path, event: Step | Epoch | Saved | Evaluated, every: int = 1) -
     if isinstance(event, Step):
         if event.step % every and event.step != 1 and event.progress < 1:
             return
-        append_jsonl(run / "metrics.jsonl", {"kind": "step", **asdict(event)})
+        fields = asdict(event)
+        if not event.parts:
+            del fields["parts"]
+        append_jsonl(run / "metrics.jsonl", {"kind": "step", **fields})
     elif isinstance(event, Epoch):
         append_jsonl(run / "metrics.jsonl", {"kind": "epoch", **asdict(event)})
     elif isinstance(event, Evaluated):

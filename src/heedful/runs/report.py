@@ -18,7 +18,7 @@ from heedful.files.writing import disk_errors, write_text_atomic
 from heedful.plots.figures import curves
 from heedful.plots.style import Figure, Style
 from heedful.runs.evaluate import read_back
-from heedful.runs.events import read_events
+from heedful.runs.events import part_curves, read_events
 from heedful.tasks.base import AnyTask, Evaluated
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.recipe_parts import with_article
@@ -55,7 +55,10 @@ summary { cursor: pointer; font-weight: 600; }
 
 
 def plot_loss(run: Path, unit: str, style: Style = "light") -> Figure | None:
-    """The losses of training and validation by step, in their unit; None where nothing is recorded."""
+    """The losses of training and validation by step, in their unit; None where nothing is recorded.
+
+    A weighted sum of several losses is drawn with each of them, dotted.
+    """
     events = read_events(run)
     recorded = {
         name: [event for event in some if isinstance(event.get("loss"), int | float)]
@@ -66,7 +69,9 @@ def plot_loss(run: Path, unit: str, style: Style = "light") -> Figure | None:
         for name, some in recorded.items()
         if some
     }
-    return curves(lines, "Loss", "step", unit, style=style) if lines else None
+    parts = part_curves(events.steps())
+    lines |= {name: (steps, values) for name, (steps, values) in parts.items() if name not in lines}
+    return curves(lines, "Loss", "step", unit, formats=dict.fromkeys(parts, ":"), style=style) if lines else None
 
 
 def last_valid(folder: Path) -> Evaluated | None:

@@ -55,6 +55,7 @@ class Step:
     tokens_per_second: float
     progress: float  # fraction of the budget spent
     skipped: int = 0  # steps so far without an update, since their gradients overflowed in fp16
+    parts: dict[str, float] = field(default_factory=dict)  # the losses that `loss` is a weighted sum of, by name
 
 
 @dataclass(frozen=True)
@@ -223,21 +224,25 @@ def fit(
             rate = config.optimizer.lr * config.schedule.factor(step, progress)
             if half is torch.float16:
                 plain.scale.fill_(counters.scale)
-            losses, carries = [], []
+            losses, parts, carries = [], list[Tensor](), []
             statistics.begin()
             for index, batch in enumerate(micro):
                 if not run.uses_threads:  # recorded steps have no dropout
                     local.seed(device, step, index)
                 carries.append(plain.carry)
-                losses.append(run.gradients(batch, tokens, last=index == len(micro) - 1).plain.clone())
+                loss = run.gradients(batch, tokens, last=index == len(micro) - 1)
+                losses.append(loss.plain.clone())
+                parts += [part.clone() for part in loss.parts.values()]
                 if averages:
                     statistics.add()
-            found = torch.stack([*losses, run.norm()])
+            found = torch.stack([*losses, *parts, run.norm()])
             if run.copies_ahead and step != config.budget.steps:  # while the device computes this step
                 run.start(local.prefetch()[0], local.tokens(counters.position + config.accumulate))
             *own, norm_value = found.tolist()
+            own, own_parts = own[: len(losses)], own[len(losses) :]
             elapsed = time.monotonic() - started if team.leads else 0.0
-            total, stops, seconds = team.sum([sum(own), float(stop_here), elapsed])
+            sums = [sum(own_parts[number :: len(loss.parts)]) for number in range(len(loss.parts))]
+            total, stops, seconds, *sums = team.sum([sum(own), float(stop_here), elapsed, *sums])
             loss_value, stopping = total / tokens, stops > 0
             if half is torch.float16 and math.isfinite(loss_value):
                 updates = update_loss_scale(counters, math.isfinite(norm_value))
@@ -271,6 +276,7 @@ def fit(
             yield Step(
                 step, epoch, loss_value, rate, norm_value if updates else 0.0, counters.tokens, speed,
                 spent(config, counters), counters.skipped,
+                {name: part / tokens for name, part in zip(loss.parts, sums, strict=True)},
             )  # fmt: skip
             if (epochs := batches.epoch_of(counters.position)) > start_epoch:
                 yield Epoch(step, epochs, counters.epoch_loss / counters.epoch_tokens)

@@ -313,6 +313,8 @@ class RecordedStep:
             *tensors, per_token = inputs
             part: Any = dict(zip(self.names, tensors, strict=True))
             loss, _ = self.plain.loss(replace(batch, **part), None)
+            if loss.parts:
+                raise CannotRecordError("a loss with parts")
             gradients = torch.autograd.grad(loss.total, self.plain.weights, grad_outputs=per_token, allow_unused=True)
             if any(gradient is None for gradient in gradients):
                 raise CannotRecordError("a weight that the loss does not depend on")

@@ -11,7 +11,7 @@ export interface Evaluation {
 }
 
 export interface Recorded {
-  columns: Record<string, number[]>; // step, loss, rate, norm, tokens_per_second, progress
+  columns: Record<string, number[]>; // step, loss, rate, norm, tokens_per_second, progress; "part NAME" of each loss
   evaluations: Evaluation[];
   broken: number; // lines that cannot be parsed
   running: boolean;
@@ -86,7 +86,11 @@ export function history(name: () => string | undefined): History {
 /** The records so far and the new ones; only the new ones, where the file was read from its beginning. */
 function appendRecords(known: Recorded | undefined, { words, arrays }: Packet): Recorded {
   const before = words.anew ? undefined : known;
-  const columns = Object.fromEntries(Object.entries(arrays).map(([name, grid]) => [name, [...(before?.columns[name] ?? []), ...grid.data]]));
+  const blank = (count = 0) => Array<number>(count).fill(NaN); // a loss may be recorded in some steps only
+  const names = new Set([...Object.keys(before?.columns ?? {}), ...Object.keys(arrays)]);
+  const columns = Object.fromEntries(
+    [...names].map((name) => [name, [...(before?.columns[name] ?? blank(before?.columns.step.length)), ...(arrays[name]?.data ?? blank(arrays.step.data.length))]]),
+  );
   const evaluations = [...(before?.evaluations ?? []), ...words.evaluations];
   return { columns, evaluations, broken: (before?.broken ?? 0) + words.broken, running: words.running };
 }

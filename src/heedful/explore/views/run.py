@@ -18,7 +18,7 @@ from heedful.explore.views import Call, ModelRequest
 from heedful.files.json import read_json
 from heedful.files.reading import open_file
 from heedful.files.yaml import load_yaml, write_yaml
-from heedful.runs.events import Events, read_events, read_part
+from heedful.runs.events import Events, part_names, read_events, read_part
 from heedful.training.checkpoint.ownership import is_training
 from heedful.training.metrics import bleu_applies
 
@@ -64,6 +64,9 @@ def metrics(subject: Subject, request: MetricsRequest) -> bytes:
     part = read_part(subject.folder, request.offset, request.mark, AT_ONCE)
     steps, evaluations, broken = split_events(part.events)
     columns = {name: np.array([number(one.get(name)) for one in steps], np.float32) for name in CURVES}
+    for name in part_names(steps):
+        values = (one["parts"].get(name) if isinstance(one.get("parts"), dict) else None for one in steps)
+        columns[f"part {name}"] = np.array([number(value) for value in values], np.float32)
     header = {
         "anew": part.start == 0, "offset": part.end, "mark": part.mark, "more": part.more, "running": running,
         "evaluations": evaluations, "broken": broken,

@@ -146,17 +146,20 @@ def distillation_loss(
     with torch.no_grad():
         target = masked_vectors(teacher.masked_vectors, batch)  # (N, D)
     tokens, hidden, _ = batch.whole.clamp(min=1)
-    added = _at_least_float32(x.new_zeros(()))
+    added, parts = _at_least_float32(x.new_zeros(())), dict(loss.parts or {"masked": loss.plain})
     if config.soft > 0 and config.tokens == "all":
         each = soft_cross_entropy(model.words(x), teacher.words(target), config.temperature)  # (N,)
-        added = added + config.soft * torch.where(real, each, 0.0).sum()
+        soft = torch.where(real, each, 0.0).sum()
+        added, parts["soft"] = added + config.soft * soft, soft.detach()
     elif config.soft > 0:
         logits, targets = model.words(x[batch.places]), teacher.words(target[batch.places])  # (M, V)
         each = soft_cross_entropy(logits, targets, config.temperature)  # (M,)
-        added = added + config.soft * torch.where(batch.targets >= 0, each, 0.0).sum() * tokens / hidden
+        soft = torch.where(batch.targets >= 0, each, 0.0).sum()
+        added, parts["soft"] = added + config.soft * soft * tokens / hidden, soft.detach() * tokens / hidden
     if config.cosine > 0:
-        added = added + config.cosine * torch.where(real, cosine_loss(x, target), 0.0).sum()
-    return Loss(config.masked * loss.total + added, config.masked * loss.plain + added.detach(), loss.count)
+        cosine = torch.where(real, cosine_loss(x, target), 0.0).sum()
+        added, parts["cosine"] = added + config.cosine * cosine, cosine.detach()
+    return Loss(config.masked * loss.total + added, config.masked * loss.plain + added.detach(), loss.count, parts)
 
 
 def _real_positions(batch: PretrainingBatch) -> Tensor:

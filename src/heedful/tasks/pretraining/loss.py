@@ -52,11 +52,12 @@ def _weighted(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] |
         head(x[batch.places]), model.tokens.weight, batch.targets, bias=head.bias, ignore=-100
     )
     tokens, hidden, pairs = counts.clamp(min=1).to(words.total.dtype)
-    total, plain = words.total / hidden, words.plain / hidden
+    total, plain, parts = words.total / hidden, words.plain / hidden, dict[str, Tensor]()
     if model.config.pairs is not None:
         related = cross_entropy(model.follows(x[batch.sequences.begins]), batch.follows)
+        parts = {"masked": plain * tokens, model.config.pairs: related.plain / pairs * tokens}
         total, plain = total + related.total / pairs, plain + related.plain / pairs
-    return Loss(total * tokens, plain * tokens, (batch.lengths * (batch.indices >= 0)).sum())
+    return Loss(total * tokens, plain * tokens, (batch.lengths * (batch.indices >= 0)).sum(), parts)
 
 
 OBJECTIVES = {"means": pretraining_loss, "sum": summed_loss}

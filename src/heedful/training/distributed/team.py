@@ -327,9 +327,9 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.loss_of = model, loss_of
 
-    def forward(self, batch: Batch, carry: Carry) -> tuple[Tensor, Tensor, Tensor, Carry]:
+    def forward(self, batch: Batch, carry: Carry) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor], Carry]:
         loss, carry = self.loss_of(batch, carry)
-        return loss.total, loss.plain, loss.count, carry
+        return loss.total, loss.plain, loss.count, dict(loss.parts), carry
 
     def sync(self, last: bool) -> AbstractContextManager[object]:
         """Whether FSDP synchronizes gradients."""
