@@ -49,7 +49,7 @@ def sampled_sequences(model: Any, state: Any, limit: Tensor, device: torch.devic
 
 
 def best_sequences(model: Any, state: Any, limit: Tensor, device: torch.device, beams: int) -> Tensor:
-    """The sequences (B, K, T) of a beam search from each row of the state, padded; all padding where there are fewer."""
+    """The sequences (B, K, T) of a beam search from each row of the state, padded; some may be empty."""
     return padded(drain(beam(model, state, begin(len(limit), device), limit, EOS, beams, beams, rules=RULES)))
 
 

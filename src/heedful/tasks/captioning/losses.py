@@ -144,9 +144,11 @@ def self_critical_loss(model: Any, batch: CaptionBatch, rewards: CiderD[int], sa
     advantage = torch.from_numpy(gained - np.repeat(rewards.scores(tokens_in(best), numbers), samples)).to(
         device
     )  # (R,)
+    reported = {"reward": gained.mean(), "above_baseline": (advantage > 0).double().mean().item()}
+    parts = {name: torch.full((), value * batch.tokens, device=device) for name, value in reported.items()}
     logits = model.tokens.logits(model.read(images, inputs_of(sampled)).x)  # (R, T, V)
     logs = sequence_logs(logits, sampled)  # (R, T)
-    return Loss(policy_gradient(logs, advantage[:, None]), -logs.detach().sum(), (sampled != PAD).sum())
+    return Loss(policy_gradient(logs, advantage[:, None]), -logs.detach().sum(), (sampled != PAD).sum(), parts)
 
 
 @torch.inference_mode()

@@ -181,13 +181,34 @@ class Generator:
         with generating(self.model):
             return sampled_sequences(self.model, self.start(batch), self.limits(batch), batch.source.device, samples)
 
-    def loss(self, objective: Tensor, read: Read, batch: PairBatch, each: int, likelihood: float) -> Loss:
-        """The loss of a batch; what is reported is -log p of the translations, the mean over those of a source."""
+    def best(self, batch: PairBatch, beams: int) -> Tensor:
+        """The translations of a beam search (B, K, T)."""
+        with generating(self.model):
+            return best_sequences(self.model, self.start(batch), self.limits(batch), batch.source.device, beams)
+
+    def loss(
+        self, objective: Tensor, logs: Tensor, batch: PairBatch, rewards: Tensor, expected: Tensor, likelihood: float
+    ) -> Loss:
+        """The loss of a batch with the mean reward (B, K), and the share that is above what was expected, as parts.
+
+        What is reported as the loss is -log p of the translations (B, K), the mean over those of a source.
+        """
+        real = batch.indices >= 0  # (B,)
+        count = (batch.target_lengths - 1).sum()
+        parts = {
+            "reward": mean_of(rewards, real) * count,
+            "above_baseline": mean_of(rewards > expected, real) * count,
+        }
         total = objective
         if likelihood:
-            total = total + likelihood * translation_loss(self.model, batch, self.label_smoothing).total
-        logs = read.logs.detach().sum(1).unflatten(0, (-1, each)).mean(1)  # (B,)
-        return Loss(total, -(logs * (batch.indices >= 0)).sum(), (batch.target_lengths - 1).sum())
+            loss = translation_loss(self.model, batch, self.label_smoothing)
+            total, parts["likelihood"] = total + likelihood * loss.total, loss.plain
+        return Loss(total, -(logs.detach().mean(1) * real).sum(), count, parts)
+
+
+def mean_of(values: Tensor, real: Tensor) -> Tensor:
+    """The mean of values (B, K) over real rows (B,)."""
+    return (values.float().mean(1) * real).sum() / real.sum().clamp(min=1)
 
 
 def reward_loss(generator: Generator, objective: RewardObjective) -> Callable[..., Any]:
@@ -204,18 +225,17 @@ def policy_gradient_loss(
     batch: PairBatch, carry: Tensor, generator: Generator, objective: PolicyGradient
 ) -> tuple[Loss, Tensor]:
     """-(r - b) log p(sampled), where the baseline b was learned in earlier steps; and the new baseline."""
-    baseline = baseline_of(objective.baseline)
-    sequences = generator.sampled(batch, objective.samples)  # (B, K, T)
-    rewards = generator.judge.rewards(sequences, batch.indices).flatten()  # (R,)
+    baseline, samples = baseline_of(objective.baseline), objective.samples
+    sequences = generator.sampled(batch, samples)  # (B, K, T)
+    rewards = generator.judge.rewards(sequences, batch.indices)  # (B, K)
     read = read_sequences(generator.model, batch, sequences)
-    real = (sequences.flatten(0, 1) != PAD) & (batch.indices >= 0).repeat_interleave(objective.samples)[
-        :, None
-    ]  # (R, T)
-    x = read.x.detach()
-    advantage = (rewards[:, None] - baseline.expect(carry, x)) * real  # (R, T)
-    total = policy_gradient(read.logs, advantage) / objective.samples
-    loss = generator.loss(total, read, batch, objective.samples, objective.likelihood)
-    return loss, baseline.learn(carry, x, rewards, real)
+    x, flat = read.x.detach(), rewards.flatten()  # (R, T, D), (R,)
+    real = (sequences.flatten(0, 1) != PAD) & (batch.indices >= 0).repeat_interleave(samples)[:, None]  # (R, T)
+    expected = baseline.expect(carry, x)  # (R, T)
+    total = policy_gradient(read.logs, (flat[:, None] - expected) * real) / samples
+    logs, first = (each.unflatten(0, (-1, samples)) for each in (read.logs.sum(1), expected[:, 0]))  # (B, K)
+    loss = generator.loss(total, logs, batch, rewards, first, objective.likelihood)
+    return loss, baseline.learn(carry, x, flat, real)
 
 
 def self_critical_loss(batch: PairBatch, generator: Generator, objective: SelfCritical) -> Loss:
@@ -225,10 +245,11 @@ def self_critical_loss(batch: PairBatch, generator: Generator, objective: SelfCr
         state, limit, device = generator.start(batch), generator.limits(batch), batch.source.device
         best = greedy_sequences(model, state, limit, device)[:, None]  # (B, 1, T)
         sequences = sampled_sequences(model, state, limit, device, objective.samples)  # (B, K, T)
-    advantage = judge.rewards(sequences, batch.indices) - judge.rewards(best, batch.indices)  # (B, K)
+    rewards, expected = judge.rewards(sequences, batch.indices), judge.rewards(best, batch.indices)  # (B, K), (B, 1)
     read = read_sequences(model, batch, sequences)
-    total = policy_gradient(read.logs, advantage.flatten()[:, None]) / objective.samples
-    return generator.loss(total, read, batch, objective.samples, objective.likelihood)
+    total = policy_gradient(read.logs, (rewards - expected).flatten()[:, None]) / objective.samples
+    logs = read.logs.sum(1).unflatten(0, rewards.shape)  # (B, K)
+    return generator.loss(total, logs, batch, rewards, expected, objective.likelihood)
 
 
 def minimum_risk_loss(batch: PairBatch, generator: Generator, objective: MinimumRisk) -> Loss:
@@ -236,26 +257,25 @@ def minimum_risk_loss(batch: PairBatch, generator: Generator, objective: Minimum
 
     sum_y q(y) (1 - r(y)), q(y) = p(y)^alpha / sum_y' p(y')^alpha
     """
-    model = generator.model
+    model, generated = generator.model, objective.samples
     if objective.candidates == "sampled":
-        sequences = generator.sampled(batch, objective.samples)  # (B, K, T)
+        sequences = generator.sampled(batch, generated)  # (B, K, T)
     else:
-        with generating(model):
-            sequences = best_sequences(
-                model, generator.start(batch), generator.limits(batch), batch.source.device, objective.samples
-            )  # (B, K, T)
+        sequences = generator.best(batch, generated)  # (B, K, T)
     if objective.reference:
         sequences = with_reference(sequences, batch.target[:, 1:])  # (B, K + 1, T)
     rewards = generator.judge.rewards(sequences, batch.indices)  # (B, K)
-    read = read_sequences(model, batch, sequences)
-    logs = read.logs.sum(1).unflatten(0, rewards.shape)  # (B, K)
+    logs = read_sequences(model, batch, sequences).logs.sum(1).unflatten(0, rewards.shape)  # (B, K)
     kept = candidates(sequences) & (batch.indices >= 0)[:, None]  # (B, K)
-    total = expected_risk(logs, 1 - rewards, kept, objective.alpha).sum()
-    return generator.loss(total, read, batch, sequences.shape[1], objective.likelihood)
+    risks = expected_risk(logs, 1 - rewards, kept, objective.alpha)  # (B,)
+    return generator.loss(
+        risks.sum(), logs[:, :generated], batch, rewards[:, :generated], 1 - risks.detach()[:, None],
+        objective.likelihood,
+    )  # fmt: skip
 
 
 def expected_risk(logs: Tensor, risks: Tensor, kept: Tensor, alpha: float) -> Tensor:
-    """sum q risk (B,) over the candidates that are kept (B, K), where q is proportional to p^alpha, from log p (B, K)."""
+    """sum q risk (B,) over the candidates that are kept (B, K); q is proportional to p^alpha, from log p (B, K)."""
     some = kept | ~kept.any(1, keepdim=True)  # (B, K): without any, their risks are not counted
     q = (alpha * logs).masked_fill(~some, -torch.inf).softmax(1)  # (B, K)
     return (q * (risks * kept).to(q)).sum(1)  # (B,)

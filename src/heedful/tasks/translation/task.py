@@ -30,7 +30,7 @@ from heedful.tasks.translation.predictor import (
 )
 from heedful.tasks.translation.recipe import PolicyGradient, RewardObjective, TranslationRecipe
 from heedful.tasks.translation.rewards import Generator, Judge, baseline_of, reward_loss
-from heedful.training.metrics import MAX_NGRAM, translation_scores
+from heedful.training.metrics import MAX_NGRAM, bleu_applies, translation_scores
 
 
 class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]):
@@ -74,6 +74,13 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         self.tokenizer = vocabulary
         return encode_pairs(read.pairs, vocabulary, self.recipe.model.context)
 
+    def notes(self, encoded: EncodedPairs) -> list[str]:
+        """A remark about sentence BLEU as the reward of short sentences."""
+        objective = self.recipe.task.objective
+        if not isinstance(objective, RewardObjective) or objective.reward != "bleu" or bleu_applies(encoded.references):
+            return []
+        return [f"most references have fewer than {MAX_NGRAM} words, whose BLEU says little: use reward: chrf"]
+
     def batches(self, encoded: EncodedPairs, packed: bool, even: bool) -> PairBatches:
         """Padded batches of pairs of similar lengths, or packed batches."""
         objective = self.recipe.task.objective
@@ -83,7 +90,7 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         return PairBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
-        """The cross-entropy of the target, or the loss of a reward; with hard attention, also that of sampled positions."""
+        """The cross-entropy of the target, or the loss of a reward; with hard attention, also that of its choices."""
         smoothing, config, objective = self.recipe.task.label_smoothing, self.recipe.model, self.recipe.task.objective
         if isinstance(objective, RewardObjective):
             generator = Generator(model, self.judge, config.context, self.decode.max_length, smoothing)
