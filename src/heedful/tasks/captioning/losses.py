@@ -141,9 +141,8 @@ def self_critical_loss(model: Any, batch: CaptionBatch, rewards: CiderD[int], sa
         best = greedy_sequences(model, state, limit, device)  # (B, T)
         sampled = sampled_sequences(model, state, limit, device, samples).flatten(0, 1)  # (R, T)
     gained = rewards.scores(tokens_in(sampled), [number for number in numbers for _ in range(samples)])
-    advantage = torch.from_numpy(gained - np.repeat(rewards.scores(tokens_in(best), numbers), samples)).to(
-        device
-    )  # (R,)
+    expected = np.repeat(rewards.scores(tokens_in(best), numbers), samples)
+    advantage = torch.from_numpy(gained - expected).to(device)  # (R,)
     reported = {"reward": gained.mean(), "above_baseline": (advantage > 0).double().mean().item()}
     parts = {name: torch.full((), value * batch.tokens, device=device) for name, value in reported.items()}
     logits = model.tokens.logits(model.read(images, inputs_of(sampled)).x)  # (R, T, V)

@@ -12,7 +12,14 @@ from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.own import OwnData
 from heedful.decode.settings import DecodeConfig
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, check_batching, check_vocab_size
+from heedful.tasks.recipe_parts import (
+    Recipe,
+    Start,
+    TokenizerConfig,
+    check_batching,
+    check_generating,
+    check_vocab_size,
+)
 from heedful.training.configs import TrainConfig
 
 PairsConfig = Annotated[ParallelFiles | Tsv | Jsonl | NumberWords | OwnData, Field(discriminator="kind")]
@@ -138,15 +145,7 @@ class TranslationRecipe(Recipe):
                 "hard attention cannot be trained on a reward; write choice: soft, or task.objective.kind: likelihood",
                 "model", "attention", "choice",
             )  # fmt: skip
-        for name, wrong, todo in (
-            ("batching", self.train.batching == "packed", "padded"),
-            ("compile", self.train.compile, "false"),
-            ("parallel", self.train.parallel == "fsdp", "ddp"),
-        ):
-            if wrong:
-                raise FieldError(
-                    f"each step generates translations of different lengths; write {name}: {todo}", "train", name
-                )
+        check_generating(self.train)
         return self
 
     @property
