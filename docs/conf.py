@@ -26,8 +26,8 @@ highlight_language = "text"
 # The pages in the order of the sidebar; those that are not listed come last.
 SIDEBAR = {
     "Start": "start which-model glossary",
-    "Tutorials": """tutorials/translate tutorials/recurrent tutorials/language-model tutorials/generate tutorials/gpt2
-        tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune tutorials/own-csv tutorials/embed
+    "Tutorials": """tutorials/translate tutorials/rewards tutorials/recurrent tutorials/language-model
+        tutorials/generate tutorials/gpt2 tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune tutorials/own-csv tutorials/embed
         tutorials/word-vectors tutorials/trees tutorials/autoencoders tutorials/images tutorials/classify-images
         tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume how-to/decode
@@ -46,7 +46,7 @@ SIDEBAR = {
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon
         lectures/pictures lectures/timeline lectures/takeaways lectures/references recurrent encoders claims""",
     "Results": """results results/translation results/language-models results/classification results/autoencoders
-        results/vision results/captions results/long
+        results/vision results/captions results/rewards results/long
         results/speed-gpu results/speed-family results/speed-cpu results/notes""",
     "Project": """reliability mutants docs-check recipes-check design/architecture design/mechanisms design/readers
         design/tries""",

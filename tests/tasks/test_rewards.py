@@ -74,6 +74,7 @@ def tensors(run: Path, step: int, name: str = "model") -> bytes:
     return (run / "checkpoints" / f"step-{step:08}" / f"{name}.safetensors").read_bytes()
 
 
+@pytest.mark.claim("M19")
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_run_resumes_bit_for_bit(objective: str, base: Path, tmp_path: Path) -> None:
     """Samples follow from counters, and the baseline is restored."""
@@ -91,7 +92,7 @@ def test_a_run_resumes_bit_for_bit(objective: str, base: Path, tmp_path: Path) -
     assert ("likelihood" in steps[0].parts) == (objective == "moving")
 
 
-@pytest.mark.parametrize("objective", ["learned", "critical"])
+@pytest.mark.parametrize("objective", ["learned", pytest.param("critical", marks=pytest.mark.slow)])
 def test_two_processes_share_a_step(objective: str, base: Path, tmp_path: Path) -> None:
     """They train together, and a run of two resumes bit for bit."""
 

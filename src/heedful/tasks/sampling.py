@@ -23,7 +23,7 @@ RULES = (SuppressTokens((PAD, TrainedTokenizer.unk, BOS)),)
 
 @contextmanager
 def generating(model: nn.Module) -> Iterator[None]:
-    """Without gradients and without dropout; what autocast keeps of the weights is dropped, as it has no gradients."""
+    """Without gradients and dropout; what autocast casts meanwhile is not used again where gradients are needed."""
     training = model.training
     model.eval()
     try:

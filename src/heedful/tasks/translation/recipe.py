@@ -39,6 +39,7 @@ class Likelihood(Config):
 class RewardObjective(Config):
     """What the objectives have in common that raise the reward of the model's own translations."""
 
+    kind: str
     reward: Literal["bleu", "chrf", "exact_match"] = Field(
         "bleu", description="reward of a translation, from 0 to 1: smoothed sentence BLEU, sentence chrF, or equality"
     )
@@ -99,7 +100,13 @@ class TranslationTaskConfig(Config):
     """The task: predict the target sentence from the source sentence."""
 
     kind: Literal["translation"] = "translation"
-    objective: ObjectiveConfig = Field(Likelihood(), description="what is trained")
+    objective: ObjectiveConfig = Field(
+        Likelihood(),
+        exclude_if=lambda objective: isinstance(
+            objective, Likelihood
+        ),  # recipes and folders without it stay as they are
+        description="what is trained",
+    )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="probability spread evenly over all tokens")
 
 
