@@ -27,7 +27,8 @@ highlight_language = "text"
 SIDEBAR = {
     "Start": "start which-model glossary",
     "Tutorials": """tutorials/translate tutorials/rewards tutorials/recurrent tutorials/language-model
-        tutorials/generate tutorials/gpt2 tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune tutorials/own-csv tutorials/embed
+        tutorials/generate tutorials/gpt2
+        tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune tutorials/own-csv tutorials/embed
         tutorials/word-vectors tutorials/trees tutorials/autoencoders tutorials/images tutorials/classify-images
         tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume how-to/decode

@@ -27,7 +27,7 @@ from heedful.runs.recipe import recipe_of
 from heedful.tasks.sampling import PAD, sampled_sequences
 from heedful.tasks.translation.predictor import Translator, translation_loss
 from heedful.tasks.translation.recipe import LearnedBaseline, MinimumRisk, MovingAverage, PolicyGradient, SelfCritical
-from heedful.tasks.translation.rewards import Generator, Judge, baseline_of, minimum_risk_loss, reward_loss
+from heedful.tasks.translation.rewards import Generator, TextReward, baseline_of, minimum_risk_loss, reward_loss
 from heedful.training.loop import Step
 from heedful.training.sentence_metrics import SentenceMetric
 from tolerance import close
@@ -111,8 +111,8 @@ def tiny_generator() -> tuple[Generator, PairBatch]:
     sides = [[np.array(row, np.int32) for row in rows] for rows in ([[4, 5, 5, 3], [5, 3]], [[2, 5, 3], [2, 4, 5, 3]])]
     source, target = (Ragged.of([len(row) for row in rows], rows) for rows in sides)
     encoded = EncodedPairs(source, target, np.arange(2), longest=8, dropped=0, replaced=0)
-    judge = Judge(Table(["", ""]), lambda ids: " ".join(map(str, ids)))
-    return Generator(model, judge, 8, LIMIT, 0.0), encoded.batch(np.arange(2))
+    reward = TextReward(Table(["", ""]), lambda ids: " ".join(map(str, ids)))
+    return Generator(model, reward, 8, LIMIT, 0.0), encoded.batch(np.arange(2))
 
 
 def one_source(batch: PairBatch, row: int) -> PairBatch:
@@ -142,7 +142,7 @@ def expected_reward(generator: Generator, batch: PairBatch) -> Tensor:
         one = one_source(batch, row)
         logs = torch.stack([log_probability(generator.model, one, tokens) for tokens in EVERY])
         close(logs.exp().sum(), torch.ones((), dtype=torch.float64))  # there are no others
-        total = total + (logs.exp() * generator.judge.rewards(ALL[None], one.indices)[0]).sum()
+        total = total + (logs.exp() * generator.reward.score(ALL[None], one.indices)[0]).sum()
     return total
 
 
@@ -207,7 +207,7 @@ def test_minimum_risk_is_its_formula(alpha: float, monkeypatch: pytest.MonkeyPat
         one = one_source(batch, row)
         reference = tuple(batch.target[row, 1 : int(batch.target_lengths[row])].tolist())
         some = list(dict.fromkeys([*(EVERY[number] for number in chosen), reference]))
-        risks = [1 - generator.judge.metric.score(" ".join(map(str, tokens)), row) for tokens in some]
+        risks = [1 - generator.reward.metric.score(" ".join(map(str, tokens)), row) for tokens in some]
         powers = [log_probability(generator.model, one, tokens).exp() ** alpha for tokens in some]
         expected = expected + sum(p * risk for p, risk in zip(powers, risks, strict=True)) / sum(powers)
     close(found.total, expected)

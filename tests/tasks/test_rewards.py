@@ -23,7 +23,7 @@ from heedful.tasks.sampling import PAD, sequence_logs
 from heedful.tasks.translation.recipe import LearnedBaseline, MinimumRisk, MovingAverage, PolicyGradient, SelfCritical
 from heedful.tasks.translation.rewards import (
     Generator,
-    Judge,
+    TextReward,
     baseline_of,
     candidates,
     expected_risk,
@@ -120,8 +120,8 @@ def small_generator(dropout: float = 0.0) -> tuple[Generator, Any]:
         )
     )  # fmt: skip
     encoded = encode_pairs(pairs, tokenizer, 48)
-    judge = Judge.of("chrf", encoded.references, tokenizer.decode)
-    return Generator(model.train(), judge, 48, 10, 0.0), encoded.batch(np.arange(8))
+    reward = TextReward.of("chrf", encoded.references, tokenizer.decode)
+    return Generator(model.train(), reward, 48, 10, 0.0), encoded.batch(np.arange(8))
 
 
 @pytest.mark.parametrize("objective", [SelfCritical(), MinimumRisk(samples=3, alpha=1.0)])
@@ -265,7 +265,7 @@ def test_what_cannot_be_is_refused(objective: str, changes: tuple[tuple[str, str
 
 def test_a_reference_without_text_is_refused() -> None:
     with pytest.raises(UserError, match="no text in reference 2"):
-        Judge.of("bleu", ["a", " "], str)
+        TextReward.of("bleu", ["a", " "], str)
 
 
 def test_bleu_of_short_references_is_remarked(base: Path, tmp_path: Path) -> None:

@@ -47,15 +47,15 @@ PROCESSES = 64  # at most, each of which has a row of the baseline
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Gives each translation its reward: a metric of its text against the reference."""
+class TextReward:
+    """The reward of translations: a metric of their texts against the references."""
 
     metric: SentenceMetric
     decode: Callable[[Sequence[int]], str]
 
     @classmethod
-    def of(cls, reward: str, references: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Judge:
-        """The judge of a reward of a recipe; every reference must have a text."""
+    def of(cls, reward: str, references: Sequence[str], decode: Callable[[Sequence[int]], str]) -> TextReward:
+        """The reward of a recipe; every reference must have a text."""
         for number, text in enumerate(references):
             if not text.strip():
                 raise UserError(
@@ -64,7 +64,7 @@ class Judge:
                 )  # fmt: skip
         return cls(METRICS[reward](references), decode)
 
-    def rewards(self, sequences: Tensor, numbers: Tensor) -> Tensor:
+    def score(self, sequences: Tensor, numbers: Tensor) -> Tensor:
         """The rewards (B, K) of translations (B, K, T) of the pairs with these numbers (B,); 0 where that is -1."""
         texts = [self.decode(tokens) for tokens in tokens_in(sequences.flatten(0, 1))]
         each = numbers.clamp(min=0).repeat_interleave(sequences.shape[1]).tolist()
@@ -163,7 +163,7 @@ class Generator:
     """How translations are generated in training: by which model, and how long they may be."""
 
     model: Any
-    judge: Judge
+    reward: TextReward
     context: int
     max_length: int | None
     label_smoothing: float
@@ -227,7 +227,7 @@ def policy_gradient_loss(
     """-(r - b) log p(sampled), where the baseline b was learned in earlier steps; and the new baseline."""
     baseline, samples = baseline_of(objective.baseline), objective.samples
     sequences = generator.sampled(batch, samples)  # (B, K, T)
-    rewards = generator.judge.rewards(sequences, batch.indices)  # (B, K)
+    rewards = generator.reward.score(sequences, batch.indices)  # (B, K)
     read = read_sequences(generator.model, batch, sequences)
     x, flat = read.x.detach(), rewards.flatten()  # (R, T, D), (R,)
     real = (sequences.flatten(0, 1) != PAD) & (batch.indices >= 0).repeat_interleave(samples)[:, None]  # (R, T)
@@ -240,12 +240,12 @@ def policy_gradient_loss(
 
 def self_critical_loss(batch: PairBatch, generator: Generator, objective: SelfCritical) -> Loss:
     """-(r(sampled) - r(greedy)) log p(sampled) (Rennie et al., 2017): the model is its own baseline."""
-    model, judge = generator.model, generator.judge
+    model, reward = generator.model, generator.reward
     with generating(model):
         state, limit, device = generator.start(batch), generator.limits(batch), batch.source.device
         best = greedy_sequences(model, state, limit, device)[:, None]  # (B, 1, T)
         sequences = sampled_sequences(model, state, limit, device, objective.samples)  # (B, K, T)
-    rewards, expected = judge.rewards(sequences, batch.indices), judge.rewards(best, batch.indices)  # (B, K), (B, 1)
+    rewards, expected = reward.score(sequences, batch.indices), reward.score(best, batch.indices)  # (B, K), (B, 1)
     read = read_sequences(model, batch, sequences)
     total = policy_gradient(read.logs, (rewards - expected).flatten()[:, None]) / objective.samples
     logs = read.logs.sum(1).unflatten(0, rewards.shape)  # (B, K)
@@ -264,7 +264,7 @@ def minimum_risk_loss(batch: PairBatch, generator: Generator, objective: Minimum
         sequences = generator.best(batch, generated)  # (B, K, T)
     if objective.reference:
         sequences = with_reference(sequences, batch.target[:, 1:])  # (B, K + 1, T)
-    rewards = generator.judge.rewards(sequences, batch.indices)  # (B, K)
+    rewards = generator.reward.score(sequences, batch.indices)  # (B, K)
     logs = read_sequences(model, batch, sequences).logs.sum(1).unflatten(0, rewards.shape)  # (B, K)
     kept = candidates(sequences) & (batch.indices >= 0)[:, None]  # (B, K)
     risks = expected_risk(logs, 1 - rewards, kept, objective.alpha)  # (B,)

@@ -29,7 +29,7 @@ from heedful.tasks.translation.predictor import (
     translation_loss,
 )
 from heedful.tasks.translation.recipe import PolicyGradient, RewardObjective, TranslationRecipe
-from heedful.tasks.translation.rewards import Generator, Judge, baseline_of, reward_loss
+from heedful.tasks.translation.rewards import Generator, TextReward, baseline_of, reward_loss
 from heedful.training.metrics import MAX_NGRAM, bleu_applies, translation_scores
 
 
@@ -52,7 +52,7 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
 
     recipe: TranslationRecipe
     tokenizer: TrainedTokenizer  # of the encoded pairs
-    judge: Judge  # of the translations of the training pairs, where they have rewards
+    reward: TextReward  # of the translations of the training pairs, where they have rewards
 
     @property
     def decode(self) -> DecodeConfig:
@@ -85,7 +85,7 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         """Padded batches of pairs of similar lengths, or packed batches."""
         objective = self.recipe.task.objective
         if isinstance(objective, RewardObjective):
-            self.judge = Judge.of(objective.reward, encoded.references, self.tokenizer.decode)
+            self.reward = TextReward.of(objective.reward, encoded.references, self.tokenizer.decode)
             even = False  # a search cannot be captured with the step
         return PairBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
@@ -93,7 +93,7 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         """The cross-entropy of the target, or the loss of a reward; with hard attention, also that of its choices."""
         smoothing, config, objective = self.recipe.task.label_smoothing, self.recipe.model, self.recipe.task.objective
         if isinstance(objective, RewardObjective):
-            generator = Generator(model, self.judge, config.context, self.decode.max_length, smoothing)
+            generator = Generator(model, self.reward, config.context, self.decode.max_length, smoothing)
             return reward_loss(generator, objective)
         if config.hard:
             return partial(reinforce_loss, model, label_smoothing=smoothing)
