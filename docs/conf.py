@@ -26,10 +26,10 @@ highlight_language = "text"
 # The pages in the order of the sidebar; those that are not listed come last.
 SIDEBAR = {
     "Start": "start which-model glossary",
-    "Tutorials": """tutorials/translate tutorials/recurrent tutorials/language-model tutorials/generate
-        tutorials/gpt2 tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune tutorials/own-csv
-        tutorials/tables tutorials/embed tutorials/word-vectors tutorials/trees tutorials/autoencoders
-        tutorials/images tutorials/classify-images tutorials/maps""",
+    "Tutorials": """tutorials/translate tutorials/rewards tutorials/recurrent tutorials/language-model
+        tutorials/generate tutorials/gpt2 tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune
+        tutorials/own-csv tutorials/tables tutorials/embed tutorials/word-vectors tutorials/trees
+        tutorials/autoencoders tutorials/images tutorials/classify-images tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume
         how-to/decode how-to/distributed how-to/convert how-to/long-texts how-to/explorer how-to/explorer-views
         how-to/own-model how-to/own-loop how-to/plots how-to/figures how-to/look-into-image-models
@@ -49,8 +49,8 @@ SIDEBAR = {
         lectures/yoon lectures/pictures lectures/timeline lectures/takeaways lectures/references recurrent
         encoders claims""",
     "Results": """results results/translation results/language-models results/classification
-        results/autoencoders results/vision results/captions results/tables results/adversarial results/long
-        results/control results/speed-gpu results/speed-family results/speed-cpu results/notes""",
+        results/autoencoders results/vision results/captions results/tables results/adversarial results/rewards
+        results/long results/control results/speed-gpu results/speed-family results/speed-cpu results/notes""",
     "Project": """reliability mutants docs-check recipes-check design/architecture design/mechanisms
         design/readers design/tries""",
 }

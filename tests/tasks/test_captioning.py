@@ -211,6 +211,36 @@ def test_coverage_is_the_square_of_what_a_place_lacks() -> None:
     close(covered.plain, plain.plain)
 
 
+@pytest.mark.claim("M15")
+@pytest.mark.claim("M19")
+def test_self_critical_loss_is_a_loop_over_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """-(r(sampled) - r(greedy)) log p(sampled), a word at a time, where special words have no probability."""
+    model, batch = tiny("soft").eval(), small_batch(2, (2, 6))
+    sampled = torch.tensor([[[4, 6, 3], [5, 3, 0]], [[3, 0, 0], [6, 5, 4]]])
+    monkeypatch.setattr("heedful.tasks.captioning.losses.sampled_sequences", lambda *_: sampled)
+    rewards = CiderD([[[4, 6, 3]], [[6, 4, 3]], [[5, 3]]])
+    loss = self_critical_loss(model, batch, rewards, samples=2, longest=5)
+    total, gained = torch.zeros((), dtype=torch.double), list[float]()
+    for row in range(2):
+        state, before, best = model.start(batch.pixels[row : row + 1]), 2, list[int]()
+        while before != 3 and len(best) < 5:
+            logits, state = model(torch.tensor([[before]]), state)
+            before = 3 + int(logits[0, 0, 3:].argmax())
+            best.append(before)
+        for words in sampled[row].tolist():
+            words = [word for word in words if word]
+            state, before, logs = model.start(batch.pixels[row : row + 1]), 2, torch.zeros((), dtype=torch.double)
+            for word in words:
+                logits, state = model(torch.tensor([[before]]), state)
+                logs, before = logs + logits[0, 0, 3:].log_softmax(-1)[word - 3], word
+            reward, expected = rewards.scores([words, best], [row, row])
+            total = total - (reward - expected) * logs
+            gained.append(float(reward))
+    close(loss.total, total)
+    assert float(loss.parts["reward"]) == pytest.approx(float(np.mean(gained)) * batch.tokens)
+    assert max(gained) > 0
+
+
 def test_better_captions_than_the_greedy_one_become_likely() -> None:
     model, batch = tiny("soft").train(), small_batch(3, (2, 6))
     references = CiderD([[[4, 5, 3]], [[5, 6, 3]], [[6, 4, 3]]])

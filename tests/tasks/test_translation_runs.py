@@ -66,18 +66,18 @@ class Bag(nn.Module):
         real = torch.ones_like(source, dtype=torch.bool) if layout.real is None else layout.real
         return Shared((self.tokens(source), real / real.sum(1, keepdim=True).clamp(min=1)))
 
-    def features(self, target: Tensor, state: Shared[tuple[Tensor, Tensor]]) -> Tensor:
+    def features(self, target: Tensor, state: Shared[tuple[Tensor, Tensor]]) -> tuple[Tensor, object]:
         x, share = state.value
         weights = share[:, None].expand(-1, target.shape[1], -1)  # (B, T, S)
         weights = self.weights(weights[:, None])[:, 0] if self.config.looks else weights
         y = (weights @ x).repeat_interleave(len(target) // len(x), 0)
-        return y + self.tokens(target)
+        return y + self.tokens(target), state
 
     def read(self, source: Tensor, target: Tensor, layout: Layout | None = None) -> Tensor:
-        return self.features(target, self.start(source, layout))
+        return self.features(target, self.start(source, layout))[0]
 
     def forward(self, target: Tensor, state: Shared[tuple[Tensor, Tensor]]) -> tuple[Tensor, object]:
-        return self.tokens.logits(self.features(target, state)), state
+        return self.tokens.logits(self.features(target, state)[0]), state
 
 
 @pytest.fixture(autouse=True)

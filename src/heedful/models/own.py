@@ -37,6 +37,10 @@ class Logits(NamedTuple):
         """-sum log p(target) for logits (N, V) and targets (N,)."""
         return cross_entropy(x, targets, ignore=ignore)
 
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits, which x (B, T, V) are."""
+        return x
+
 
 class Plain(nn.Module):
     """A user's module as a task calls it; its weights have the names that they have in the module."""
@@ -130,6 +134,10 @@ class PlainSeq2Seq(Plain):
         return PairState(source, source[:, :0])
 
     def forward(self, target: Tensor, state: PairState) -> tuple[Tensor, PairState]:
+        return self.features(target, state)
+
+    def features(self, target: Tensor, state: PairState) -> tuple[Tensor, PairState]:
+        """The logits, in place of the last layer."""
         whole = torch.cat([state.target, target], 1)  # (R, S + T)
         return self.read(state.source, whole)[:, -target.shape[1] :], PairState(state.source, whole)
 

@@ -304,6 +304,9 @@ class Seq2Seq(Protocol):
     def start(self, source: Tensor, layout: Any = None) -> Any:
         """The state once the source is read."""
 
+    def features(self, target: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The last layer (B, T, D), from which the logits are made, and the state."""
+
     def read(self, source: Tensor, target: Tensor, layout: Any = None) -> Tensor:
         """The last layer (B, T, D) for whole targets at once: teacher forcing."""
 

@@ -196,7 +196,7 @@ def _read(run: Run, task: AnyTask) -> Generator[Event, None, tuple[Data, Checkpo
 def _contents(run: Run, task: AnyTask, data: Data, config: ModelConfig) -> dict[str, Any]:
     """What checkpoints record: the recipe, the SHA-256 of the data, and the order of samples."""
     settings = run.recipe.train
-    packs = config.packs and run.device.type == "cuda" and not run.recipe.own_model
+    packs = config.packs and task.packs and run.device.type == "cuda" and not run.recipe.own_model
     about: dict[str, Any] = {
         "recipe": run.recipe.model_dump(mode="json"),
         **hashes(task, data.vocabulary),

@@ -274,6 +274,11 @@ class Task(Protocol[R, V, E, P]):
         return {}
 
     @property
+    def packs(self) -> bool:
+        """Whether its batches may be packed, where the model can read such batches."""
+        return True
+
+    @property
     def records(self) -> bool:
         """Whether recording and replaying steps makes training on a CPU faster."""
         return False

@@ -95,6 +95,17 @@ def check_batching(train: TrainConfig, model: Any) -> TrainConfig:
     return train
 
 
+def check_generating(train: TrainConfig) -> None:
+    """Refuse what cannot be combined with texts that are generated in each step, of other lengths in each process."""
+    for name, refused, instead in (
+        ("batching", train.batching == "packed", "padded"),
+        ("compile", train.compile, "false"),
+        ("parallel", train.parallel == "fsdp", "ddp"),
+    ):
+        if refused:
+            raise FieldError(f"each step generates texts of different lengths; write {name}: {instead}", "train", name)
+
+
 def check_image_batching(train: TrainConfig, model: Any) -> TrainConfig:
     """Require batch_examples, the number of images per batch; None: an invalid model."""
     if train.batch_examples is None:

@@ -82,6 +82,7 @@ class EncodedPairs:
     longest: int
     dropped: int  # pairs left out because a side is longer than `longest` tokens
     replaced: int  # lone surrogates in the texts, replaced by U+FFFD
+    references: Sequence[str] = ()  # the target texts, by index
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -233,6 +234,7 @@ def encode_pairs(
         longest=longest,
         dropped=len(pairs) - len(indices),
         replaced=sum(replace_surrogates(text)[1] for pair in pairs for text in pair),
+        references=[pair.target for pair in pairs],
     )
 
 

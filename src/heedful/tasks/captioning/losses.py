@@ -13,19 +13,23 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss, projected_cross_entropy
-from heedful.blocks.state import select
 from heedful.data.images.caption_batches import CaptionBatch, EncodedCaptions
 from heedful.data.images.normalization import normalize
-from heedful.data.tokenizers.tokenizer import TrainedTokenizer
-from heedful.decode.rules import SuppressTokens
-from heedful.decode.search import Paths, drain, greedy, sample
+from heedful.tasks.sampling import (
+    PAD,
+    generating,
+    greedy_sequences,
+    inputs_of,
+    policy_gradient,
+    sampled_sequences,
+    sequence_logs,
+    tokens_in,
+)
 from heedful.training.caption_metrics import CiderD
 
 BATCH_SIZE = 256  # captions of a batch in evaluation
 LEAST = 1e-20  # weight in a logarithm
 PROCESSES = 64  # at most, each of which has a row of the baseline
-
-PAD = TrainedTokenizer.pad
 
 
 class ReadCaptions(Protocol):
@@ -131,46 +135,19 @@ def self_critical_loss(model: Any, batch: CaptionBatch, rewards: CiderD[int], sa
     caption counts as a word, or captions would end anywhere.
     """
     images = normalize(batch.pixels, batch.mean, batch.std)
-    numbers = batch.indices.tolist()
-    with torch.no_grad():
-        sampled, best = decode_both(model, images, samples, longest)
-        gained = rewards.scores(words_in(sampled), [number for number in numbers for _ in range(samples)])
-        gained = gained - np.repeat(rewards.scores(words_in(best), numbers), samples)  # (R,)
-        advantage = torch.from_numpy(gained).to(images.device, torch.float32)  # (R,)
-    begin = sampled.new_full((len(sampled), 1), TrainedTokenizer.bos)
-    captions = torch.cat([begin, sampled], 1)  # (R, T + 1)
-    labels = captions[:, 1:]  # (R, T)
-    real = labels != PAD
-    logs = model.tokens.logits(model.read(images, captions[:, :-1]).x).float().log_softmax(-1)  # (R, T, V)
-    logs = logs.gather(-1, labels[:, :, None]).squeeze(-1) * real  # (R, T)
-    return Loss(-(advantage[:, None] * logs).sum(), -logs.detach().sum(), real.sum())
-
-
-def decode_both(model: Any, images: Tensor, samples: int, longest: int) -> tuple[Tensor, Tensor]:
-    """Sampled captions (R, T), some of each image, and the greedy one (B, T), both padded; without dropout."""
-    rules = (SuppressTokens((PAD, TrainedTokenizer.unk, TrainedTokenizer.bos)),)
-    eos, training = TrainedTokenizer.eos, model.training
-    model.eval()
-    state = model.start(images)
-    rows = torch.arange(len(images) * samples, device=images.device) // samples  # (R,)
-    prefix = torch.full((len(images), 1), TrainedTokenizer.bos, device=images.device)  # (B, 1)
-    limit = torch.full((len(images),), longest)  # (B,)
-    best = drain(greedy(model, state, prefix, limit, eos, rules))
-    seeds = torch.randint(0, 2**62, (len(rows),)).tolist()
-    some = drain(sample(model, select(state, rows), prefix[rows], limit[rows.cpu()], eos, seeds, rules))
-    model.train(training)
-    return padded(some).to(images.device), padded(best).to(images.device)
-
-
-def padded(paths: Paths) -> Tensor:
-    """The first path of each row (R, T), with padding after its end."""
-    tokens, lengths = paths.tokens[:, 0], paths.lengths[:, 0]
-    return tokens.masked_fill(torch.arange(tokens.shape[1], device=tokens.device) >= lengths[:, None], PAD)
-
-
-def words_in(captions: Tensor) -> list[list[int]]:
-    """The tokens of each caption (R, T), without padding."""
-    return [[token for token in row if token != PAD] for row in captions.tolist()]
+    numbers, device = batch.indices.tolist(), images.device
+    with generating(model):
+        state, limit = model.start(images), torch.full((len(images),), longest)
+        best = greedy_sequences(model, state, limit, device)  # (B, T)
+        sampled = sampled_sequences(model, state, limit, device, samples).flatten(0, 1)  # (R, T)
+    gained = rewards.scores(tokens_in(sampled), [number for number in numbers for _ in range(samples)])
+    expected = np.repeat(rewards.scores(tokens_in(best), numbers), samples)
+    advantage = torch.from_numpy(gained - expected).to(device)  # (R,)
+    reported = {"reward": gained.mean(), "above_baseline": (advantage > 0).double().mean().item()}
+    parts = {name: torch.full((), value * batch.tokens, device=device) for name, value in reported.items()}
+    logits = model.tokens.logits(model.read(images, inputs_of(sampled)).x)  # (R, T, V)
+    logs = sequence_logs(logits, sampled)  # (R, T)
+    return Loss(policy_gradient(logs, advantage[:, None]), -logs.detach().sum(), (sampled != PAD).sum(), parts)
 
 
 @torch.inference_mode()

@@ -17,6 +17,7 @@ from heedful.tasks.recipe_parts import (
     Recipe,
     Start,
     TokenizerConfig,
+    check_generating,
     check_image_batching,
     check_vocab_size,
 )
@@ -112,6 +113,8 @@ class CaptioningRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:
+        if isinstance(self.task.objective, SelfCritical):
+            check_generating(self.train)
         if self.start is not None:
             return self
         if self.model.freeze != "none":

@@ -355,9 +355,7 @@ class Translator(Predictor[str, Translation, tuple[str, str]]):
 
     def _limits(self, lengths: Tensor) -> Tensor:
         """The maximum number of tokens (B,) of translations of sources with these lengths (B,)."""
-        maximum = self.settings.max_length
-        limit = 2 * lengths + 16 if maximum is None else torch.full_like(lengths, maximum)
-        return limit.clamp(max=self.context - 1)  # (B,)
+        return length_limits(lengths, self.settings.max_length, self.context)
 
     def _translations(self, paths: Paths) -> Iterable[list[Translation]]:
         parts = (paths.tokens, paths.lengths, paths.logs, paths.scores)
@@ -372,6 +370,12 @@ class Translator(Predictor[str, Translation, tuple[str, str]]):
                 )
                 for ids, length, log, score in zip(tokens, lengths, logs, scores, strict=True)
             ]
+
+
+def length_limits(lengths: Tensor, maximum: int | None, context: int) -> Tensor:
+    """The maximum number of tokens (B,) of translations of sources with these lengths (B,)."""
+    limit = 2 * lengths + 16 if maximum is None else torch.full_like(lengths, maximum)
+    return limit.clamp(max=context - 1)  # (B,)
 
 
 def aligns(model: Any) -> bool:

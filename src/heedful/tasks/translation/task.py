@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from heedful.blocks.losses import Loss
 from heedful.data.formats.parallel import AlignedCorpora, split_tag
 from heedful.data.formats.sources import Examples, Pair, Split
 from heedful.data.own import pairs
@@ -35,8 +35,9 @@ from heedful.tasks.translation.predictor import (
     reinforce_loss,
     translation_loss,
 )
-from heedful.tasks.translation.recipe import TranslationRecipe
-from heedful.training.metrics import MAX_NGRAM, Score, exact_match, translation_scores
+from heedful.tasks.translation.recipe import PolicyGradient, RewardObjective, TranslationRecipe
+from heedful.tasks.translation.rewards import Generator, TextReward, baseline_of, reward_loss
+from heedful.training.metrics import MAX_NGRAM, Score, bleu_applies, exact_match, translation_scores
 
 
 class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]):
@@ -57,6 +58,8 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
     searches: ClassVar = True
 
     recipe: TranslationRecipe
+    tokenizer: TrainedTokenizer  # of the encoded pairs
+    reward: TextReward  # of the translations of the training pairs, where they have rewards
 
     @property
     def decode(self) -> DecodeConfig:
@@ -79,19 +82,47 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
 
     def encode(self, read: Examples, vocabulary: TrainedTokenizer) -> EncodedPairs:
         """Pairs of token ids, without those that are too long."""
+        self.tokenizer = vocabulary
         return encode_pairs(read.pairs, vocabulary, self.recipe.model.context)
+
+    def notes(self, encoded: EncodedPairs) -> list[str]:
+        """A remark about sentence BLEU as the reward of short sentences."""
+        objective = self.recipe.task.objective
+        if not isinstance(objective, RewardObjective) or objective.reward != "bleu" or bleu_applies(encoded.references):
+            return []
+        return [f"most references have fewer than {MAX_NGRAM} words, whose BLEU says little: use reward: chrf"]
 
     def batches(self, encoded: EncodedPairs, packed: bool, even: bool) -> PairBatches:
         """Padded batches of pairs of similar lengths, or packed batches."""
+        objective = self.recipe.task.objective
+        if isinstance(objective, RewardObjective):
+            self.reward = TextReward.of(objective.reward, encoded.references, self.tokenizer.decode)
+            even = False  # a search cannot be captured with the step
         return PairBatches(encoded, self.recipe.train.seed, self.recipe.train.batch_tokens, packed, even)
 
-    def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
-        """The cross-entropy of the target; with hard attention, also the REINFORCE loss of the sampled positions."""
-        smoothing, config = self.recipe.task.label_smoothing, self.recipe.model
+    def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
+        """The cross-entropy of the target, or the loss of a reward; with hard attention, also that of its choices."""
+        smoothing, config, objective = self.recipe.task.label_smoothing, self.recipe.model, self.recipe.task.objective
+        if isinstance(objective, RewardObjective):
+            generator = Generator(model, self.reward, config.context, self.decode.max_length, smoothing)
+            return reward_loss(generator, objective)
         if config.hard:
             return partial(reinforce_loss, model, label_smoothing=smoothing)
         trained: Any = compile_model(model, dynamic=not packed) if self.recipe.train.compile else model
         return partial(translation_loss, trained, label_smoothing=smoothing)
+
+    @property
+    def packs(self) -> bool:
+        """Not where each step generates translations."""
+        return not isinstance(self.recipe.task.objective, RewardObjective)
+
+    def first_carry(self, model: Any, batches: Any, device: torch.device) -> Tensor | None:
+        """The baseline of a policy gradient, a row for each process; None with other objectives."""
+        objective = self.recipe.task.objective
+        if not isinstance(objective, PolicyGradient):
+            return None
+        weight = model.tokens.weight  # a user's own model has none, and its last layer are the logits
+        return baseline_of(objective.baseline).first(model.config.vocab if weight is None else weight.shape[1], device)
 
     @staticmethod
     def predictor(
