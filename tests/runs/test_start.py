@@ -78,6 +78,7 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
         "reconstruction": "digits data.train=40 data.valid=4",
         "image_classification": "digits-lenet data.train=40 data.valid=4",
         "captioning": "captions data.train=6 data.valid=2 data.test=2 model.decoder.width=12 model.decoder.hidden=12",
+        "style_transfer": "registers data.train=16 data.valid=4 model.width=8 model.hidden=12 train.batch_examples=8",
         "paragraphs": "paragraphs data.train=6 data.valid=2 data.test=2 model.memory=12 model.hidden=12",
     }
     more = {
