@@ -45,6 +45,8 @@ MODELS = {
     "tagger": Model("tagger", "TaggerConfig", "heads"),
     "answerer": Model("answerer", "AnswererConfig", "heads"),
     "conv_classifier": Model("word_classifier", "ConvClassifierConfig"),
+    "memory_network": Model("story_answerer", "MemoryNetworkConfig"),
+    "bag_of_words": Model("story_answerer", "BagOfWordsConfig", "memory_network"),
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
     "lenet": Model("image_encoder", "LeNetConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),

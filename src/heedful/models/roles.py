@@ -9,10 +9,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from heedful.config import Config
 from heedful.models import MODELS
+from heedful.models.sizes import Label, unique_labels
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +31,7 @@ Role = Literal[
     "tagger",
     "answerer",
     "word_classifier",
+    "story_answerer",
     "tree_classifier",
     "autoencoder",
     "image_encoder",
@@ -188,6 +190,25 @@ class ImageEncoderConfig(ImageModelConfig):
     @abstractmethod
     def map_parameters(self) -> int:
         """The number of parameters of the layers up to the map."""
+
+
+class StoryModelConfig(ModelConfig):
+    """What the settings of every model that answers questions about stories have."""
+
+    vocab: int | None = Field(None, ge=3, le=10_000_000, description="vocabulary size; null: that of the word list")
+    labels: tuple[Label, ...] | None = Field(
+        None, min_length=2, max_length=100_000, description="the possible answers; null: those of the training data"
+    )
+    memory: int = Field(
+        50, ge=1, le=100_000, description="sentences that are remembered: of a longer story, the last ones"
+    )
+
+    _labels_differ = field_validator("labels")(unique_labels)
+
+    @property
+    def answers(self) -> int:
+        """The number of possible answers; two where they are not known yet."""
+        return len(self.labels or "ab")
 
 
 class Encoder(Protocol):
@@ -383,6 +404,18 @@ class TextClassifier(Protocol):
     def __call__(self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None) -> Tensor: ...
 
 
+class StoryAnswerer(Protocol):
+    """questions (B, W) about stories (B, S), rows of the batch's distinct sentences (R, W) -> logits (B, C) of answers.
+
+    A story's sentences are in their order, and -1 is padding; of words, 0 is.
+    """
+
+    config: StoryModelConfig
+    hop_weights: str  # the taps of the weights (B, 1, 1, S) of each hop; no tap has this name where there is none
+
+    def __call__(self, sentences: Tensor, stories: Tensor, questions: Tensor) -> Tensor: ...
+
+
 class Tagger(Protocol):
     """tokens (B, T), which of them begin a word (M,) -> logits (M, C); a head over an encoder."""
 
@@ -413,6 +446,7 @@ ROLES: dict[Role, type] = {
     "tagger": Tagger,
     "answerer": Answerer,
     "word_classifier": TextClassifier,
+    "story_answerer": StoryAnswerer,
     "tree_classifier": TreeClassifier,
     "autoencoder": Autoencoder,
     "image_encoder": ImageEncoder,

@@ -57,6 +57,7 @@ TASKS = {
     ),
     "paragraphs": Entry("paragraphs", "ParagraphRecipe", "ParagraphTask", ("paragraph_captioner",)),
     "captioning": Entry("captioning", "CaptioningRecipe", "CaptioningTask", ("captioner",)),
+    "story_answering": Entry("story_answering", "StoryRecipe", "StoryTask", ("story_answerer",)),
     "answering": Entry("answering", "AnsweringRecipe", "AnsweringTask", ("answerer",)),
 }
 

@@ -1,0 +1,36 @@
+"""A bag of words: what a story and a question say, without the order of anything.
+
+B questions, R distinct sentences, S sentences of a story, W words of a sentence, D width, C answers.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.blocks.linear import Linear
+from heedful.models.memory_network.config import BagOfWordsConfig
+
+STD = 0.1  # of the initial weights
+UNK = 1  # the id of words that training has not seen, whose vectors remain zero
+
+
+class BagOfWords(nn.Module):
+    """logits = W (sum of A x over all words of the story + sum of B q over those of the question)."""
+
+    hop_weights = "hops.*.weights"  # no tap has this name
+
+    def __init__(self, config: BagOfWordsConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        assert c.vocab is not None and c.labels is not None, "both come from the training data"
+        self.tokens, self.question = nn.Embedding(c.vocab, c.width), nn.Embedding(c.vocab, c.width)
+        self.head = Linear(c.width, len(c.labels), bias=False)
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=STD)
+        for table in (self.tokens, self.question):
+            nn.init.zeros_(table.weight[UNK].detach())
+
+    def forward(self, sentences: Tensor, stories: Tensor, questions: Tensor) -> Tensor:
+        x = (self.tokens(sentences) * (sentences > 0)[..., None]).sum(1)  # (R, D)
+        story = (F.embedding(stories.clamp(min=0), x) * (stories >= 0)[..., None]).sum(1)  # (B, D)
+        question = (self.question(questions) * (questions > 0)[..., None]).sum(1)  # (B, D)
+        return self.head(story + question)  # (B, C)
