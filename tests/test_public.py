@@ -24,7 +24,7 @@ NAMES = [
     "Evaluation", "GeneratedText", "GlimpseClassification", "GlimpseClassifier", "ImageAutoencoder", "ImageCaptioner",
     "ImageClassification", "ImageClassifier", "ImageDescriber", "JointPrediction", "MaskPredictions", "MultiHead",
     "MultipleChoiceAnswerer", "Predictor", "QuestionAnswerer", "Reconstruction",
-    "Regression", "Run", "TaggedText",
+    "Regression", "Run", "StoryAnswer", "StoryAnswerer", "TaggedText",
     "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor", "TokenEmbeddings", "TokenPrediction",
     "TokenTagger", "Translation", "Translator", "TreeClassification", "TreeClassifier", "UserError", "WordVectors",
     "__version__", "attend", "build", "entmax15", "figure", "fit", "load", "load_glove", "load_recipe",

@@ -49,6 +49,8 @@ __all__ = [
     "Reconstruction",
     "Regression",
     "Run",
+    "StoryAnswer",
+    "StoryAnswerer",
     "TaggedText",
     "TextClassifier",
     "TextEncoder",
@@ -119,6 +121,7 @@ if TYPE_CHECKING:
         TokenPrediction,
     )
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Reconstruction
+    from heedful.tasks.story_answering.predictor import StoryAnswer, StoryAnswerer
     from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
     from heedful.tasks.translation.predictor import Alignment, Translation, Translator
     from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier
@@ -156,6 +159,7 @@ _MODULES = {
         "Embedding", "JointPrediction", "MaskPredictions", "TextEncoder", "TokenEmbeddings", "TokenPrediction",
     ),
     "tasks.reconstruction.predictor": ("ImageAutoencoder", "Reconstruction"),
+    "tasks.story_answering.predictor": ("StoryAnswer", "StoryAnswerer"),
     "tasks.tagging.predictor": ("Entity", "TaggedText", "TokenTagger"),
     "tasks.translation.predictor": ("Alignment", "Translation", "Translator"),
     "tasks.tree_classification.predictor": ("TreeClassification", "TreeClassifier"),

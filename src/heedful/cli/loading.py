@@ -20,6 +20,7 @@ from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+from heedful.tasks.story_answering.predictor import StoryAnswerer
 from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
@@ -35,6 +36,7 @@ USES: dict[type, tuple[str, str]] = {
     MultipleChoiceAnswerer: ("chooses continuations", "`heedful choose`"),
     TokenTagger: ("tags words", "`heedful tag`"),
     QuestionAnswerer: ("answers questions about a passage", "`heedful answer`"),
+    StoryAnswerer: ("answers questions about a story", "`heedful answer`"),
     ImageAutoencoder: ("reconstructs images", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
     ImageCaptioner: ("describes images", "`heedful caption`"),
     ImageDescriber: ("describes images and their regions", "`heedful describe`"),

@@ -17,6 +17,7 @@ from heedful.cli.reading import MAX_LINE, Line, batched
 from heedful.cli.translate import too_long_error
 from heedful.data.formats.sources import lines, list_keys, parse_object, string_field
 from heedful.data.formats.tables import Columns, JsonlTable
+from heedful.data.stories.sources import sentences_of
 from heedful.errors import UserError, shown
 from heedful.files import writing as files
 from heedful.files.reading import exists, is_file
@@ -31,6 +32,7 @@ from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.predictor import Result
 from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
+from heedful.tasks.story_answering.predictor import StoryAnswerer
 from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import Translation, Translator
 from heedful.tasks.tree_classification.predictor import TreeClassifier
@@ -50,6 +52,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     ImageDescriber: ("image", "boxes"),
     QuestionAnswerer: ("question", "passage"),
     MultipleChoiceAnswerer: ("text", "choices"),
+    StoryAnswerer: ("story", "question"),
 }
 
 
@@ -179,7 +182,11 @@ def row_boxes(row: dict[str, object], where: str) -> list[object]:
     return boxes
 
 
-LISTS: dict[str, Callable[[dict[str, object], str], list[Any]]] = {"choices": row_choices, "boxes": row_boxes}
+LISTS: dict[str, Callable[[dict[str, object], str], Sequence[Any]]] = {
+    "choices": row_choices,
+    "boxes": row_boxes,
+    "story": sentences_of,
+}
 
 
 def plain(result: Any) -> Any:

@@ -411,7 +411,7 @@ class StoryAnswerer(Protocol):
     """
 
     config: StoryModelConfig
-    hop_weights: str  # the taps of the weights (B, 1, 1, S) of each hop; no tap has this name where there is none
+    hop_weights: str | None  # the taps of the weights (B, 1, 1, S) of each hop, if it has any
 
     def __call__(self, sentences: Tensor, stories: Tensor, questions: Tensor) -> Tensor: ...
 

@@ -187,6 +187,11 @@ def _text(model: Any, config: Any) -> None:
     model(_ids(model))
 
 
+def _story(model: Any, config: Any) -> None:
+    ids = _ids(model, 2)
+    model(ids, ids[:, :1], ids)
+
+
 def _seq2seq(model: Any, config: Any) -> None:
     model(_ids(model), model.start(_ids(model)))
 
@@ -221,6 +226,7 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "tagger": _tagger,
     "answerer": _answerer,
     "word_classifier": _text,
+    "story_answerer": _story,
     "tree_classifier": _tree,
     "autoencoder": _image,
     "image_encoder": _image,

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from heedful.tasks.paragraphs.predictor import ImageDescriber
     from heedful.tasks.pretraining.predictor import TextEncoder
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+    from heedful.tasks.story_answering.predictor import StoryAnswerer
     from heedful.tasks.tagging.predictor import TokenTagger
     from heedful.tasks.translation.predictor import Translator
     from heedful.tasks.tree_classification.predictor import TreeClassifier
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
     "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | ImageCaptioner | "
-    "ImageDescriber | "
+    "ImageDescriber | StoryAnswerer | "
     "TreeClassifier"
 )
 K = TypeVar("K")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 from heedful.data.order import random_bits
-from heedful.data.stories.story import Story, StoryQuestion
+from heedful.data.stories.story import Facts, Story, StoryQuestion
 
 PEOPLE = ("Mary", "John", "Sandra", "Daniel")
 PLACES = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
@@ -20,7 +21,6 @@ GO = ("moved to", "went to", "journeyed to", "travelled to", "went back to")
 TAKE = ("took", "got", "grabbed", "picked up")
 LEAVE = ("left", "dropped", "discarded", "put down")
 
-Facts = Literal[1, 2, 3]
 T = TypeVar("T")
 
 
@@ -121,7 +121,7 @@ class World:
         found = []
         for thing, visits in self.visits.items():
             places = [visit.place for visit in visits]
-            for before, visit in zip(visits, visits[1:], strict=False):
+            for before, visit in pairwise(visits):
                 if places.count(visit.place) == 1:
                     found.append((thing, visit, before.place))
         return found

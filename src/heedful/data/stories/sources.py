@@ -22,8 +22,7 @@ from heedful.data.formats.sources import (
     no_data,
     string_field,
 )
-from heedful.data.stories.generator import Facts, generate_story
-from heedful.data.stories.story import Stories, Story, StoryQuestion, split_sentences, words_of
+from heedful.data.stories.story import Facts, Stories, Story, StoryQuestion, split_sentences, words_of
 from heedful.errors import UserError, shown
 
 FIRST = {"train": 0, "valid": 10**9, "test": 2 * 10**9}  # the number of the first story of each split
@@ -46,6 +45,8 @@ class GeneratedStories(Embedded):
 
     def read(self, split: Split) -> Stories:
         """The stories of a split."""
+        from heedful.data.stories.generator import generate_story
+
         count = {"train": self.train, "valid": self.valid, "test": self.test}[split]
         first = FIRST[split]
         return Stories(

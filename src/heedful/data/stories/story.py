@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+Facts = Literal[1, 2, 3]
 WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")  # punctuation is left out
 END = re.compile(r"(?<=[.!?])\s+|\n")  # of a sentence
 

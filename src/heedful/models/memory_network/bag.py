@@ -16,7 +16,7 @@ UNK = 1  # the id of words that training has not seen, whose vectors remain zero
 class BagOfWords(nn.Module):
     """logits = W (sum of A x over all words of the story + sum of B q over those of the question)."""
 
-    hop_weights = "hops.*.weights"  # no tap has this name
+    hop_weights = None  # there is no attention
 
     def __init__(self, config: BagOfWordsConfig) -> None:
         super().__init__()

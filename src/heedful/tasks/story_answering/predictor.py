@@ -6,7 +6,9 @@ B questions, S sentences, K hops, C answers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss, cross_entropy
-from heedful.blocks.taps import watch
+from heedful.blocks.taps import Recorded, taps, watch
 from heedful.data.batch import IGNORE_INDEX
 from heedful.data.stories.batches import EncodedStories, StoryBatch, encode_stories, unknown_words
 from heedful.data.stories.sources import one_question, read_babi, read_json_stories
@@ -28,6 +30,7 @@ from heedful.training.metrics import Score
 
 BATCH_SENTENCES = 16_384  # of a batch, padding included
 CHUNK = 4096  # questions that are encoded at a time
+KNOWN, NAMED = "known_answers", 5  # the score of unknown answers, and how many of them it names
 MAX_LINE = 1_000_000  # characters of a line in a file
 
 StoryQuestion = tuple[str | Sequence[str], str]  # a story, as a text or as sentences, and a question
@@ -56,13 +59,14 @@ def mean_loss(model: Any, encoded: EncodedStories, device: torch.device) -> floa
 
 @dataclass(frozen=True, repr=False)
 class StoryAnswer(Result):
-    """The most probable answer, its probability, and the weights of the sentences (K, S) in each hop.
+    """The most probable answer, its probability, the first answers with theirs, and the weights (K, S) of each hop.
 
-    The weights of a hop sum to one. Sentences that are too old for the memory have a weight of zero.
+    The weights of a hop over the sentences sum to one; of sentences that are too old for the memory, they are zero.
     """
 
     text: str
     probability: float
+    probabilities: dict[str, float] = field(repr=False)
     weights: list[list[float]] = field(repr=False)
     forgotten: int = 0  # sentences of the story that are too old for the memory
     unknown: list[str] = field(default_factory=list)  # words that the model has not seen in training
@@ -90,13 +94,19 @@ class StoryAnswerer(Predictor[StoryQuestion, StoryAnswer, tuple[StoryQuestion, s
         found: int = self._net.config.memory
         return found
 
+    @property
+    def hops(self) -> int:
+        """The number of times that the model reads its memory; 0 for a model without attention."""
+        pattern = self._net.hop_weights
+        return 0 if pattern is None else sum(fnmatchcase(name, pattern) for name in taps(self.model))
+
     def answer(self, story: str | Sequence[str], question: str) -> StoryAnswer:
         """The answer to a question about a story."""
         (found,) = self.predict([(story, question)])
         return found
 
-    def predict(self, inputs: Sequence[StoryQuestion]) -> list[StoryAnswer]:
-        """The answer to each (story, question)."""
+    def predict(self, inputs: Sequence[StoryQuestion], top: int = 5) -> list[StoryAnswer]:
+        """The answer to each (story, question), with the `top` most probable ones."""
         asked = [self.asked(story, question) for story, question in batch_of(inputs, "stories with their questions")]
         found = list[StoryAnswer]()
         for start in range(0, len(asked), CHUNK):
@@ -104,9 +114,10 @@ class StoryAnswerer(Predictor[StoryQuestion, StoryAnswer, tuple[StoryQuestion, s
             encoded = encode_stories(chunk, self.tokenizer, self.memory, [None] * len(chunk))
             shares, weights = self.outputs(encoded)
             for one, share, each, gone in zip(chunk, shares, weights, encoded.forgotten.tolist(), strict=True):
-                best, unknown = int(share.argmax()), unknown_words([*one.sentences, one.question.text], self.tokenizer)
-                padded = np.pad(each, ((0, 0), (gone, 0))).tolist()
-                found.append(StoryAnswer(self.labels[best], float(share[best]), padded, gone, unknown))
+                unknown = unknown_words([*one.sentences, one.question.text], self.tokenizer)
+                first = {self.labels[at]: float(share[at]) for at in np.argsort(-share, kind="stable")[:top].tolist()}
+                best, padded = next(iter(first)), np.pad(each, ((0, 0), (gone, 0))).tolist()
+                found.append(StoryAnswer(best, first[best], first, padded, gone, unknown))
         return found
 
     def asked(self, story: str | Sequence[str], question: str) -> Asked:
@@ -128,7 +139,7 @@ class StoryAnswerer(Predictor[StoryQuestion, StoryAnswer, tuple[StoryQuestion, s
         shares: list[Any] = [None] * len(encoded)
         weights: list[Any] = [None] * len(encoded)
         for batch in encoded.in_order(BATCH_SENTENCES):
-            with watch(self.model, self._net.hop_weights) as seen:
+            with watch(self.model, self._net.hop_weights) if self.hops else nullcontext(Recorded()) as seen:
                 logits = outputs(self.model, batch.to(self.device)).float()  # (B, C)
             hops = [each[:, 0, 0].float() for each in seen.values()]  # (B, S) each
             every = torch.stack(hops, 1) if hops else logits.new_zeros(len(logits), 0, batch.stories.shape[1])
@@ -162,13 +173,17 @@ def story_scores(
     encoded: EncodedStories,
     asked: Sequence[Asked],
 ) -> tuple[Score, ...]:
-    """Accuracy, where an answer that training has not seen is wrong; and how many supporting facts are found.
+    """Accuracy, where an answer that training has not seen is wrong; their share; and the supporting facts found.
 
     A supporting fact is found if it has the largest weight of one of the hops.
     """
     right = sum(int(share.argmax()) == target for share, target in zip(shares, encoded.targets.tolist(), strict=True))
     scores = [Score("accuracy", 100 * right / len(asked), f"questions:{len(asked)}")]
     facts = [*_facts(weights, encoded, asked)]
+    if encoded.unseen:
+        named = ", ".join(encoded.unseen[:NAMED]) + (", ..." if len(encoded.unseen) > NAMED else "")
+        share = len(encoded.with_targets) / len(asked)
+        scores.append(Score(KNOWN, 100 * share, f"questions:{len(asked)}|answers not seen in training:{named}"))
     if facts:
         hops = len(weights[0])
         scores.append(Score("supports", 100 * float(np.mean(facts)), f"hops:{hops}|supporting facts:{len(facts)}"))

@@ -15,15 +15,13 @@ from heedful.blocks.losses import Loss
 from heedful.data.formats.sources import Split
 from heedful.data.stories.batches import EncodedStories, StoryBatches, encode_stories
 from heedful.data.stories.sources import own_stories
-from heedful.data.stories.story import Stories, distinct, words_of
+from heedful.data.stories.story import Stories, words_of
 from heedful.data.tokenizers.vocabulary import TextVocab
 from heedful.errors import UserError, shown
 from heedful.models.roles import StoryModelConfig
 from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Task
-from heedful.tasks.story_answering.predictor import StoryAnswerer, mean_loss, story_loss, story_scores
+from heedful.tasks.story_answering.predictor import KNOWN, StoryAnswerer, mean_loss, story_loss, story_scores
 from heedful.tasks.story_answering.recipe import StoryRecipe
-
-NAMED = 5  # unknown answers that a note names
 
 
 class StoryTask(Task[Stories, TextVocab, EncodedStories, StoryAnswerer]):
@@ -86,15 +84,10 @@ class StoryTask(Task[Stories, TextVocab, EncodedStories, StoryAnswerer]):
         return encoded
 
     def notes(self, encoded: EncodedStories) -> list[str]:
-        """Notes on stories that are longer than the memory, and on answers that training has not seen."""
-        notes, count = list[str](), len(encoded)
-        if long := int(np.count_nonzero(encoded.forgotten)):
-            memory = self.recipe.model.memory
-            notes.append(f"{long:,} of {count:,} questions are about more than {memory} sentences; the last are kept")
-        if unseen := count - len(encoded.with_targets):
-            named = ", ".join(distinct(encoded.unseen)[:NAMED]) + (", ..." if len(encoded.unseen) > NAMED else "")
-            notes.append(f"{unseen:,} of {count:,} questions have answers that training has not seen: {named}")
-        return notes
+        """A note on stories that are longer than the memory."""
+        long, memory = int(np.count_nonzero(encoded.forgotten)), self.recipe.model.memory
+        note = f"{long:,} of {len(encoded):,} questions are about more than {memory} sentences; the last are kept"
+        return [note] if long else []
 
     def batches(self, encoded: EncodedStories, packed: bool, even: bool) -> StoryBatches:
         """Batches of questions about stories of similar lengths."""
@@ -131,6 +124,15 @@ class StoryTask(Task[Stories, TextVocab, EncodedStories, StoryAnswerer]):
             text = " ".join([*one.sentences, one.question.text])
             samples.append((text, one.question.answer, f"{predictor.labels[best]} ({shares[row][best]:.0%})"))
         return held_out.result(story_scores(shares, weights, encoded, asked), samples)
+
+    def remarks(self, result: Evaluated) -> list[str]:
+        """A remark on answers that training has not seen, if there are any."""
+        return [
+            f"{100 - score.value:.1f}% of the questions have an answer that training has not seen, which counts as "
+            f"wrong: {score.signature.rpartition(':')[2]}"
+            for score in result.scores
+            if score.name == KNOWN
+        ]
 
     @property
     def metric(self) -> str:
