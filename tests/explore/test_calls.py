@@ -70,7 +70,8 @@ STATED = {
     "map": ("of", "lines", "word", "at"), "ablation": ("off", "place", "alone"), "recurrent": ("layer", "step"),
     "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),
     "image": ("image", "drawn", "layer", "method", "block"), "caption": ("image", "drawn", "beams", "place"),
-    "paragraph": ("image", "drawn", "boxes", "step"), "glimpses": ("image", "drawn", "step"), "hops": ("number", "story", "question"),
+    "paragraph": ("image", "drawn", "boxes", "step"), "glimpses": ("image", "drawn", "step"),
+    "hops": ("number", "story", "question"),
     "positions": (
         "places", "width", "steps", "dims", "side", "words", "near", "lengths", "prefix", "documents", "order",
     ),

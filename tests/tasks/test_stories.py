@@ -276,8 +276,8 @@ def test_babi_recipe_trains_on_files(tmp_path: Path) -> None:
     (tmp_path / "qa.txt").write_text(text * 5)
     data = f"data={{kind: babi, root: {tmp_path}, train: qa.txt, test: qa.txt}}"
     assert "accuracy" in test_scores(run(tmp_path / "run", "stories-1", 3, data))
+    (tmp_path / "same.txt").write_text("1 A b.\n2 Who?\tx\t1\n1 C d.\n2 Who?\tx\t1\n")
     with pytest.raises(UserError, match="the same answer"):
-        (tmp_path / "same.txt").write_text("1 A b.\n2 Who?\tx\t1\n1 C d.\n2 Who?\tx\t1\n")
         run(tmp_path / "same", "stories-1", 3, data.replace("qa.txt", "same.txt"))
 
 

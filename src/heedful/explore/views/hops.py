@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Subject
 
 TITLE = "Hops"
-ABOUT = "A question about a story, and the sentences that each hop of a memory network attends to."
+ABOUT = "A question about a story, and which sentences each hop attends to."
 
 SHOWN = 10  # stories to choose from
 USUAL = 10  # sentences of a story that is easy to read
