@@ -30,8 +30,8 @@ CPU = ["train.device=cpu", "train.threads=1"]
 
 def trained(recipe: str, model: str, seed: int, folder: Path) -> dict[str, Any]:
     """The test scores of a run, and the seconds of the processor that it took, with its evaluations."""
-    path = folder / f"{recipe}-{model.replace(' ', '-')}-{seed}"
-    record = path.with_suffix(".json")
+    record = record_of(recipe, model, seed, folder)
+    path = record.with_suffix("")
     if not record.exists():
         begin = time.process_time()
         test = run_to_end(load_recipe(recipe, [*MODELS[model], *CPU, f"train.seed={seed}"]), path)
@@ -39,6 +39,17 @@ def trained(recipe: str, model: str, seed: int, folder: Path) -> dict[str, Any]:
         scores = {score.name: score.value for score in test.scores}
         record.write_text(json.dumps({"seconds": time.process_time() - begin, **scores}))
     return {"recipe": recipe, "model": model, "seed": seed, **json.loads(record.read_text())}
+
+
+def collected(folder: Path) -> list[dict[str, Any]]:
+    """The runs that are complete."""
+    every = [(recipe, model, seed) for recipe in RECIPES for model in MODELS for seed in range(10)]
+    return [trained(*one, folder) for one in every if record_of(*one, folder).exists()]
+
+
+def record_of(recipe: str, model: str, seed: int, folder: Path) -> Path:
+    """The file with the scores of a run."""
+    return folder / f"{recipe}-{model.replace(' ', '-')}-{seed}.json"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -51,9 +62,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     for recipe in RECIPES:
         for model in MODELS:
             some = [row for row in rows if (row["recipe"], row["model"]) == (recipe, model)]
-            if len(some) < len(seeds):
+            if not some:
                 continue
-            each = " | ".join(f"{row['accuracy']:.1f}" for row in some)
+            scores = {row["seed"]: f"{row['accuracy']:.1f}" for row in some}
+            each = " | ".join(scores.get(seed, "not run") for seed in seeds)
             facts = f"{statistics.mean(row['supports'] for row in some):.1f}" if "supports" in some[0] else ""
             mean, seconds = (statistics.mean(row[key] for row in some) for key in ("accuracy", "seconds"))
             lines.append(f"| `{recipe}` | {model} | {each} | {mean:.1f} | {facts} | {seconds:.0f} |")
@@ -66,15 +78,20 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "stories", help="where the runs are")
     parser.add_argument("--only", choices=RECIPES, help="one recipe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of training")
+    parser.add_argument("--collect", action="store_true", help="train nothing: write what is complete")
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
-    rows = [
-        trained(recipe, model, seed, args.runs)
-        for recipe in RECIPES
-        if args.only in (None, recipe)
-        for model in MODELS
-        for seed in args.seeds
-    ]
+    rows = (
+        collected(args.runs)
+        if args.collect
+        else [
+            trained(recipe, model, seed, args.runs)
+            for recipe in RECIPES
+            if args.only in (None, recipe)
+            for model in MODELS
+            for seed in args.seeds
+        ]
+    )
     print(table(rows))
     if args.only is None:
         OUT.write_text(json.dumps(rows, indent=1) + "\n")

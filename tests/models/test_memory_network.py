@@ -60,7 +60,7 @@ def sentence_vector(table: Tensor, words: list[int], kind: str) -> list[float]:
         total = 0.0
         for j, word in enumerate(words, start=1):
             share = (1 - j / len(words)) - (d / WIDTH) * (1 - 2 * j / len(words))
-            total += float(table[word, d - 1]) * (share if kind == "positions" else 1.0)
+            total += float(table[word, d - 1].detach()) * (share if kind == "positions" else 1.0)
         found.append(total)
     return found
 
@@ -80,19 +80,21 @@ def looped(model: MemoryNetwork, story: list[int], question: list[int]) -> tuple
         scores, outs = [], []
         for place, row in enumerate(story):
             age = len(story) - 1 - place
-            m = [x + float(a[1][age, d]) for d, x in enumerate(sentence_vector(a[0], SENTENCES[row], kind))]
-            outs.append([x + float(c[1][age, d]) for d, x in enumerate(sentence_vector(c[0], SENTENCES[row], kind))])
+            m = [x + float(a[1][age, d].detach()) for d, x in enumerate(sentence_vector(a[0], SENTENCES[row], kind))]
+            outs.append(
+                [x + float(c[1][age, d].detach()) for d, x in enumerate(sentence_vector(c[0], SENTENCES[row], kind))]
+            )
             scores.append(sum(x * y for x, y in zip(u, m, strict=True)))
         highest = max(scores)
         shares = [float(torch.tensor(score - highest).exp()) for score in scores]
         p = [share / sum(shares) for share in shares]
         o = [sum(p[i] * outs[i][d] for i in range(len(story))) for d in range(WIDTH)]
         if config.tying == "layer_wise":
-            u = [sum(float(model.step.weight[row, d]) * u[d] for d in range(WIDTH)) for row in range(WIDTH)]
+            u = [sum(float(model.step.weight[row, d].detach()) * u[d] for d in range(WIDTH)) for row in range(WIDTH)]
         u = [x + y for x, y in zip(u, o, strict=True)]
         weights.append(p)
     matrix = model.head.weight
-    return [sum(float(matrix[row, d]) * u[d] for d in range(WIDTH)) for row in range(len(LABELS))], weights
+    return [sum(float(matrix[row, d].detach()) * u[d] for d in range(WIDTH)) for row in range(len(LABELS))], weights
 
 
 @pytest.mark.claim("M10")

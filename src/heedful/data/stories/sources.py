@@ -216,9 +216,9 @@ def own_stories(examples: Iterable[object], split: Split) -> Stories:
             raise UserError(
                 "invalid example for the task", where=where, found=shown(row), expected="(story, question, answer)"
             )
-        text, question, answer, *supports = parts
+        text, question, answer, supports = (*parts, ())[:4]
         story: dict[str, object] = {"story": text if isinstance(text, str | list) else list(text)}
-        stories.append(one_question(sentences_of(story, where), question, answer, *supports, where=where))
+        stories.append(one_question(sentences_of(story, where), question, answer, supports, where))
     return _required(stories, 0, f"data.{split}")
 
 

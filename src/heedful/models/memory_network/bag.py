@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.linear import Linear
 from heedful.models.memory_network.config import BagOfWordsConfig
-
-STD = 0.1  # of the initial weights
-UNK = 1  # the id of words that training has not seen, whose vectors remain zero
+from heedful.models.memory_network.words import ignore_unknown, initialize
 
 
 class BagOfWords(nn.Module):
@@ -24,10 +22,8 @@ class BagOfWords(nn.Module):
         assert c.vocab is not None and c.labels is not None, "both come from the training data"
         self.tokens, self.question = nn.Embedding(c.vocab, c.width), nn.Embedding(c.vocab, c.width)
         self.head = Linear(c.width, len(c.labels), bias=False)
-        for weight in self.parameters():
-            nn.init.normal_(weight, std=STD)
-        for table in (self.tokens, self.question):
-            nn.init.zeros_(table.weight[UNK].detach())
+        initialize(self.tokens, self.question, self.head)
+        ignore_unknown(self.tokens, self.question)
 
     def forward(self, sentences: Tensor, stories: Tensor, questions: Tensor) -> Tensor:
         x = (self.tokens(sentences) * (sentences > 0)[..., None]).sum(1)  # (R, D)

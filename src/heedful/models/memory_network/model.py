@@ -15,9 +15,7 @@ from heedful.blocks.linear import Linear
 from heedful.blocks.scores import dot
 from heedful.blocks.taps import Tap
 from heedful.models.memory_network.config import MemoryNetworkConfig
-
-STD = 0.1  # of the initial weights
-UNK = 1  # the id of words that training has not seen, whose vectors remain zero
+from heedful.models.memory_network.words import ignore_unknown, initialize
 
 
 def bag(real: Tensor, width: int) -> Tensor:
@@ -42,9 +40,8 @@ class Memory(nn.Module):
     def __init__(self, vocab: int, memory: int, width: int) -> None:
         super().__init__()
         self.tokens, self.times = nn.Embedding(vocab, width), nn.Embedding(memory, width)
-        for table in (self.tokens, self.times):
-            nn.init.normal_(table.weight, std=STD)
-        nn.init.zeros_(self.tokens.weight[UNK].detach())
+        initialize(self.tokens, self.times)
+        ignore_unknown(self.tokens)
 
     def encode(self, tokens: Tensor, weights: Tensor) -> Tensor:
         return (self.tokens(tokens) * weights).sum(-2)  # (R, D)
@@ -79,15 +76,15 @@ class MemoryNetwork(nn.Module):
         super().__init__()
         self.config = c = config
         assert c.vocab is not None and c.labels is not None, "both come from the training data"
-        self.memories = nn.ModuleList(Memory(c.vocab, c.memory, c.width) for _ in range(c.tables))
-        self.hops = nn.ModuleList(Hop() for _ in range(c.hops))
-        self.question = nn.Embedding(c.vocab, c.width) if c.tying == "layer_wise" else self.memories[0].tokens
+        memories = [Memory(c.vocab, c.memory, c.width) for _ in range(c.tables)]
+        self.memories, self.hops = nn.ModuleList(memories), nn.ModuleList(Hop() for _ in range(c.hops))
+        self.question = nn.Embedding(c.vocab, c.width) if c.tying == "layer_wise" else memories[0].tokens
         self.step = Linear(c.width, c.width, bias=False) if c.tying == "layer_wise" else nn.Identity()
         self.head = Linear(c.width, len(c.labels), bias=False)
-        nn.init.normal_(self.head.weight, std=STD)
+        initialize(self.head)
         if c.tying == "layer_wise":
-            nn.init.normal_(self.question.weight, std=STD)
-            nn.init.zeros_(self.question.weight[UNK].detach())
+            initialize(self.question)
+            ignore_unknown(self.question)
 
     def forward(self, sentences: Tensor, stories: Tensor, questions: Tensor) -> Tensor:
         real, encode = stories >= 0, WEIGHTS[self.config.sentences]
