@@ -33,11 +33,12 @@ def trained(recipe: str, model: str, seed: int, folder: Path) -> dict[str, Any]:
     record = record_of(recipe, model, seed, folder)
     path = record.with_suffix("")
     if not record.exists():
-        begin = time.process_time()
+        resumed, begin = path.exists(), time.process_time()
         test = run_to_end(load_recipe(recipe, [*MODELS[model], *CPU, f"train.seed={seed}"]), path)
         assert test is not None, "the recipes have test data"
         scores = {score.name: score.value for score in test.scores}
-        record.write_text(json.dumps({"seconds": time.process_time() - begin, **scores}))
+        seconds = {} if resumed else {"seconds": time.process_time() - begin}
+        record.write_text(json.dumps(seconds | scores))
     return {"recipe": recipe, "model": model, "seed": seed, **json.loads(record.read_text())}
 
 
@@ -67,7 +68,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             scores = {row["seed"]: f"{row['accuracy']:.1f}" for row in some}
             each = " | ".join(scores.get(seed, "not run") for seed in seeds)
             facts = f"{statistics.mean(row['supports'] for row in some):.1f}" if "supports" in some[0] else ""
-            mean, seconds = (statistics.mean(row[key] for row in some) for key in ("accuracy", "seconds"))
+            mean = statistics.mean(row["accuracy"] for row in some)
+            seconds = statistics.mean(row["seconds"] for row in some if "seconds" in row)  # unknown of a resumed run
             lines.append(f"| `{recipe}` | {model} | {each} | {mean:.1f} | {facts} | {seconds:.0f} |")
     return "\n".join(lines)
 
