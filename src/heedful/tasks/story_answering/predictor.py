@@ -173,9 +173,9 @@ def story_scores(
     encoded: EncodedStories,
     asked: Sequence[Asked],
 ) -> tuple[Score, ...]:
-    """Accuracy, and the share of supporting facts that are found; where training has not seen all answers, of those.
+    """Accuracy, and the share of supporting facts that are found: that have the largest weight of one of the hops.
 
-    An answer that training has not seen counts as wrong. A supporting fact is found if it has the largest weight of one of the hops.
+    An answer that training has not seen counts as wrong; where there are any, the share of the others is a score too.
     """
     right = sum(int(share.argmax()) == target for share, target in zip(shares, encoded.targets.tolist(), strict=True))
     scores = [Score("accuracy", 100 * right / len(asked), f"questions:{len(asked)}")]
