@@ -139,14 +139,12 @@ def answer(subject: Subject, request: HopsRequest) -> bytes:
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The question of a state, and the others to choose from."""
     library = library_of(subject)
-    asked = {"model": subject.name}
+    asked: dict[str, Any] = {"model": subject.name}
     if state.get("number") is not None:
         asked |= {"number": index_of(state, "number", len(library.asked))}
     asked |= {name: str(state[name]) for name in ("story", "question") if state.get(name) is not None}
-    return [
-        Call("hops", "answer", each)
-        for each in [asked, *({"model": subject.name, "number": index} for index in library.order)]
-    ]
+    others = ({"model": subject.name, "number": index} for index in library.order)
+    return [Call("hops", "answer", each) for each in (asked, *others)]
 
 
 CALLS = {"answer": (HopsRequest, answer)}
