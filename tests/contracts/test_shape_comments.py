@@ -68,6 +68,9 @@ from heedful.models.heads.classifier import Classifier, Regressor
 from heedful.models.heads.config import AnswererConfig, ClassifierConfig, RegressorConfig, TaggerConfig
 from heedful.models.heads.tagger import Tagger
 from heedful.models.layer_graph import receptive_fields
+from heedful.models.memory_network.bag import BagOfWords
+from heedful.models.memory_network.config import BagOfWordsConfig, MemoryNetworkConfig
+from heedful.models.memory_network.model import MemoryNetwork
 from heedful.models.own import PlainCausal, PlainSeq2Seq
 from heedful.models.rnn_lm.config import RnnLMConfig
 from heedful.models.rnn_lm.model import RnnLM
@@ -324,6 +327,17 @@ def reading() -> None:
             PlainInt8(whole).product(torch.zeros(B * S, D, dtype=torch.uint8), part.step)
 
 
+def remembering() -> None:
+    """Memory networks of both kinds, in training with noise, and a bag of words, on stories with padding."""
+    sentences, questions = torch.randint(1, V, (9, T)), torch.randint(1, V, (B, 4))
+    stories = torch.tensor([[0, 1, 2, 3, 4, 5, 6], [7, 8, 0, 1, -1, -1, -1]])
+    labels = ("a", "b", "c")
+    for more in ({}, {"tying": "layer_wise", "sentences": "bag"}):
+        config = MemoryNetworkConfig.model_validate({"vocab": V, "labels": labels, "width": D} | more)
+        MemoryNetwork(config).train()(sentences, stories, questions)
+    BagOfWords(BagOfWordsConfig(vocab=V, labels=labels, width=D))(sentences, stories, questions)
+
+
 def noise() -> None:
     gaussian(1, torch.tensor(0), torch.arange(B), (3, T, S))
 
@@ -555,6 +569,8 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "head": [classifying],
     "classifier": [classifying],
     "conv_classifier": [sliding],
+    "memory_network": [remembering],
+    "bag": [remembering],
     "tagger": [marking],
     "answerer": [marking],
     "rules": [searches],
@@ -586,6 +602,8 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "head": {"B": (B,), "T": (S,), "D": (D,), "N": (B,)},
     "classifier": {"D": (D,), "N": (B,), "C": (4,)},
     "conv_classifier": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},
+    "memory_network": {"B": (B,), "R": (9, B), "S": (S,), "W": (T, 4), "D": (D,), "C": (3,)},
+    "bag": {"B": (B,), "R": (9,), "S": (S,), "D": (D,), "C": (3,)},
     "tagger": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
     "answerer": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
     "xlnet": {

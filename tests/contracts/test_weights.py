@@ -56,6 +56,11 @@ def of_words(config: Any) -> Run:
     return lambda model: model(words)
 
 
+def of_stories(config: Any) -> Run:
+    sentences, questions = torch.randint(0, config.vocab, (4, 5)), torch.randint(0, config.vocab, (2, 3))
+    return lambda model: model(sentences, torch.tensor([[0, 1, 2], [3, 2, -1]]), questions)
+
+
 def of_captions(config: Any) -> Run:
     images, words = torch.rand(2, *config.encoder.input), torch.randint(0, config.vocab, (2, 4))
     return lambda model: model(words, model.start(images))[0]
@@ -120,6 +125,7 @@ OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "image_encoder": of_images,
     "glimpse_classifier": of_images,
     "word_classifier": of_words,
+    "story_answerer": of_stories,
     "tree_classifier": lambda config: in_trees,
     "style_transfer": of_styles,
     "captioner": of_captions,

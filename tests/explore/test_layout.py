@@ -43,6 +43,7 @@ SHOWN = {
     "caption": ("captions", None),
     "paragraph": ("paragraphs-paragraph_captioner", None),
     "glimpses": ("image_classification-recurrent_attention", None),
+    "hops": ("story_answering-memory_network", None),
     "positions": ("gpt", None),
     "run": ("translation", None),
     "source": ("gpt", None),
@@ -86,7 +87,12 @@ def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Pat
         *(run(name) for name in ("translation", "gpt", "rnn", "images", "vit", "captions")),
     ]
     folders += [
-        GOLDEN / name for name in ("paragraphs-paragraph_captioner", "image_classification-recurrent_attention")
+        GOLDEN / name
+        for name in (
+            "paragraphs-paragraph_captioner",
+            "image_classification-recurrent_attention",
+            "story_answering-memory_network",
+        )
     ]
     with ExitStack() as stack:
         explorer = Explorer(folders)

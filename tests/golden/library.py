@@ -232,6 +232,12 @@ def _describe(describer: Any) -> dict[str, Any]:
     }
 
 
+def _answer_stories(answerer: Any) -> dict[str, Any]:
+    story = ["Mary moved to the garden.", "Mary took the milk there.", "John went to the office."]
+    asked = [(story, "Where is the milk?"), (" ".join(story * 3), "Where is John?")]
+    return {"answers": [one.to_dict() for one in answerer.predict(asked)]}
+
+
 def _caption(captioner: Any) -> dict[str, Any]:
     images = (np.arange(2 * 3 * 16 * 16).reshape(2, 3, 16, 16) % 11 * 23).astype(np.uint8)
     found = captioner.search(list(images), beams=3, top=2)
@@ -287,6 +293,7 @@ PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "answering": _answer,
     "tree_classification": _classify_trees,
     "text_autoencoding": _interpolate,
+    "story_answering": _answer_stories,
     "reconstruction": _reconstruct,
     "tabular": _predict_column,
     "image_classification": _classify_images,

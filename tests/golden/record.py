@@ -264,6 +264,8 @@ model: {{{model}, channels: 1, size: [6, 6]}}
     return recipe + TRAIN.replace("lr: 2e-2", "lr: 5e-3") + "  batch_examples: 12\n", labelled_images
 
 
+STORIES = "data: {kind: generated_stories, facts: 2, every: 3, questions: 2, train: 24, valid: 6, test: 6}\n"
+
 TRAINED: dict[str, RunSpec] = {
     "translation-transformer": (
         f"data: {{kind: parallel, root: data, {per_split('{source: SPLIT.en, target: SPLIT.de}')}}}"
@@ -557,6 +559,15 @@ data: {kind: gridworld, rows: 2, columns: 3, limit: 12, valid: 3, test: 4}
 model: {kind: q_network, hidden: [5]}
 """
         + TRAIN,
+    ),
+    "story_answering-memory_network": (
+        f"task: {{kind: story_answering}}\n{STORIES}"
+        "model: {kind: memory_network, width: 8, hops: 2, memory: 6}\n" + TRAIN + "  batch_examples: 12\n",
+        nothing,
+    ),
+    "story_answering-bag_of_words": (
+        f"task: {{kind: story_answering}}\n{STORIES}"
+        "model: {kind: bag_of_words, width: 8}\n" + TRAIN + "  batch_examples: 12\n",
         nothing,
     ),
     "paragraphs-paragraph_captioner": (
@@ -716,6 +727,7 @@ ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the
     "caption.search": ("captioning-captioner", "search", {"image": 1, "beams": 2}),
     "paragraph.description": ("paragraphs-paragraph_captioner", "description", {"image": 2}),
     "glimpses.path": ("image_classification-recurrent_attention", "path", {"image": 1}),
+    "hops.answer": ("story_answering-memory_network", "answer", {"number": 3}),
     "positions.own": (GPT, "own", {}),
     "positions.mask": (GPT, "mask", {"kind": "local", "size": 6}),
     "run.about": (GPT, "about", {}),

@@ -60,6 +60,7 @@ TINY: dict[str, dict[str, object]] = {
     "vit-attention": {"steps": 1, "count": 1},
     "glimpses": {"steps": 1, "count": 1},
     "visual-search": {"steps": 1, "count": 1},
+    "hops": {"steps": 1, "count": 1},
     "captions": {"steps": 1, "count": 1},
     "soft-hard": {"steps": 1},
     "paragraphs": {"model": str(Path(__file__).parents[1] / "golden" / "runs" / "paragraphs-paragraph_captioner")},

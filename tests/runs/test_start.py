@@ -75,6 +75,7 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
         "tagging": f"conll2003 data.root={data} data.train=train.tags data.valid=valid.tags data.test=test.tags",
         "answering": "squad",
         "multiple_choice": f"swag data.root={data} data.train=train.csv data.valid=valid.csv data.test=test.csv",
+        "story_answering": "stories-1 data.train=8 data.valid=2 data.test=2 model.width=8",
         "reconstruction": "digits data.train=40 data.valid=4",
         "image_classification": "digits-lenet data.train=40 data.valid=4",
         "captioning": "captions data.train=6 data.valid=2 data.test=2 model.decoder.width=12 model.decoder.hidden=12",

@@ -29,6 +29,12 @@ CASES: dict[str, tuple[str, Any, Any, set[str]]] = {
     "TokenTagger": ("tagging-tagger", [A], [(["the", "cat"], ["O", "O"])], {"f1"}),
     "QuestionAnswerer": ("answering-answerer", [("who ?", A)], [(("who ?", A), "cat"), (("?", B), ["dog"])], {"f1"}),
     "MultipleChoiceAnswerer": ("multiple_choice-multiple_choice", [(A, [A, B])], [((A, [A, B]), B)], {"accuracy"}),
+    "StoryAnswerer": (
+        "story_answering-memory_network",
+        [(A, "Where is Mary?"), ([A, B], "who ?")],
+        [((A, "who ?"), "office")],
+        {"accuracy"},
+    ),
     "ImageAutoencoder": ("reconstruction-autoencoder", IMAGES, [(IMAGES[0], IMAGES[0])], {"explained"}),
     "TreeClassifier": ("tree_classification-tree_lstm", [TREE], [(TREE, 1)], {"accuracy"}),
 }
@@ -96,6 +102,7 @@ FILES = {
     "TokenTagger": ("tags.conll", "the O\ncat O\n\na O\n"),
     "QuestionAnswerer": ("q.jsonl", json.dumps({"question": "?", "passage": A, "answer": "red", "start": 4}) + "\n"),
     "MultipleChoiceAnswerer": ("swag.csv", f"sent1,sent2,ending0,ending1,ending2,ending3,label\n{A},,x,y,z,w,1\n"),
+    "StoryAnswerer": ("qa.txt", f"1 {A}\n2 who ?\toffice\t1\n"),
     "TreeClassifier": ("trees.txt", f"{TREE}\n"),
 }
 

@@ -140,6 +140,14 @@ def answer(runs: Path, folder: Path) -> None:
     assert_type(answerer.predict([("who ?", TEXT)]), list[heedful.Answer | None])
 
 
+def answer_stories(runs: Path, folder: Path) -> None:
+    answerer = heedful.StoryAnswerer.load(runs / "story_answering-memory_network", "cpu")
+    found = answerer.answer(["Mary moved to the garden."], "Where is Mary?")
+    assert_type(found, heedful.StoryAnswer)
+    assert_type(found.weights, list[list[float]])
+    assert_type(answerer.predict([("Mary left.", "Where is Mary?")]), list[heedful.StoryAnswer])
+
+
 def choose(runs: Path, folder: Path) -> None:
     answerer = heedful.MultipleChoiceAnswerer.load(runs / "multiple_choice-multiple_choice", "cpu")
     assert_type(answerer.choose(TEXT, [TEXT, OTHER]), heedful.Choice)

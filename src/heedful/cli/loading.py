@@ -21,6 +21,7 @@ from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+from heedful.tasks.story_answering.predictor import StoryAnswerer
 from heedful.tasks.style_transfer.predictor import TextStyleTransfer
 from heedful.tasks.tabular.predictor import TablePredictor
 from heedful.tasks.tagging.predictor import TokenTagger
@@ -42,6 +43,7 @@ USES: dict[type, tuple[str, str]] = {
     TokenTagger: ("tags words", "`heedful tag`"),
     QuestionAnswerer: ("answers questions about a passage", "`heedful answer`"),
     SentenceAutoencoder: ("encodes and decodes sentences", "`heedful interpolate` or `heedful sample`"),
+    StoryAnswerer: ("answers questions about a story", "`heedful answer`"),
     ImageAutoencoder: ("reconstructs images", "`heedful reconstruct`, `heedful denoise` or `heedful encode`"),
     ImageCaptioner: ("describes images", "`heedful caption`"),
     ImageDescriber: ("describes images and their regions", "`heedful describe`"),

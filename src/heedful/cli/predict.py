@@ -18,6 +18,7 @@ from heedful.cli.translate import too_long_error
 from heedful.data.fields.rows import Rows, rows_in
 from heedful.data.formats.sources import lines, list_keys, parse_object, string_field
 from heedful.data.formats.tables import Columns, JsonlTable
+from heedful.data.stories.sources import sentences_of
 from heedful.errors import UserError, shown
 from heedful.files import writing as files
 from heedful.files.reading import exists, is_file
@@ -32,6 +33,7 @@ from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.predictor import Result
 from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
+from heedful.tasks.story_answering.predictor import StoryAnswerer
 from heedful.tasks.style_transfer.predictor import StyledText, TextStyleTransfer
 from heedful.tasks.tabular.predictor import TablePredictor
 from heedful.tasks.tagging.predictor import TokenTagger
@@ -57,6 +59,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     QuestionAnswerer: ("question", "passage"),
     MultipleChoiceAnswerer: ("text", "choices"),
     TablePredictor: (),
+    StoryAnswerer: ("story", "question"),
 }
 
 
@@ -201,7 +204,11 @@ def row_boxes(row: dict[str, object], where: str) -> list[object]:
     return boxes
 
 
-LISTS: dict[str, Callable[[dict[str, object], str], list[Any]]] = {"choices": row_choices, "boxes": row_boxes}
+LISTS: dict[str, Callable[[dict[str, object], str], Sequence[Any]]] = {
+    "choices": row_choices,
+    "boxes": row_boxes,
+    "story": sentences_of,
+}
 
 
 def plain(result: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from heedful.cli.answer_story import answer_about_story
 from heedful.cli.classify_images import classify_images
 from heedful.cli.loading import load_as, load_run, wrong_command_error
 from heedful.cli.output import json_line, say
@@ -27,6 +28,7 @@ from heedful.tasks.language_model.next_word import WordPredictions, masked_words
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.pretraining.predictor import MaskPredictions, TextEncoder, TokenPrediction
+from heedful.tasks.story_answering.predictor import StoryAnswerer
 from heedful.tasks.style_transfer.predictor import StyledText, TextStyleTransfer
 from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
 from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier, check_arity, class_name
@@ -198,11 +200,23 @@ def tag_command(run: Path, texts: Sequence[str], as_json: bool) -> None:
     source.show(tagger.tag, rows, as_json, parse=text_or_none)
 
 
-def answer_command(run: Path, passage: str, questions: Sequence[str], top: int, as_json: bool) -> None:
-    """Print the answers to each question about a passage, with their character positions."""
+def answer_command(
+    run: Path, passage: str, questions: Sequence[str], top: int, as_json: bool, picture: Path | None = None
+) -> None:
+    """Print the answers to each question about a passage or a story, with what supports them."""
     text = read_passage(passage)
     source = Source(questions, f'heedful answer {run} --passage FILE "some question"', "question")
-    answerer = load_as(QuestionAnswerer, run)
+    answerer = load_run(run)
+    if isinstance(answerer, StoryAnswerer):
+        answer_about_story(answerer, text, source, top, as_json, picture)
+        return
+    if not isinstance(answerer, QuestionAnswerer):
+        raise wrong_command_error(answerer, run)
+    if picture is not None:
+        raise UserError(
+            "this model has no hops to draw", where="--picture", found=str(run),
+            expected="a memory network, as heedful train stories-2 makes", todo="leave --picture out",
+        )  # fmt: skip
 
     def rows(question: str, found: Sequence[Answer]) -> Iterator[str]:
         yield question

@@ -48,6 +48,8 @@ MODELS = {
     "tabular": Model("tabular", "TabularConfig"),
     "text_vae": Model("text_autoencoder", "TextVaeConfig"),
     "style_transfer": Model("style_transfer", "StyleTransferConfig"),
+    "memory_network": Model("story_answerer", "MemoryNetworkConfig"),
+    "bag_of_words": Model("story_answerer", "BagOfWordsConfig", "memory_network"),
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
     "lenet": Model("image_encoder", "LeNetConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from heedful.config import Config
 from heedful.models import MODELS
+from heedful.models.sizes import Label, unique_labels
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,7 @@ Role = Literal[
     "answerer",
     "word_classifier",
     "style_transfer",
+    "story_answerer",
     "tree_classifier",
     "tabular",
     "text_autoencoder",
@@ -227,6 +229,25 @@ class AgentConfig(ModelConfig):
     @abstractmethod
     def parameters(self, vocab: int = 0) -> int:
         """The number of parameters, for observations and actions of one value where these are not known yet."""
+
+
+class StoryModelConfig(ModelConfig):
+    """What the settings of every model that answers questions about stories have."""
+
+    vocab: int | None = Field(None, ge=3, le=10_000_000, description="vocabulary size; null: that of the word list")
+    labels: tuple[Label, ...] | None = Field(
+        None, min_length=2, max_length=100_000, description="the possible answers; null: those of the training data"
+    )
+    memory: int = Field(
+        50, ge=1, le=100_000, description="sentences that are remembered: of a longer story, the last ones"
+    )
+
+    _labels_differ = field_validator("labels")(unique_labels)
+
+    @property
+    def answers(self) -> int:
+        """The number of possible answers; two where they are not known yet."""
+        return len(self.labels or "ab")
 
 
 class Encoder(Protocol):
@@ -502,6 +523,18 @@ class StyleTransfer(Protocol):
         """Soft texts, `words` (B, T, V) and which of them are `real` (B, T), with gradients."""
 
 
+class StoryAnswerer(Protocol):
+    """questions (B, W) about stories (B, S), rows of the batch's distinct sentences (R, W) -> logits (B, C) of answers.
+
+    A story's sentences are in their order, and -1 is padding; of words, 0 is.
+    """
+
+    config: StoryModelConfig
+    hop_weights: str | None  # the taps of the weights (B, 1, 1, S) of each hop, if it has any
+
+    def __call__(self, sentences: Tensor, stories: Tensor, questions: Tensor) -> Tensor: ...
+
+
 class Tagger(Protocol):
     """tokens (B, T), which of them begin a word (M,) -> logits (M, C); a head over an encoder."""
 
@@ -533,6 +566,7 @@ ROLES: dict[Role, type] = {
     "answerer": Answerer,
     "word_classifier": TextClassifier,
     "style_transfer": StyleTransfer,
+    "story_answerer": StoryAnswerer,
     "tree_classifier": TreeClassifier,
     "tabular": Tabular,
     "text_autoencoder": TextAutoencoder,

@@ -193,6 +193,11 @@ def _style_transfer(model: Any, config: Any) -> None:
     model.discriminator(ids, ids == 0)
 
 
+def _story(model: Any, config: Any) -> None:
+    ids = _ids(model, 2)
+    model(ids, ids[:, :1], ids)
+
+
 def _seq2seq(model: Any, config: Any) -> None:
     model(_ids(model), model.start(_ids(model)))
 
@@ -248,6 +253,7 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "answerer": _answerer,
     "word_classifier": _text,
     "style_transfer": _style_transfer,
+    "story_answerer": _story,
     "tree_classifier": _tree,
     "tabular": _tabular,
     "autoencoder": _image,

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from heedful.tasks.paragraphs.predictor import ImageDescriber
     from heedful.tasks.pretraining.predictor import TextEncoder
     from heedful.tasks.reconstruction.predictor import ImageAutoencoder
+    from heedful.tasks.story_answering.predictor import StoryAnswerer
     from heedful.tasks.style_transfer.predictor import TextStyleTransfer
     from heedful.tasks.tabular.predictor import TablePredictor
     from heedful.tasks.tagging.predictor import TokenTagger
@@ -60,7 +61,8 @@ if TYPE_CHECKING:
 AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
     "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | ImageCaptioner | "
-    "ImageDescriber | TablePredictor | TreeClassifier | SentenceAutoencoder | TextStyleTransfer | Agent"
+    "ImageDescriber | TablePredictor | TreeClassifier | SentenceAutoencoder | TextStyleTransfer | Agent | "
+    "StoryAnswerer"
 )
 K = TypeVar("K")
 

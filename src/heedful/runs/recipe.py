@@ -140,8 +140,8 @@ def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
 def describe_size(recipe: Recipe) -> str:
     """The size of the model as text, as far as it is known without the data."""
     more = ""
-    if recipe.model.role in ("tree_classifier", "word_classifier") and recipe.model.vocab is None:
-        more = f", and {recipe.model.width:,} for each word"
+    if recipe.model.role in ("tree_classifier", "word_classifier", "story_answerer") and recipe.model.vocab is None:
+        more = f", and {recipe.model.parameters(1) - recipe.model.parameters(0):,} for each word"
     about = f"about {recipe.size / 1e6:,.1f} million" if recipe.size >= 100_000 else f"{recipe.size:,}"
     return f"{about} parameters{more}"
 

@@ -63,6 +63,7 @@ TASKS = {
     "paragraphs": Entry("paragraphs", "ParagraphRecipe", "ParagraphTask", ("paragraph_captioner",)),
     "captioning": Entry("captioning", "CaptioningRecipe", "CaptioningTask", ("captioner",)),
     "control": Entry("control", "ControlRecipe", "ControlTask", ("policy", "q_network")),
+    "story_answering": Entry("story_answering", "StoryRecipe", "StoryTask", ("story_answerer",)),
     "answering": Entry("answering", "AnsweringRecipe", "AnsweringTask", ("answerer",)),
 }
 

@@ -9,6 +9,7 @@ import Fill from "./Fill.svelte";
 import Glimpses from "./Glimpses.svelte";
 import Grid from "./Grid.svelte";
 import Heads from "./Heads.svelte";
+import Hops from "./Hops.svelte";
 import Image from "./Image.svelte";
 import Lens from "./Lens.svelte";
 import Map from "./Map.svelte";
@@ -38,6 +39,7 @@ export const VIEWS: Record<string, Component> = {
   caption: Caption,
   paragraph: Paragraph,
   glimpses: Glimpses,
+  hops: Hops,
   positions: Positions,
   run: Run,
   source: Source,

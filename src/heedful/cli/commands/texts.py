@@ -94,18 +94,25 @@ def tag(
 
 def answer(
     run: EncoderFolder,
-    passage: Annotated[str, typer.Option(metavar="FILE|TEXT", help="The text to find the answers in.")],
+    passage: Annotated[str, typer.Option(metavar="FILE|TEXT", help="The text to find the answers in, or the story.")],
     questions: Annotated[
         list[str] | None, typer.Argument(metavar="QUESTION", help="Questions, or - for lines of stdin.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Answers to show, the most probable first.")] = 1,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of a memory network, draw what each hop attended to: .png, .svg or .pdf."),
+    ] = None,
     as_json: Json = False,
     checkpoint: CheckpointOption = None,
 ) -> None:
-    """Answer questions about a passage with parts of it, with probabilities and character positions."""
+    """Answer questions about a passage with parts of it, or about a story, with probabilities and what supports them.
+
+    Of a passage, the character positions; of a story, the sentence that each hop attended to most.
+    """
     from heedful.cli.texts import answer_command
 
-    answer_command(checkpoint_path(run, checkpoint), passage, questions or [], top, as_json)
+    answer_command(checkpoint_path(run, checkpoint), passage, questions or [], top, as_json, picture)
 
 
 def embed(

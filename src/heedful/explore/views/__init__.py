@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 VIEWS = (
     "heads", "grid", "blocks", "alignment", "steps", "beam", "next", "fill", "lens", "map", "ablation", "recurrent",
-    "reconstruct", "image", "caption", "paragraph", "glimpses", "positions", "run", "source",
+    "reconstruct", "image", "caption", "paragraph", "glimpses", "hops", "positions", "run", "source",
 )  # fmt: skip
 LONGEST = 20_000  # characters of a text
 

@@ -62,6 +62,7 @@ FIGURES = {
     "vit-attention": Entry("vision:vit_attention", "a ViT's attention over an image, and rollout; model=RUN for yours"),
     "glimpses": Entry("glimpses:glimpses", "where a recurrent model looks to read a digit; model=RUN for yours"),
     "visual-search": Entry("glimpses:visual_search", "it finds the red shape among others; model=RUN for yours"),
+    "hops": Entry("hops:hops", "which sentences each hop of a memory network attends to; model=RUN for yours"),
     "captions": Entry("captions:captions", "a caption and what each word attended to; model=RUN for yours"),
     "soft-hard": Entry("captions:soft_hard", "maps of soft and hard attention for a caption; model=RUN for yours"),
     "paragraphs": Entry("paragraphs:paragraphs", "an image, the phrases of its regions, and sentences", "model=RUN"),

@@ -1,0 +1,1 @@
+"""Short stories, and questions about them."""
