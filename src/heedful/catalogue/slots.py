@@ -43,7 +43,11 @@ class Slot:
     @property
     def written(self) -> str:
         """The key as a recipe has it."""
-        return f"{self.key}.kind" if self.groups else self.key
+        return self.written_at(self.key)
+
+    def written_at(self, key: str) -> str:
+        """The key as a recipe has it at a place, where what stands in lists has numbers."""
+        return f"{key}.kind" if self.groups else key
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -135,7 +139,8 @@ def present(cls: type[Config], settings: Mapping[str, Any], prefix: str = "") ->
     """Each slot of a recipe, or of a group of it, as its settings are written; what they leave out is the default."""
     for name, slot in fields_of(cls, prefix):
         field = cls.model_fields[name]
-        value = settings.get(name, field.get_default(call_default_factory=True))
+        default = field.get_default(call_default_factory=True, validated_data=dict(settings))
+        value = settings.get(name, default)
         if isinstance(value, Config):
             value = value.model_dump(mode="json")
         many = list(enumerate(value)) if isinstance(value, tuple | list) else [(None, value)]
