@@ -79,7 +79,7 @@ def _overview() -> Iterator[str]:
         yield f"{line.title}: {line.about} ({len(members)}, heedful catalogue {kind.replace('_', '-')})"
         for part in members:
             where = part.keys[0] if part.keys else part.code
-            more = f", {len(part.recipes)} recipes" if part.recipes else ""
+            more = f", {_count(len(part.recipes))}" if part.recipes else ""
             yield f"  {part.name:<{WIDE}} {where}{more}"
         yield ""
 
@@ -97,3 +97,7 @@ def _in_full(members: Iterable[Part]) -> Iterator[str]:
             "code": part.code,
         }
         yield from (f"  {name:<8} {text}" for name, text in rows.items() if text)
+
+
+def _count(recipes: int) -> str:
+    return "1 recipe" if recipes == 1 else f"{recipes} recipes"

@@ -45,6 +45,8 @@ MODELS = {
     "tagger": Model("tagger", "TaggerConfig", "heads"),
     "answerer": Model("answerer", "AnswererConfig", "heads"),
     "conv_classifier": Model("word_classifier", "ConvClassifierConfig"),
+    "rnn_classifier": Model("word_classifier", "RnnClassifierConfig"),
+    "transformer_classifier": Model("word_classifier", "TransformerClassifierConfig"),
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
     "lenet": Model("image_encoder", "LeNetConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),

@@ -1,0 +1,160 @@
+"""Swaps: one key of a recipe selects another part, which trains, and nothing else changes; misfits are said before."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import heedful
+from heedful.catalogue.swaps import Swap, Swappable, changed_keys, reason
+from heedful.config import override
+from heedful.errors import UserError
+from heedful.models import MODELS
+from heedful.runs.recipe import load_recipe, recipe_with
+from heedful.runs.train import Finished, train
+from heedful.training.loop import Step
+
+STEPS = 20
+# For speed alone, in the recipe and in all its swaps.
+RUN = [
+    f"train.budget={{steps: {STEPS}}}", f"train.evaluate_every={STEPS}", f"train.save_every={STEPS}",
+    "train.log_every=1", "train.samples=1", "train.device=cpu", "train.threads=1",
+]  # fmt: skip
+TOKENS = [*RUN, "train.batch_tokens=256"]
+IMAGES = [*RUN, "train.batch_examples=8"]
+SPLITS = ["data.train=64", "data.valid=8", "data.test=8"]
+PROSE = [*TOKENS, "data.valid=2", "data.test=2", "tokenizer.vocab=300", "model.context=32", "model.width=16"]
+BLOCKS = ["model.layers=1", "model.heads=2"]
+ENCODER = [*PROSE, *BLOCKS, "model.hidden=32"]
+CLASSES = [*RUN, *SPLITS, "train.batch_examples=8"]
+SCENES = [*IMAGES, *SPLITS, "data.valid=2", "data.test=2", "tokenizer.vocab=80"]
+RECIPES: dict[str, list[str]] = {
+    "numbers": [*TOKENS, *SPLITS, "tokenizer.vocab=90", "model.width=16", "model.hidden=32", "model.heads=2"],
+    "numbers-rnn": [*TOKENS, *SPLITS, "tokenizer.vocab=90", "model.width=16", "model.hidden=16", "model.encoder.hidden=16"],
+    "gpt-prose": [*PROSE, *BLOCKS],
+    "prose": [*TOKENS, "data.valid=2", "data.test=2", "model.width=16", "model.hidden=16", "model.context=16"],
+    "elmo": [*TOKENS, "data.valid=2", "data.test=2", "tokenizer.vocab=300", "model.width=16", "model.hidden=16", "model.context=32"],
+    "xl-prose": [*PROSE, *BLOCKS, "model.hidden=32"],
+    "bert-prose": ENCODER,
+    "albert-prose": ENCODER,
+    "roberta-prose": ENCODER,
+    "linformer-prose": [*ENCODER, "model.slots=8"],
+    "bigbird-prose": [*ENCODER, "model.block=8"],
+    "xlnet-prose": ENCODER,
+    "number-languages": [*CLASSES, "tokenizer.vocab=100", "model.encoder.width=16", "model.encoder.hidden=32", "model.encoder.layers=1"],
+    "number-languages-conv": [*CLASSES, "model.filters=4"],
+    "digits-lenet": [*IMAGES, *SPLITS],
+    "digits-resnet": [*IMAGES, *SPLITS, "model.widths=[4, 8, 8]", "model.stem_width=4"],
+    "digits-vit": [*IMAGES, *SPLITS, "model.width=16", "model.hidden=32", "model.layers=1"],
+    "digits": [*IMAGES, *SPLITS],
+    "captions": [*SCENES, "model.encoder.filters=[4, 4, 8]", "model.decoder.width=16", "model.decoder.hidden=16"],
+    "captions-transformer": [*SCENES, "model.decoder.width=16", "model.decoder.heads=2", "model.decoder.layers=1"],
+}  # fmt: skip
+LARGEST = 3_000_000  # parameters of a model that is trained here: sizes that a recipe leaves out are the published ones
+
+
+@pytest.fixture(autouse=True)
+def few_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standard library of few modules."""
+    from heedful.data import embedded
+
+    every = [module for module in embedded.library() if 200 < sum(map(len, module)) < 2000][:16]
+    monkeypatch.setattr(embedded, "library", lambda: every)
+
+
+def fitting(name: str) -> list[Swap]:
+    """The swaps of a recipe that its classes accept, but those that only another machine or other data need."""
+    found = Swappable(name, RECIPES[name]).swaps()
+    return [swap for swap in found if swap.fits and (swap.parameters or 0) <= LARGEST]
+
+
+def losses(name: str, swap: Swap, run: Path) -> list[float]:
+    """The loss of each step of a swapped recipe; its last event must be the end of a whole run."""
+    recipe = load_recipe(name, [*RECIPES[name], swap.override])
+    events = list(train(recipe, run))
+    assert isinstance(events[-1], Finished)
+    return [event.loss for event in events if isinstance(event, Step)]
+
+
+def files() -> str:
+    """The contents of the package's files and of the shipped recipes."""
+    root = Path(heedful.__file__).parent
+    paths = (path for path in sorted(root.rglob("*")) if path.suffix in (".py", ".yaml", ".toml"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+def differing_group(key: str, changed: set[str]) -> bool:
+    """Whether all changed keys are the swapped one, or are in the group that it selects."""
+    group = key.removesuffix(".kind")
+    return bool(changed) and all(one == key or (key.endswith(".kind") and one.startswith(f"{group}.")) for one in changed)
+
+
+def check_one_key(swappable: Swappable, swap: Swap) -> None:
+    """The override names one key, and what is written differs nowhere else."""
+    after = override(swappable.settings, [swap.override])
+    changed = set(changed_keys(swappable.settings, after))
+    assert swap.override.partition("=")[0].removesuffix(".kind") == swap.key.removesuffix(".kind")
+    if not swap.left and not swap.key[-6:-5].isdigit():
+        assert changed == {swap.override.partition("=")[0]}, "one line"
+    if ".0" not in swap.key and ".1" not in swap.key:  # lists are compared as wholes
+        assert differing_group(swap.key, changed | {swap.key})
+        gone = {f"{swap.key.removesuffix('.kind')}.{name}" for name in swap.left}
+        assert changed == {swap.key, *gone} if swap.left else True
+
+
+@pytest.mark.claim("M2")
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_part_has_swaps_of_one_key_that_fit(name: str) -> None:
+    swappable = Swappable(name, RECIPES[name])
+    found = list(swappable.swaps())
+    assert {part.slot.kind_of(part.option) for part in swappable.parts} >= {"optimizer", "schedule"}
+    for swap in found:
+        if swap.fits:
+            check_one_key(swappable, swap)
+            assert load_recipe(name, [*RECIPES[name], swap.override]) == swappable.load(swap)
+        else:
+            with pytest.raises(UserError):
+                swappable.load(swap) if not swap.key.startswith("data") else _raise(swap)
+    assert sum(swap.fits for swap in found) >= 8
+
+
+def _raise(swap: Swap) -> None:
+    assert swap.problem is not None
+    raise swap.problem
+
+
+def sample(name: str) -> Iterator[Swap]:
+    """One swap of a part of each recipe: of the model, or of what the recipes before it have not swapped."""
+    wanted = ("model", "model.encoder.kind", "model.attention.score", "model.cell", "model.positions", "tokenizer.kind")
+    every = fitting(name)
+    chosen = [swap for swap in every if swap.key in wanted] or every
+    yield chosen[list(RECIPES).index(name) % len(chosen)]
+
+
+SAMPLE = ("numbers", "numbers-rnn", "prose", "bert-prose", "number-languages", "number-languages-conv", "digits-resnet", "digits")
+
+
+@pytest.mark.claim("M2")
+@pytest.mark.usefixtures("no_loss_curve")
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_swapped_part_trains(name: str, tmp_path: Path) -> None:
+    for swap in sample(name):
+        found = losses(name, swap, tmp_path / "run")
+        assert len(found) == STEPS and all(map(math.isfinite, found)), swap.override
+
+
+@pytest.mark.slow
+@pytest.mark.claim("M2")
+@pytest.mark.usefixtures("no_loss_curve")
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_swap_that_fits_trains_twenty_steps(name: str, tmp_path: Path) -> None:
+    before = files()
+    for number, swap in enumerate(fitting(name)):
+        found = losses(name, swap, tmp_path / str(number))
+        assert len(found) == STEPS and all(map(math.isfinite, found)), swap.override
+    assert files() == before, "no other file changes"
