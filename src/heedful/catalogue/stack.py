@@ -30,7 +30,7 @@ class Box:
         return tuple(part for part in parts() if part.kind in self.kinds and self._holds(part))
 
     def _holds(self, part: Part) -> bool:
-        text = " ".join((part.name, part.about, *part.keys))
+        text = " ".join((part.name, part.about, *part.keys, *part.tasks))
         return (
             (not self.tasks or any(task in self.tasks for task in part.tasks))
             and (not self.words or re.search(self.words, text, re.IGNORECASE) is not None)
@@ -102,9 +102,9 @@ STACK = (
                     Box("MonoText", "single texts", ("data",), ("language_model", "pretraining", "permutation_lm")),
                     Box("PairedText", "a source and a target", ("data",), ("translation",)),
                     Box("Dialog", "turns of speakers", ("data",), words=r"dialog"),
-                    Box("Numerical", "numbers to predict or to read", ("data",), words=r"\bnumbers?\b|numeric"),
+                    Box("Numerical", "numbers to predict or to read", ("data",), words=r"\bregression\b|numeric"),
                     Box("Multi-field/type", "rows with typed columns", ("data",), words=r"columns?|per line|one json|fields?"),
-                    Box("Parallel", "texts that belong together, line by line", ("data",), words=r"parallel|translation"),
+                    Box("Parallel", "texts that belong together, line by line", ("data",), words=r"parallel"),
                     Box("Tokenizers", "how texts become tokens", ("tokenizer",)),
                 ),
             ),
