@@ -41,7 +41,8 @@ SIDEBAR = {
         reference/training reference/decoding reference/commands""",
     "Models": """models/transformer models/seq2seq models/bert models/roberta models/xlm_roberta models/albert
         models/distilbert models/xlnet models/linformer models/bigbird models/gpt models/transformer_xl
-        models/conv_classifier models/autoencoder models/lenet models/alexnet models/vgg models/googlenet
+        models/conv_classifier models/rnn_classifier
+        models/transformer_classifier models/autoencoder models/lenet models/alexnet models/vgg models/googlenet
         models/resnet models/vit models/recurrent_attention models/captioner models/paragraph_captioner""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han lectures/yoon
         lectures/pictures lectures/timeline lectures/takeaways lectures/references recurrent encoders claims""",

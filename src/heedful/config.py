@@ -26,7 +26,18 @@ from heedful.files.yaml import (
     write_yaml,
 )
 
-__all__ = ["Config", "FieldError", "by_kind", "config_classes", "flow", "kinds_in", "load_yaml", "override", "parse", "render"]
+__all__ = [
+    "Config",
+    "FieldError",
+    "by_kind",
+    "config_classes",
+    "flow",
+    "kinds_in",
+    "load_yaml",
+    "override",
+    "parse",
+    "render",
+]
 
 MAX_PROBLEMS = 30  # in one error
 MAX_NAME = 120  # characters of a key in a message

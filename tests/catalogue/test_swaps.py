@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 import heedful
-from heedful.catalogue.swaps import Swap, Swappable, changed_keys, reason
+from heedful.catalogue.swaps import Swap, Swappable, changed_keys
 from heedful.config import override
 from heedful.errors import UserError
-from heedful.models import MODELS
-from heedful.runs.recipe import load_recipe, recipe_with
+from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Finished, train
 from heedful.training.loop import Step
 
@@ -91,7 +89,9 @@ def files() -> str:
 def differing_group(key: str, changed: set[str]) -> bool:
     """Whether all changed keys are the swapped one, or are in the group that it selects."""
     group = key.removesuffix(".kind")
-    return bool(changed) and all(one == key or (key.endswith(".kind") and one.startswith(f"{group}.")) for one in changed)
+    return bool(changed) and all(
+        one == key or (key.endswith(".kind") and one.startswith(f"{group}.")) for one in changed
+    )
 
 
 def check_one_key(swappable: Swappable, swap: Swap) -> None:
@@ -136,7 +136,16 @@ def sample(name: str) -> Iterator[Swap]:
     yield chosen[list(RECIPES).index(name) % len(chosen)]
 
 
-SAMPLE = ("numbers", "numbers-rnn", "prose", "bert-prose", "number-languages", "number-languages-conv", "digits-resnet", "digits")
+SAMPLE = (
+    "numbers",
+    "numbers-rnn",
+    "prose",
+    "bert-prose",
+    "number-languages",
+    "number-languages-conv",
+    "digits-resnet",
+    "digits",
+)
 
 
 @pytest.mark.claim("M2")

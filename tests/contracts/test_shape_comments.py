@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 import numpy as np
@@ -239,6 +239,7 @@ def with_attention() -> None:
     readers: list[dict[str, object]] = [
         {"kind": "recurrent", "hidden": M},
         {"kind": "transformer", "heads": H, "hidden": 19, "layers": 1},
+        {"kind": "convolutional", "layers": 1},
     ]
     looks: list[dict[str, object] | None] = [
         None,
@@ -413,6 +414,10 @@ def tiny(kind: str) -> None:
         model.plan(memory, some, state, torch.full((B, config.regions), -1))
         model.phrase_topics(regions)
         model(tokens, model.start(plan.topic))
+    elif config.role == "word_classifier":
+        pools = get_args(type(config).model_fields["pool"].annotation)
+        for pool in pools:
+            build(config.model_copy(update={"pool": pool}))(tokens, None, Padded(real))
     else:
         raise AssertionError(f"say how a model is used whose role is {config.role}")
 
@@ -535,6 +540,8 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "head": {"B": (B,), "T": (S,), "D": (D,), "N": (B,)},
     "classifier": {"D": (D,), "N": (B,), "C": (4,)},
     "conv_classifier": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},
+    "rnn_classifier": {"B": (B,), "T": (S,), "H": (8,), "C": (2,)},
+    "transformer_classifier": {"B": (B,), "T": (S,), "D": (16,), "C": (2,)},
     "tagger": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
     "answerer": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
     "xlnet": {

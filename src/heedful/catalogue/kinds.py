@@ -37,7 +37,9 @@ KINDS = {
     "layer": Kind("Layers", "what networks are made of", "vectors", "vectors"),
     "activation": Kind("Activations", "functions of one number", "x", "f(x)"),
     "loss": Kind("Losses", "what training minimizes", "outputs, targets", "a sum and a count"),
-    "regularizer": Kind("Regularizers", "what keeps weights and outputs small", "weights, outputs", "a term of the loss"),
+    "regularizer": Kind(
+        "Regularizers", "what keeps weights and outputs small", "weights, outputs", "a term of the loss"
+    ),
     "optimizer": Kind("Optimizers", "how gradients change weights", "gradients", "changes of the weights"),
     "schedule": Kind("Schedules", "how the learning rate changes", "step", "factor of the learning rate"),
     "trainer": Kind("Trainers", "what runs the steps", "model, batches, loss", "events, checkpoints"),

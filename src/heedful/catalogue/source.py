@@ -38,7 +38,11 @@ class Definition(NamedTuple):
 def definitions() -> Iterator[Definition]:
     """All modules of the blocks, all functions that return a loss or scores, and what takes the steps of training."""
     yield from _modules()
-    for folder, pattern, kind in (("blocks", "Loss", "loss"), ("tasks", "Loss", "loss"), ("training", "Score", "metric")):
+    for folder, pattern, kind in (
+        ("blocks", "Loss", "loss"),
+        ("tasks", "Loss", "loss"),
+        ("training", "Score", "metric"),
+    ):
         yield from _functions(folder, pattern, kind)
     yield from (one for one in _trainers())
 

@@ -63,7 +63,9 @@ def swaps_command(recipe: str, overrides: Sequence[str], kind: str | None, key: 
 def _swap_line(swap: Swap, size: int | None) -> str:
     if swap.problem is not None:
         return f"  no  {swap.new:<{WIDE - 6}} {reason(swap.problem)}"
-    change = "" if size is None or swap.parameters is None or swap.parameters == size else f"{swap.parameters - size:+,}"
+    change = (
+        "" if size is None or swap.parameters is None or swap.parameters == size else f"{swap.parameters - size:+,}"
+    )
     left = f"leaves out {', '.join(swap.left)}" if swap.left else ""
     return f"  ok  {swap.new:<{WIDE - 6}} {'; '.join(filter(None, (swap.override, change, left)))}"
 

@@ -42,7 +42,11 @@ def stack() -> dict[str, Any]:
         for row in STACK
     ]  # fmt: skip
     records = [part.record() | {"title": kind_of(part.kind).title} for part in parts()]
-    return {"rows": rows, "parts": records, "recipes": [{"name": n, "about": about_recipe(p)} for n, p in shipped().items()]}
+    return {
+        "rows": rows,
+        "parts": records,
+        "recipes": [{"name": n, "about": about_recipe(p)} for n, p in shipped().items()],
+    }
 
 
 def opened(name: str) -> Swappable:
@@ -66,7 +70,13 @@ def recipe_swaps(name: str) -> dict[str, Any]:
         for one in recipe.parts
     ]
     swaps = [swap.record() for swap in recipe.swaps()]
-    return {"recipe": name, "parameters": recipe.parameters, "text": write_yaml(recipe.settings), "parts": kept, "swaps": swaps}
+    return {
+        "recipe": name,
+        "parameters": recipe.parameters,
+        "text": write_yaml(recipe.settings),
+        "parts": kept,
+        "swaps": swaps,
+    }
 
 
 def swap_detail(name: str, key: str, new: str) -> dict[str, Any]:
@@ -92,7 +102,10 @@ def layers(recipe: Recipe) -> list[dict[str, Any]] | None:
     if config is None or config.parameters(0) > LARGEST:
         return None
     with _building:
-        return [{"name": row.name, "kind": row.kind, "shape": row.output, "parameters": row.parameters} for row in summary(config)]
+        return [
+            {"name": row.name, "kind": row.kind, "shape": row.output, "parameters": row.parameters}
+            for row in summary(config)
+        ]
 
 
 def sized(recipe: Recipe) -> ModelConfig | None:
@@ -109,4 +122,3 @@ def sized(recipe: Recipe) -> ModelConfig | None:
         if known.get("vocab", WORDS) is None or "vocab" not in known:
             config = with_vocab(config, vocab)
     return config
-

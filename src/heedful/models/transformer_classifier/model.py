@@ -66,4 +66,5 @@ class TransformerClassifier(nn.Module):
             x = x.masked_fill(~real, 0.0).sum(1) / real.sum(1).clamp(min=1)  # (B, D)
         else:
             x = x.masked_fill(~real, torch.finfo(x.dtype).min).amax(1)  # (B, D)
+            x = x.masked_fill(~real.any(1), 0.0)  # (B, D)
         return self.head(self.dropout(x))  # (B, C)
