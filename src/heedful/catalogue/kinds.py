@@ -1,13 +1,11 @@
 """The kinds of parts, and which kind the roles of models and the keys of recipes belong to; readable without torch.
 
-B batch, S source tokens, T tokens, D width, V vocabulary, N texts or images, C classes; for images X columns, Y rows.
+B batch, T tokens, D width, V vocabulary, N texts or images, C classes.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-from heedful.models.roles import Role
 
 
 class Kind(NamedTuple):
@@ -48,7 +46,7 @@ KINDS = {
     "choice": Kind("Choices inside a part", "variants that a part offers", "", ""),
 }
 
-ROLE_KINDS: dict[Role, str] = {
+ROLE_KINDS: dict[str, str] = {
     "encoder": "encoder",
     "two_streams": "encoder",
     "causal": "decoder",
@@ -66,6 +64,13 @@ ROLE_KINDS: dict[Role, str] = {
     "glimpse_classifier": "classifier",
     "captioner": "encoder_decoder",
     "paragraph_captioner": "encoder_decoder",
+    "hierarchical": "encoder_decoder",
+    "text_autoencoder": "encoder_decoder",
+    "style_transfer": "encoder_decoder",
+    "story_answerer": "memory",
+    "tabular": "classifier",
+    "policy": "policy",
+    "q_network": "q_network",
 }
 
 # The last name of a recipe key, where that is not the name of a kind itself.
@@ -77,6 +82,9 @@ KEY_KINDS = {
     "block": "layer",
     "cell": "layer",
     "objective": "loss",
+    "baseline": "loss",
+    "reward": "metric",
+    "anneal": "schedule",
     "regularize": "regularizer",
     "regularizers": "regularizer",
     "score": "attention",

@@ -17,17 +17,18 @@ def page() -> str:
 
 def _head() -> Iterator[str]:
     yield from (NOTE, "", "# The catalogue", "")
-    yield "Every part of the library by its kind, with what it takes and gives, the key of a recipe that selects it, and who uses it. The same"
-    yield "list is printed by `heedful catalogue`, and is a page of the explorer on which boxes can be clicked and parts swapped. It is made from"
-    yield "the code: a new model, task or setting stands here by itself."
+    yield "Every part of the library by its kind, with what it takes and gives, the key of a recipe that selects it,"
+    yield "and who uses it. `heedful catalogue` prints the same list, and a page of the explorer draws it as boxes, in"
+    yield "which parts can be swapped. It is made from the code: a new model, task or setting stands here by itself."
     yield ""
     yield from ("```sh", "heedful catalogue                       # all parts, a line each")
     yield "heedful catalogue decoder               # one kind, in full"
     yield "heedful catalogue --stack               # the layers, from applications to parts"
-    yield "heedful catalogue --swap numbers-rnn    # what else fits at each key of a recipe, and what does not, and why"
+    yield "heedful catalogue --swap numbers-rnn    # what else fits at each key of a recipe, what does not, and why"
     yield from ("```", "")
-    yield "A swap is one override, `KEY=VALUE`. Where the old part has settings that the new one does not have, they leave with it, and the override"
-    yield "is the whole group: `model={kind: seq2seq, width: 96}`. A swap that does not fit is refused before anything is trained."
+    yield "A swap is one override, `KEY=VALUE`. Settings of the old part that the new one does not have leave with it:"
+    yield "the override is then the whole group, `model={kind: seq2seq, width: 96}`. What does not fit is refused"
+    yield "before anything is trained."
     yield ""
 
 

@@ -1,4 +1,4 @@
-"""The parts that code defines and no key names: modules, losses, scores and steps, as their files say, without torch."""
+"""The parts that code defines and no key names: modules, losses, scores and steps, read from their files."""
 
 from __future__ import annotations
 

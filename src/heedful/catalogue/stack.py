@@ -52,8 +52,43 @@ class Row:
 
 REWARD = r"reward|reinforce|self.?critical|policy|hard attention|minimum risk|glimpse_loss"
 RIVAL = r"adversarial|discriminat|generator"
-REGULAR = r"regulariz|weight_decay|label_smoothing|dropout|\bKL\b|entropy bonus|coverage|entropy_bonus"
+REGULAR = r"regulariz|weight_decay|label_smoothing|dropout|\bKL\b|entropy of the policy|coverage"
+OF_STEPS = r"train\.(schedule|clip|accumulate|average)"
 
+ARCHITECTURES = (
+    Box("Encoder", "what reads the input", ("encoder", "encoder_decoder")),
+    Box("Decoder", "what writes token by token", ("decoder", "encoder_decoder")),
+    Box("Embedder", "tokens, patches and positions as vectors", ("embedder", "positions")),
+    Box("Classifier", "what predicts classes, tags or numbers", ("classifier",)),
+    Box("Memory", "what is stored and looked up", ("memory",)),
+    Box("Connector", "from the encoder's state to the decoder's", ("connector",)),
+    Box("Policy", "probabilities of actions", ("policy",)),
+    Box("QNet", "values of actions", ("q_network",)),
+    Box("Attention", "scores, weights and spans", ("attention",)),
+    Box("Layers", "what all of them are made of", ("layer", "activation")),
+)
+LOSSES = (
+    Box("(Seq) MaxLikelihood", "cross-entropy of tokens, squared error", ("loss",), without=f"{REWARD}|{RIVAL}"),
+    Box("Adversarial", "a discriminator against a generator", ("loss",), words=RIVAL),
+    Box("Rewards", "what samples earn", ("loss",), words=REWARD),
+    Box("RL-related", "gradients of expected rewards", ("loss", "agent"), words=REWARD),
+    Box("Regularize", "what keeps weights and outputs small", ("regularizer", "loss"), words=REGULAR),
+)
+DATA = (
+    Box("MonoText", "single texts", ("data",), ("language_model", "pretraining", "permutation_lm")),
+    Box("PairedText", "a source and a target", ("data",), ("translation",)),
+    Box("Dialog", "turns of speakers", ("data",), words="dialog"),
+    Box("Numerical", "numbers to predict or to read", ("data",), words=r"\bregression\b|numeric|tabular"),
+    Box("Multi-field/type", "rows with columns", ("data",), words="column|per line|field|tabular"),
+    Box("Parallel", "texts that belong together, line by line", ("data",), words="parallel"),
+    Box("Tokenizers", "how texts become tokens", ("tokenizer",)),
+)
+TRAINER = (
+    Box("Executor", "the loop, its steps and its settings", ("trainer",), without=r"train\.clip"),
+    Box("Optimizer", "how gradients change weights", ("optimizer",)),
+    Box("Seq/Episodic RL Agent", "what learns from rewards", ("agent", "loss"), words=f"agent|episode|{REWARD}"),
+    Box("lr decay / grad clip / ...", "schedules, and limits", ("schedule", "trainer"), words=OF_STEPS),
+)
 STACK = (
     Row((("", (Box("Applications", "tasks: `task.kind`, one folder each", ("application",)),)),)),
     Row(
@@ -71,55 +106,13 @@ STACK = (
     ),
     Row(
         (
-            (
-                "Models: Architectures",
-                (
-                    Box("Encoder", "what reads the input", ("encoder", "encoder_decoder")),
-                    Box("Decoder", "what writes token by token", ("decoder", "encoder_decoder")),
-                    Box("Embedder", "tokens, patches and positions as vectors", ("embedder", "positions")),
-                    Box("Classifier", "what predicts classes, tags or numbers", ("classifier",)),
-                    Box("Memory", "what is stored and looked up", ("memory",)),
-                    Box("Connector", "from the encoder's state to the decoder's", ("connector",)),
-                    Box("Policy", "probabilities of actions", ("policy",)),
-                    Box("QNet", "values of actions", ("q_network",)),
-                    Box("Attention", "scores, weights and spans", ("attention",)),
-                    Box("Layers", "what all of them are made of", ("layer", "activation")),
-                ),
-            ),
-            (
-                "Models: Losses",
-                (
-                    Box("(Seq) MaxLikelihood", "cross-entropy of each token, squared error", ("loss",), without=f"{REWARD}|{RIVAL}"),
-                    Box("Adversarial", "a discriminator against a generator", ("loss",), words=RIVAL),
-                    Box("Rewards", "what samples earn", ("loss",), words=REWARD),
-                    Box("RL-related", "gradients of expected rewards", ("loss", "agent"), words=REWARD),
-                    Box("Regularize", "what keeps weights and outputs small", ("regularizer", "loss"), words=REGULAR),
-                ),
-            ),
-            (
-                "Data",
-                (
-                    Box("MonoText", "single texts", ("data",), ("language_model", "pretraining", "permutation_lm")),
-                    Box("PairedText", "a source and a target", ("data",), ("translation",)),
-                    Box("Dialog", "turns of speakers", ("data",), words=r"dialog"),
-                    Box("Numerical", "numbers to predict or to read", ("data",), words=r"\bregression\b|numeric"),
-                    Box("Multi-field/type", "rows with typed columns", ("data",), words=r"columns?|per line|one json|fields?"),
-                    Box("Parallel", "texts that belong together, line by line", ("data",), words=r"parallel"),
-                    Box("Tokenizers", "how texts become tokens", ("tokenizer",)),
-                ),
-            ),
-            (
-                "Trainer",
-                (
-                    Box("Executor", "the loop, its steps and its settings", ("trainer",), without=r"train\.clip"),
-                    Box("Optimizer", "how gradients change weights", ("optimizer",)),
-                    Box("Seq/Episodic RL Agent", "what learns from rewards", ("agent", "loss", "application"), words=rf"agent|self.?critical|{REWARD}|episode"),
-                    Box("lr decay / grad clip / ...", "schedules, and a limit of the gradient", ("schedule", "trainer"), words=r"train\.(schedule|clip|accumulate|average)"),
-                ),
-            ),
+            ("Models: Architectures", ARCHITECTURES),
+            ("Models: Losses", LOSSES),
+            ("Data", DATA),
+            ("Trainer", TRAINER),
         )
     ),
-)  # fmt: skip
+)
 
 
 def boxes() -> Iterator[Box]:

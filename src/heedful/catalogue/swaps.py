@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from heedful.catalogue.slots import GROUP, NONE, Present, class_of, present, task_slots
+from heedful.catalogue.slots import GROUP, NONE, Present, Slot, class_of, present, task_slots
 from heedful.config import flow, load_yaml, override
 from heedful.errors import UserError
 from heedful.runs.recipe import check_recipe, find_recipe, recipe_with
@@ -57,12 +57,16 @@ class Swappable:
     @property
     def parts(self) -> Iterator[Present]:
         """Its parts that others could stand for."""
-        for one in present(class_of(self.settings), self.settings):
-            if one.key == "model":  # some models of a task have recipes of their own class
-                one = one._replace(slot=next(slot for slot in task_slots(self.recipe.task.kind) if slot.key == "model"))
-            if one.key != "task" and not any(one.key == no or one.key.startswith(f"{no}.") for no in NO_PARTS):
-                if len(one.slot.options) > 1 or one.option == GROUP:
-                    yield one
+        for found in present(class_of(self.settings), self.settings):
+            one = found._replace(slot=self._models) if found.key == "model" else found
+            left_out = one.key == "task" or any(one.key == no or one.key.startswith(f"{no}.") for no in NO_PARTS)
+            if not left_out and (len(one.slot.options) > 1 or one.option == GROUP):
+                yield one
+
+    @property
+    def _models(self) -> Slot:
+        """The models of the recipe's task, also those whose recipes are of another class."""
+        return next(slot for slot in task_slots(self.recipe.task.kind) if slot.key == "model")
 
     @property
     def parameters(self) -> int | None:
@@ -184,8 +188,9 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: st
     """The keys whose values differ between two groups of settings, the deepest of each."""
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name), after.get(name)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from changed_keys(old, new, f"{prefix}{name}.")
+        groups = [one for one in (old, new) if isinstance(one, Mapping)]
+        if len(groups) == 2 or (groups and (name not in before or name not in after)):
+            yield from changed_keys(old or {}, new or {}, f"{prefix}{name}.")
         elif old != new:
             yield f"{prefix}{name}"
 

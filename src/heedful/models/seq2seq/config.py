@@ -170,14 +170,13 @@ class Seq2SeqConfig(ModelConfig):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         encoder = self.encoder
-        if isinstance(encoder, TransformerEncoder):
-            if self.width % encoder.heads:
-                raise FieldError(
-                    f"a width of {self.width} cannot be shared by the encoder's {encoder.heads} heads; "
-                    f"write width: {self.width + encoder.heads - self.width % encoder.heads}",
-                    "encoder",
-                    "heads",
-                )
+        if isinstance(encoder, TransformerEncoder) and self.width % encoder.heads:
+            raise FieldError(
+                f"a width of {self.width} cannot be shared by the encoder's {encoder.heads} heads; "
+                f"write width: {self.width + encoder.heads - self.width % encoder.heads}",
+                "encoder",
+                "heads",
+            )
         if not isinstance(encoder, RecurrentEncoder) and self.width % 2:
             raise FieldError(f"sinusoids need an even width; write width: {self.width + 1}", "width")
         memory, score = encoder.memory(self.width), self.attention and self.attention.score

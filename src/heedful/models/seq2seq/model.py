@@ -91,7 +91,7 @@ class TransformerReader(nn.Module):
 
 
 class ConvolutionReader(nn.Module):
-    """x' = (x + a * sigmoid(b)) / sqrt(2) in each layer, where [a; b] = W * x: the summary is the mean of the memory."""
+    """x' = (x + a * sigmoid(b)) / sqrt(2), where [a; b] = W * x (Gehring et al., 2017); the summary is the mean."""
 
     def __init__(self, c: Seq2SeqConfig, e: ConvolutionalEncoder) -> None:
         super().__init__()
