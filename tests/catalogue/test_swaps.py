@@ -38,7 +38,7 @@ RECIPES: dict[str, list[str]] = {
     "numbers-rnn": [*TOKENS, *SPLITS, *SMALL, "tokenizer.vocab=90", "model.encoder.hidden=16"],
     "gpt-prose": [*PROSE, *BLOCKS],
     "prose": [*TOKENS, *SMALL, "data.valid=2", "data.test=2", "model.context=16"],
-    "elmo": [*PROSE, *SMALL],
+    "elmo": ["data={kind: library_prose}", *PROSE, *SMALL],
     "xl-prose": [*PROSE, *BLOCKS, "model.hidden=32"],
     "bert-prose": ENCODER,
     "albert-prose": ENCODER,
@@ -50,6 +50,7 @@ RECIPES: dict[str, list[str]] = {
         *CLASSES, "tokenizer.vocab=100", "model.encoder.width=16", "model.encoder.hidden=32", "model.encoder.layers=1"
     ],
     "number-languages-conv": [*CLASSES, "model.filters=4"],
+    "number-languages-transformer": [*CLASSES, "model.width=16", "model.layers=1"],
     "digits-lenet": [*IMAGES, *SPLITS],
     "digits-resnet": [*IMAGES, *SPLITS, "model.widths=[4, 8, 8]", "model.stem_width=4"],
     "digits-vit": [*IMAGES, *SPLITS, "model.width=16", "model.hidden=32", "model.layers=1"],
@@ -93,13 +94,14 @@ def check_one_key(swappable: Swappable, swap: Swap) -> None:
     after = override(swappable.settings, [swap.override])
     changed = set(changed_keys(swappable.settings, after))
     group = swap.key.removesuffix(".kind")
+    selected = group if swap.new == "null" else swap.key
     assert swap.override.partition("=")[0] in (swap.key, group)
     if any(word.isdigit() for word in group.split(".")):  # a list is compared as a whole
         assert len(changed) == 1 and group.startswith(changed.pop())
     else:
         gone = {f"{group}.{name}" for name in swap.left}
         assert {next((one for one in gone if f"{key}.".startswith(f"{one}.")), key) for key in changed} == {
-            swap.key,
+            selected,
             *gone,
         }
 

@@ -165,9 +165,9 @@ def present(cls: type[Config], settings: Mapping[str, Any], prefix: str = "") ->
 def _usual(field: FieldInfo, members: Sequence[type[Config]]) -> str | None:
     """The kind of a group that does not write its own."""
     marks = [*field.metadata, *(mark for part in get_args(field.annotation) for mark in _marks(part))]
-    chooser = next((mark.discriminator for mark in marks if isinstance(mark, Discriminator)), None)
-    if callable(chooser):
-        return str(chooser({}))
+    rule = next((mark.discriminator for mark in marks if isinstance(mark, Discriminator)), None)
+    if callable(rule):
+        return str(rule({}))
     default = members[0].model_fields.get("kind") if members else None
     return None if default is None else str(default.default)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import heedful
+from heedful import __all__ as exported
 from heedful.catalogue.parts import Part, parts
 from heedful.runs.recipe import shipped, templates
 
@@ -77,7 +77,7 @@ LOSSES = (
 DATA = (
     Box("MonoText", "single texts", ("data",), ("language_model", "pretraining", "permutation_lm")),
     Box("PairedText", "a source and a target", ("data",), ("translation",)),
-    Box("Dialog", "turns of speakers", ("data",), words="dialog"),
+    Box("Dialog", "utterances, turn by turn", ("data",), words="dialog"),
     Box("Numerical", "numbers to predict or to read", ("data",), words=r"\bregression\b|numeric|tabular"),
     Box("Multi-field/type", "rows with columns", ("data",), words="column|per line|field|tabular"),
     Box("Parallel", "texts that belong together, line by line", ("data",), words="parallel"),
@@ -124,7 +124,7 @@ def boxes() -> Iterator[Box]:
 def names_in(box: str) -> tuple[str, ...]:
     """What is in a box that holds no parts: exported names, or files."""
     if box == "Library APIs":
-        return tuple(name for name in heedful.__all__ if not name.startswith("_"))
+        return tuple(name for name in exported if not name.startswith("_"))
     if box == "Model templates + Config files":
         return (*shipped(), *(f"heedful init {name}" for name in templates()))
     return ()
