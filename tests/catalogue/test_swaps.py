@@ -11,7 +11,7 @@ from pydoc_data.topics import topics
 import pytest
 
 import heedful
-from heedful.catalogue.swaps import Swap, Swappable, changed_keys
+from heedful.catalogue.swaps import Swap, Swappable, changed_keys, reason
 from heedful.config import override
 from heedful.errors import UserError
 from heedful.runs.recipe import load_recipe
@@ -120,6 +120,61 @@ def test_each_part_has_swaps_of_one_key_that_fit(name: str) -> None:
             with pytest.raises(UserError):
                 load_recipe(name, [*RECIPES[name], swap.override])
     assert sum(swap.fits for swap in found) >= 8
+
+
+@pytest.mark.claim("M2")
+def test_what_the_new_part_does_not_have_leaves_with_the_old_one() -> None:
+    swap = Swappable("numbers-rnn").swap("model.encoder.kind", "transformer")
+    assert swap.fits and swap.left == ("cell",) and swap.kind == "encoder"
+    assert swap.override == "model.encoder={kind: transformer, layers: 1, hidden: 128}"
+    assert swap.parameters == load_recipe("numbers-rnn", [swap.override]).size
+    swap = Swappable("gpt-prose").swap("model.kind", "transformer_xl")
+    assert swap.left == () and swap.override == "model.kind=transformer_xl", "one line"
+
+
+def test_what_only_the_old_part_could_have_leaves_too() -> None:
+    """A vocabulary below the 256 bytes of BPE; depths of three stages, where the new net has widths for four."""
+    swap = Swappable("numbers").swap("tokenizer", "bpe")
+    assert swap.fits and swap.left == ("vocab",)
+    swap = Swappable("captions").swap("model.encoder", "resnet")
+    assert swap.fits and {"filters", "depths"} <= set(swap.left)
+
+
+@pytest.mark.claim("M2")
+@pytest.mark.parametrize(
+    ("name", "key", "new", "why"),
+    [
+        ("digits-resnet", "model.kind", "vit", "images of 8 x 8 have no whole patches of 16 x 16"),
+        ("digits", "model.encoder.0.kind", "max_pool", "pooling takes an image, not a vector of 64"),
+        ("captions", "model.decoder.attention.score", "dot", "states have 128 numbers and the places of the map 64"),
+        ("captions", "task.objective.kind", "self_critical", "set start.folder"),
+        ("gpt-prose", "model.kind", "elmo", "an elmo reads lines"),
+        ("bert-prose", "model.kind", "roberta", "a model without segments cannot be trained on pairs"),
+        ("number-languages", "model.kind", "conv_classifier", "tokenizer.kind is unknown"),
+        ("numbers", "data.kind", "tsv", "data.train is missing"),
+        ("digits-resnet", "data.kind", "image_folder", "there is no such folder"),
+    ],
+)
+def test_misfits_are_reported_before_training(name: str, key: str, new: str, why: str) -> None:
+    swap = Swappable(name).swap(key, new)
+    assert swap.problem is not None and not swap.fits and why in reason(swap.problem)
+
+
+def test_a_size_that_only_the_data_show_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    """Scenes have three channels and other sizes than digits: said when they are read, with nothing trained."""
+    swap = Swappable("digits-resnet", [*IMAGES, *SPLITS]).swap("data.kind", "scenes")
+    events: list[object] = []
+    with pytest.raises(UserError, match=r"(?i)images|channels|size"):
+        events.extend(train(load_recipe("digits-resnet", [*IMAGES, *SPLITS, swap.override]), tmp_path / "run"))
+    assert not any(isinstance(event, Step) for event in events)
+
+
+def test_there_is_no_such_key_or_part() -> None:
+    swappable = Swappable("numbers")
+    with pytest.raises(UserError, match="this key selects no part"):
+        swappable.swap("model.width", "8")
+    with pytest.raises(UserError, match=r"no part of this name fits model\.kind"):
+        swappable.swap("model.kind", "bert")
 
 
 def sample(name: str) -> Iterator[Swap]:
