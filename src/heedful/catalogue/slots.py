@@ -86,8 +86,10 @@ def _is_list(annotation: Any) -> bool:
     return get_origin(annotation) in (tuple, list) or any(map(_is_list, get_args(annotation)))
 
 
-def fields_of(cls: type[Config], prefix: str = "") -> Iterator[tuple[str, Slot]]:
+@cache
+def fields_of(cls: type[Config], prefix: str = "") -> tuple[tuple[str, Slot], ...]:
     """Each field of a class that holds a group or a choice, by name."""
+    found = []
     for name, field in cls.model_fields.items():
         members = config_classes(field.annotation)
         listed = "[]" if members and _is_list(field.annotation) else ""
@@ -96,7 +98,9 @@ def fields_of(cls: type[Config], prefix: str = "") -> Iterator[tuple[str, Slot]]
         optional = bool(groups or (members and prefix.startswith("model"))) and not listed
         optional = optional and type(None) in get_args(field.annotation)
         if members or names or name in NUMBER_KINDS:
-            yield name, Slot(f"{prefix}{name}{listed}", field.description or "", groups, names, optional)
+            slot = Slot(f"{prefix}{name}{listed}", field.description or "", groups, names, optional)
+            found.append((name, slot))
+    return tuple(found)
 
 
 def _ordered_kinds(member: type[Config]) -> list[str]:
