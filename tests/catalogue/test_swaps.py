@@ -151,6 +151,7 @@ def test_what_only_the_old_part_could_have_leaves_too() -> None:
         ("gpt-prose", "model.kind", "elmo", "an elmo reads lines"),
         ("bert-prose", "model.kind", "roberta", "a model without segments cannot be trained on pairs"),
         ("number-languages", "model.kind", "conv_classifier", "tokenizer.kind is unknown"),
+        ("number-languages", "tokenizer.kind", "xlnet_unigram", "its classification token is in a third segment"),
         ("numbers", "data.kind", "tsv", "data.train is missing"),
         ("digits-resnet", "data.kind", "image_folder", "there is no such folder"),
     ],
@@ -213,6 +214,10 @@ def test_a_swapped_part_trains(name: str, tmp_path: Path) -> None:
 def test_every_swap_that_fits_trains_twenty_steps(name: str, tmp_path: Path) -> None:
     before = files()
     for number, swap in enumerate(fitting(name)):
-        found = losses(name, swap, tmp_path / str(number))
+        try:
+            found = losses(name, swap, tmp_path / str(number))
+        except UserError as error:  # of images of other sizes, which only the data show
+            assert swap.key == "data.kind" and "does not fit" in str(error), swap.override
+            continue
         assert len(found) == STEPS and all(map(math.isfinite, found)), swap.override
     assert files() == before, "no other file changes"
