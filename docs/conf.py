@@ -39,12 +39,13 @@ SIDEBAR = {
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",
     "Settings and commands": """reference/README reference/recipes reference/tasks reference/data-text
         reference/data-labelled reference/data-tables reference/data-images reference/tokenizers reference/models
-        reference/heads reference/training reference/decoding reference/commands""",
+        reference/heads reference/training reference/decoding reference/commands reference/catalogue""",
     "Models": """models/transformer models/seq2seq models/bert models/roberta models/xlm_roberta
         models/albert models/distilbert models/xlnet models/linformer models/bigbird models/gpt
         models/transformer_xl models/conv_classifier models/style_transfer models/text_vae models/memory_network
-        models/autoencoder models/lenet models/alexnet models/vgg models/googlenet models/resnet models/vit
-        models/recurrent_attention models/captioner models/paragraph_captioner models/tabular models/agents""",
+        models/rnn_classifier models/transformer_classifier models/autoencoder models/lenet models/alexnet
+        models/vgg models/googlenet models/resnet models/vit models/recurrent_attention models/captioner
+        models/paragraph_captioner models/tabular models/agents""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han
         lectures/yoon lectures/pictures lectures/timeline lectures/takeaways lectures/references recurrent
         encoders claims""",

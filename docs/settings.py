@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from heedful.config import Config
@@ -22,8 +23,11 @@ MARK = re.compile(r"^<!-- settings: ([\w.]+)\.(\w+) -->\n(.*?)(?=^#|\Z)", re.MUL
 TABLE = re.compile(r"^\| setting \| default \| \|\n(?:\|.*\n)+", re.MULTILINE)
 
 
-def default_text(default: Any) -> str:
+def default_text(field: FieldInfo) -> str:
     """The default of a setting as a table shows it."""
+    default = field.default
+    if field.default_factory is not None:
+        return "see right"  # it depends on other settings, as the description says
     if default is PydanticUndefined:
         return "required"
     return "see below" if isinstance(default, Config) else f"`{json.dumps(default)}`".replace('"', "")
@@ -45,7 +49,7 @@ def table(config: type[Config]) -> str:
         about = field.description or ""
         if len(values := choices(field.annotation)) > 1:
             about += "; one of " + ", ".join(f"`{value}`" for value in values)
-        rows.append(f"| `{name}` | {default_text(field.default)} | {about.replace('|', chr(92) + '|')} |\n")
+        rows.append(f"| `{name}` | {default_text(field)} | {about.replace('|', chr(92) + '|')} |\n")
     return "| setting | default | |\n|---|---|---|\n" + "".join(rows) if rows else ""
 
 

@@ -61,6 +61,8 @@ LAYERS["plots.classifier_plots"] = {
 }
 # Runs combine all packages; the command line uses them.
 LAYERS["runs"] = {*LAYERS}
+# Parts and swaps are made from the classes of recipes, without torch.
+LAYERS["catalogue"] = {"config", "models", "runs.recipe", "tasks", "tasks.recipe_parts", "__all__", *ERRORS_AND_FILES}
 # Self-contained experiments: no recipe, no run folder.
 LAYERS["lectures"] = {"blocks", "config", "decode", "errors", "models", "plots", "training.optim"}
 LAYERS["lectures"] |= {"runs.load", "tasks.pretraining.predictor"}  # figures of a trained encoder
@@ -98,6 +100,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "hub": {"torch", "numpy", "pydantic", "safetensors"},
     "runs": {"torch", "numpy", "pydantic"},
     "runs.events": set(),
+    "catalogue": {"pydantic"},
     "lectures": {"torch", "numpy", "pydantic", "sklearn", "matplotlib"},
     "lectures.claims": set(),
     "extras": set(),
@@ -232,6 +235,7 @@ LIGHT = [
     ("runs",),
 ]
 LIGHT += [("train", "--help"), ("translate", "--help"), ("demo", "--help"), ("claims",), ("figure",)]
+LIGHT += [("catalogue",), ("catalogue", "--stack"), ("catalogue", "--swap", "numbers")]
 LIGHT += [("lectures",), ("lectures", "bert", "--json")]
 
 

@@ -26,7 +26,18 @@ from heedful.files.yaml import (
     write_yaml,
 )
 
-__all__ = ["Config", "FieldError", "by_kind", "config_classes", "kinds_in", "load_yaml", "override", "parse", "render"]
+__all__ = [
+    "Config",
+    "FieldError",
+    "by_kind",
+    "config_classes",
+    "flow",
+    "kinds_in",
+    "load_yaml",
+    "override",
+    "parse",
+    "render",
+]
 
 MAX_PROBLEMS = 30  # in one error
 MAX_NAME = 120  # characters of a key in a message
@@ -247,7 +258,7 @@ def _model_validator_problems(
         whole.__dict__.pop(name, None)
         if name in wrong or (name not in settings and field.is_required()):
             continue  # a validator that needs it raises AttributeError below
-        value = field.get_default(call_default_factory=True)
+        value = field.get_default(call_default_factory=True, validated_data=whole.__dict__)
         if name in settings:
             kind: Any = Annotated[field.annotation, field]
             value = TypeAdapter(kind).validate_json(json.dumps(settings[name]), strict=True)
@@ -298,7 +309,7 @@ def _other_kind(
     valid = {key: value for key, value in values.items() if key not in misplaced}
     missing = [name for name, field in fields.items() if field.is_required() and name not in valid]
     name, known = ".".join(map(str, group)), [key for key in fields if key != "kind"]
-    text = ", ".join([*(f"{key}: {_flow(value)}" for key, value in valid.items()), *(f"{key}: ..." for key in missing)])
+    text = ", ".join([*(f"{key}: {flow(value)}" for key, value in valid.items()), *(f"{key}: ..." for key in missing)])
     return UserError(
         f"{name}.kind is now {values['kind']}, which has no {', '.join(leftover)}",
         where=where((*group, "kind")),
@@ -307,8 +318,12 @@ def _other_kind(
     )
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """A value as YAML on one line, without quotes where possible."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(flow, value)) + "]"
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z]\w*", value) and parse_scalar(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)

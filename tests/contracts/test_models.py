@@ -22,6 +22,7 @@ from heedful.models import build, config_class, kinds_of
 from heedful.models.roles import Role
 from heedful.models.seq2seq.config import (
     AttentionConfig,
+    ConvolutionalEncoder,
     Monotonic,
     Predictive,
     RecurrentEncoder,
@@ -147,6 +148,9 @@ LOOKS: dict[str, dict[str, Any]] = {
     | looking(feed="output"),
     "general-input-predictive-transformer": {"encoder": TransformerEncoder(heads=2, layers=1, hidden=20)}
     | looking(score="general", span=Predictive(window=2)),
+    "additive-input-convolutional": {"encoder": ConvolutionalEncoder(layers=2)} | looking(),
+    "general-output-convolutional": {"encoder": ConvolutionalEncoder(layers=1, size=5)}
+    | looking(score="general", feed="output"),
     "additive-input-sparsemax": looking(normalize="sparsemax"),
     "dot-output-entmax15-transformer": {
         "encoder": TransformerEncoder(heads=2, layers=1, hidden=20, score="general", normalize="sparsemax"),

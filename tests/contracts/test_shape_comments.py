@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 import numpy as np
@@ -244,6 +244,7 @@ def with_attention() -> None:
     readers: list[dict[str, object]] = [
         {"kind": "recurrent", "hidden": M},
         {"kind": "transformer", "heads": H, "hidden": 19, "layers": 1},
+        {"kind": "convolutional", "layers": 1},
     ]
     looks: list[dict[str, object] | None] = [
         None,
@@ -459,6 +460,10 @@ def tiny(kind: str) -> None:
         model(x), model.value(x)
         if config.role == "q_network":
             model.target_values(x)
+    elif config.role == "word_classifier":
+        pools = get_args(type(config).model_fields["pool"].annotation)
+        for pool in pools:
+            build(config.model_copy(update={"pool": pool}))(tokens, None, Padded(real))
     else:
         raise AssertionError(f"say how a model is used whose role is {config.role}")
 
@@ -604,6 +609,8 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "conv_classifier": {"B": (B,), "T": (S,), "D": (D,), "F": (F,), "P": (S + 4,), "K": (2 * F,), "C": (4,)},
     "memory_network": {"B": (B,), "R": (9, B), "S": (S,), "W": (T, 4), "D": (D,), "C": (3,)},
     "bag": {"B": (B,), "R": (9,), "S": (S,), "D": (D,), "C": (3,)},
+    "rnn_classifier": {"B": (B,), "T": (S,), "H": (8,), "C": (2,)},
+    "transformer_classifier": {"B": (B,), "T": (S,), "D": (16,), "C": (2,)},
     "tagger": {"B": (B,), "T": (S,), "F": (4 * D,), "E": (M,), "M": (5,), "C": (3,)},
     "answerer": {"B": (B,), "T": (S,), "N": (B,), "P": (3,)},
     "xlnet": {

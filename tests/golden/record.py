@@ -401,6 +401,28 @@ model: {kind: conv_classifier, width: 8, sizes: [2, 3], filters: 4, context: 32}
         + "  batch_examples: 8\n",
         objects,
     ),
+    "text_classification-rnn_classifier": (
+        "task: {kind: text_classification}\n"
+        + files("jsonl", "jsonl", ", text: text, label: label")
+        + """
+tokenizer: {kind: words}
+model: {kind: rnn_classifier, width: 8, hidden: 8, context: 32}
+"""
+        + TRAIN
+        + "  batch_examples: 8\n",
+        objects,
+    ),
+    "text_classification-transformer_classifier": (
+        "task: {kind: text_classification}\n"
+        + files("jsonl", "jsonl", ", text: text, label: label")
+        + """
+tokenizer: {kind: words}
+model: {kind: transformer_classifier, width: 8, heads: 2, layers: 1, hidden: 16, context: 32}
+"""
+        + TRAIN
+        + "  batch_examples: 8\n",
+        objects,
+    ),
     "regression-regressor": (
         "task: {kind: regression}\n"
         + files("csv", "csv", ", text: one, pair: other, label: score")

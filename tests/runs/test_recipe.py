@@ -8,6 +8,7 @@ import pytest
 
 from heedful.config import render
 from heedful.errors import UserError
+from heedful.models import kinds_of
 from heedful.runs.recipe import (
     RECIPES,
     check_recipe,
@@ -225,11 +226,12 @@ def test_schema_requires_each_tasks_settings() -> None:
     found = {}
     while "if" in schema:
         asked = schema["if"]["properties"]
-        name = "/".join(asked[group]["properties"]["kind"]["const"] for group in asked)
+        kinds = [asked[group]["properties"]["kind"] for group in asked]
+        name = "/".join(kind.get("const", ", ".join(kind.get("enum", ()))) for kind in kinds)
         found[name] = schema["then"]["$ref"]
         schema = {**schema["else"]}
     found["translation"] = schema["$ref"]
-    words = found.pop("classification/conv_classifier")
+    words = found.pop("classification/" + ", ".join(kinds_of("word_classifier")))
     assert words == found["text_classification"]
     assert found == {kind: f"#/$defs/{cls.__name__}" for kind in TASKS for cls in (recipe_class(kind),)}
     for ref in found.values():

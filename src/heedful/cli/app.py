@@ -29,6 +29,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     "Train": {
         "demo": CommandSpec(runs.demo, ""),
         "recipes": CommandSpec(recipes.recipes, ""),
+        "catalogue": CommandSpec(recipes.catalogue, "--swap numbers"),
         "init": CommandSpec(recipes.init, "translate my-recipe.yaml"),
         "show": CommandSpec(recipes.show, "numbers train.seed=3"),
         "check": CommandSpec(recipes.check, "numbers"),

@@ -39,6 +39,13 @@ def templates(incomplete: str) -> list[str]:
     return [name for name in templates() if name.startswith(incomplete)]
 
 
+def part_kinds(incomplete: str) -> list[tuple[str, str]]:
+    """Kinds of parts, with what they are."""
+    from heedful.catalogue.kinds import KINDS
+
+    return [(name, line.about) for name, line in KINDS.items() if name.startswith(incomplete)]
+
+
 def figures(incomplete: str) -> list[tuple[str, str]]:
     """Figures, with what each shows."""
     from heedful.plots.gallery import EVERY

@@ -50,6 +50,8 @@ MODELS = {
     "style_transfer": Model("style_transfer", "StyleTransferConfig"),
     "memory_network": Model("story_answerer", "MemoryNetworkConfig"),
     "bag_of_words": Model("story_answerer", "BagOfWordsConfig", "memory_network"),
+    "rnn_classifier": Model("word_classifier", "RnnClassifierConfig"),
+    "transformer_classifier": Model("word_classifier", "TransformerClassifierConfig"),
     "autoencoder": Model("autoencoder", "AutoencoderConfig"),
     "lenet": Model("image_encoder", "LeNetConfig"),
     "tree_lstm": Model("tree_classifier", "TreeLSTMConfig"),

@@ -114,6 +114,7 @@ class ModelConfig(Config):
 class EncoderConfig(ModelConfig):
     """What the settings of every encoder have."""
 
+    compares_segments: ClassVar[bool] = False  # whether segments are only compared, and there may be any number
     settled: ClassVar[tuple[str, ...]] = ()  # settings that no weight shows, and that stay as they were in training
 
     if TYPE_CHECKING:

@@ -86,23 +86,24 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def recipe_in(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe file with the recipe class of its task."""
-    return _parsed(*load_yaml(path), path, overrides)
+    return recipe_with(*load_yaml(path), path, overrides)
 
 
 def recipe_of(text: str, where: str) -> Recipe:
     """Parse the text of a recipe; errors name `where`."""
-    return _parsed(*read_yaml(text, where), where)
+    return recipe_with(*read_yaml(text, where), where)
 
 
 def completed(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of an older version's recipe, completed with defaults."""
     try:
-        return _parsed(settings, {}, "recipe").model_dump(mode="json")
+        return recipe_with(settings, {}, "recipe").model_dump(mode="json")
     except UserError:
         return settings
 
 
-def _parsed(data: dict[str, Any], marks: Marks, path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
+def recipe_with(data: dict[str, Any], marks: Marks, path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe with these settings, as a file has them; `marks` are the lines of the file, for errors."""
     kind, model = _kinds(data, overrides)
     if kind not in TASKS:
         parse(_tasked(), data, marks, overrides, path)  # raises the right error

@@ -1,5 +1,6 @@
 /** The pages beside the views: they are about the lectures, not about a model. */
 import type { Component } from "svelte";
+import Catalogue from "./Catalogue.svelte";
 import Lectures from "./Lectures.svelte";
 import Quiz from "./Quiz.svelte";
 
@@ -8,6 +9,11 @@ export const PAGES: Record<string, { title: string; about: string; component: Co
     title: "Lectures",
     about: "Five decks topic by topic: what to type, what it shows, the code, and the test that proves it.",
     component: Lectures,
+  },
+  catalogue: {
+    title: "Catalogue",
+    about: "The stack of exchangeable parts: click a box, pick another part, and see the one key that changes.",
+    component: Catalogue,
   },
   quiz: {
     title: "Quiz",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.cli.complete import templates
+from heedful.cli.complete import part_kinds, recipe_names, templates
 from heedful.cli.options import Json, Overrides, RecipeName
 from heedful.cli.output import print_table
 
@@ -72,3 +72,34 @@ def recipes(as_json: Json = False) -> None:
     summaries = {name: summary(path) for name, path in shipped().items()}
     records = ({"recipe": name, "about": about} for name, about in summaries.items())
     print_table((f"{name:<20} {about}" for name, about in summaries.items()), records, as_json)
+
+
+def catalogue(
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="KIND", help="Encoder, decoder, loss, optimizer ...; all by default.", autocompletion=part_kinds
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    swap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE", help="List what could stand for each part of a recipe.", autocompletion=recipe_names
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only the part at this key of the recipe.")] = None,
+    stack: Annotated[bool, typer.Option("--stack", help="Print the layers, from applications to parts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List every part of the library: what it takes and gives, the recipe key that selects it, and who uses it."""
+    from heedful.cli.catalogue import catalogue_command, stack_command, swaps_command
+
+    if swap is not None:
+        if kind is not None and "=" in kind:  # the first override stands where a kind could
+            kind, overrides = None, [kind, *(overrides or [])]
+        swaps_command(swap, overrides or [], kind, key, as_json)
+    elif stack:
+        stack_command(as_json)
+    else:
+        catalogue_command(kind, as_json)

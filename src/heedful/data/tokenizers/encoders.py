@@ -49,6 +49,7 @@ KINDS = (
     Kind(XlnetTokenizer, XlnetUnigram, XlnetUnigramFile, "Unigram", ("<cls>",)),
     Kind(XlmRobertaTokenizer, XlmUnigram, XlmUnigramFile, "Unigram", ("<s>",)),
 )
+CLS_LAST = tuple(cls for kind in KINDS if kind.tokenizer.cls_last for cls in (kind.trained, kind.files))
 TRAINABLE = tuple(kind.trained for kind in KINDS)
 
 

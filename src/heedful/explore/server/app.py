@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from heedful.errors import UserError
+from heedful.explore.catalogue import recipe_swaps, stack, swap_detail
 from heedful.explore.export import Export, page_of
 from heedful.explore.server.guard import Refused, read_json
 from heedful.explore.server.page import built
@@ -21,6 +23,7 @@ from heedful.lectures.quiz import quiz
 LONGEST = 50.0  # seconds to export a view
 QUESTIONS = 10  # of a quiz
 LONGEST_SEARCH = 200  # characters of a search in the lectures
+LONGEST_NAME = 100  # characters of a recipe, of a key, and of a part
 READ = ["GET", "HEAD"]
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -59,6 +62,20 @@ def application(explorer: Explorer) -> FastAPI:
         return await answered(
             explorer, lambda: json.dumps([one.record() for one in quiz(seed, QUESTIONS)]).encode(), "application/json"
         )
+
+    @app.get("/api/catalogue")
+    async def catalogue() -> Response:
+        return await answered(explorer, lambda: json.dumps(stack()).encode(), "application/json")
+
+    @app.get("/api/catalogue/swaps")
+    async def swaps(recipe: str) -> Response:
+        found = partial(recipe_swaps, recipe[:LONGEST_NAME])
+        return await answered(explorer, lambda: json.dumps(found()).encode(), "application/json")
+
+    @app.get("/api/catalogue/swap")
+    async def swap(recipe: str, key: str, to: str) -> Response:
+        found = partial(swap_detail, *(word[:LONGEST_NAME] for word in (recipe, key, to)))
+        return await answered(explorer, lambda: json.dumps(found()).encode(), "application/json")
 
     @app.post("/api/export")
     async def export(request: Request) -> Response:

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from heedful.models.bert.config import MaskedEncoderConfig
 
+SLOTS = 128
 Sharing = Literal["none", "headwise", "key_value", "layerwise"]
 
 
@@ -18,7 +19,11 @@ class LinformerConfig(MaskedEncoderConfig):
 
     kind: Literal["linformer"] = "linformer"
     slots: int = Field(
-        128, ge=1, le=65_536, description="keys and values of each head after the projection along the length: k"
+        default_factory=lambda sizes: min(SLOTS, sizes.get("context", SLOTS)),
+        ge=1,
+        le=65_536,
+        description="keys and values of each head after the projection along the length: k; "
+        f"by default {SLOTS}, or the context where that is shorter",
     )
     sharing: Sharing = Field(
         "layerwise",

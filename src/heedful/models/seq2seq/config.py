@@ -69,6 +69,29 @@ class TransformerEncoder(Config):
         return self.layers * block + (2 * width if self.norm == "pre" else 0)
 
 
+class ConvolutionalEncoder(Config):
+    """Gated convolutions over the source (Gehring et al., 2017), as wide as the embedding."""
+
+    kind: Literal["convolutional"] = "convolutional"
+    layers: int = Field(4, ge=1, le=100, description="number of layers, each with a residual connection")
+    size: int = Field(3, ge=1, le=101, description="tokens that a filter covers, an odd number")
+
+    @field_validator("size")
+    @classmethod
+    def _has_a_middle(cls, size: int) -> int:
+        if size % 2 == 0:
+            raise ValueError(f"a filter of {size} tokens has none in its middle; write size: {size + 1}")
+        return size
+
+    def memory(self, width: int) -> int:
+        """The width of what it leaves of each source token."""
+        return width
+
+    def parameters(self, width: int) -> int:
+        """The number of parameters: values and gates."""
+        return self.layers * 2 * width * (width * self.size + 1)
+
+
 class Global(Config):
     """Attention to the whole source."""
 
@@ -115,8 +138,8 @@ class Seq2SeqConfig(ModelConfig):
     kind: Literal["seq2seq"] = "seq2seq"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="vocabulary size; null: that of the tokenizer")
     width: int = Field(512, ge=1, le=65_536, description="width of the embeddings")
-    encoder: Annotated[RecurrentEncoder | TransformerEncoder, Field(discriminator="kind")] = Field(
-        RecurrentEncoder(), description="what reads the source"
+    encoder: Annotated[RecurrentEncoder | TransformerEncoder | ConvolutionalEncoder, Field(discriminator="kind")] = (
+        Field(RecurrentEncoder(), description="what reads the source")
     )
     cell: CellKind = Field("lstm", description="the decoder's cell: LSTM, GRU, or the plain RNN")
     layers: int = Field(2, ge=1, le=100, description="layers of the decoder")
@@ -147,19 +170,18 @@ class Seq2SeqConfig(ModelConfig):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         encoder = self.encoder
-        if isinstance(encoder, TransformerEncoder):
-            if self.width % encoder.heads:
-                raise FieldError(
-                    f"a width of {self.width} cannot be shared by the encoder's {encoder.heads} heads; "
-                    f"write width: {self.width + encoder.heads - self.width % encoder.heads}",
-                    "encoder",
-                    "heads",
-                )
-            if self.width % 2:
-                raise FieldError(f"sinusoids need an even width; write width: {self.width + 1}", "width")
+        if isinstance(encoder, TransformerEncoder) and self.width % encoder.heads:
+            raise FieldError(
+                f"a width of {self.width} cannot be shared by the encoder's {encoder.heads} heads; "
+                f"write width: {self.width + encoder.heads - self.width % encoder.heads}",
+                "encoder",
+                "heads",
+            )
+        if not isinstance(encoder, RecurrentEncoder) and self.width % 2:
+            raise FieldError(f"sinusoids need an even width; write width: {self.width + 1}", "width")
         memory, score = encoder.memory(self.width), self.attention and self.attention.score
         if score in ("dot", "scaled_dot", "cosine") and memory != self.hidden:
-            keys = "width" if isinstance(encoder, TransformerEncoder) else "encoder.hidden"
+            keys = "encoder.hidden" if isinstance(encoder, RecurrentEncoder) else "width"
             raise FieldError(
                 f"the score {score} compares vectors of one width, but the decoder's states have {self.hidden} numbers "
                 f"and the encoder's outputs {memory}; write {keys}: {self.hidden}, or score: general",

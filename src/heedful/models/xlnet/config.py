@@ -15,6 +15,7 @@ class XLNetConfig(EncoderConfig):
     """The encoder of Yang et al. (2019), in its published base size, with the head it is pre-trained with."""
 
     implementation: ClassVar = "model.XLNet"
+    compares_segments: ClassVar = True
 
     kind: Literal["xlnet"] = "xlnet"
     vocab: int | None = Field(None, ge=5, le=10_000_000, description="vocabulary size; null: that of the tokenizer")

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.formats.sources import Name
-from heedful.data.tokenizers.encoders import TrainableTokenizer
+from heedful.data.tokenizers.encoders import CLS_LAST, TrainableTokenizer
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
 from heedful.models import kinds_of
@@ -90,6 +90,18 @@ class Finetuning(Recipe):
             usual = kinds_of("encoder")[0]
             raise FieldError(
                 f"without `start`, model.encoder is needed; write {{kind: {usual}, width: ...}}", "model", "encoder"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_segments(self) -> Self:
+        encoder = self.model.encoder
+        known = encoder is not None and encoder.segments == 2 and not encoder.compares_segments  # fewer are ignored
+        if known and isinstance(self.tokenizer, CLS_LAST):
+            raise FieldError(
+                "its classification token is in a third segment; write model.encoder.segments: 3 or another kind",
+                "tokenizer",
+                "kind",
             )
         return self
 
