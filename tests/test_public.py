@@ -20,11 +20,11 @@ from patience import LONG
 CHANGELOG = (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
 NAMES = [
     "PCA", "Alignment", "Answer", "AnyPredictor", "Autoencoder", "BidirectionalLanguageModel", "Caption", "Choice",
-    "Classification", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "Description", "Embedding", "Entity",
+    "Classification", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "Description", "DialogueModel", "Embedding", "Entity",
     "Evaluation", "GeneratedText", "GlimpseClassification", "GlimpseClassifier", "ImageAutoencoder", "ImageCaptioner",
     "ImageClassification", "ImageClassifier", "ImageDescriber", "JointPrediction", "MaskPredictions", "MultiHead",
     "MultipleChoiceAnswerer", "Predictor", "QuestionAnswerer", "Reconstruction",
-    "Regression", "Run", "TaggedText",
+    "Regression", "Reply", "Run", "TaggedText",
     "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor", "TokenEmbeddings", "TokenPrediction",
     "TokenTagger", "Translation", "Translator", "TreeClassification", "TreeClassifier", "UserError", "WordVectors",
     "__version__", "attend", "build", "entmax15", "figure", "fit", "load", "load_glove", "load_recipe",

@@ -29,6 +29,7 @@ __all__ = [
     "Dataset",
     "DenoisingAutoencoder",
     "Description",
+    "DialogueModel",
     "Embedding",
     "Entity",
     "Evaluation",
@@ -48,6 +49,7 @@ __all__ = [
     "QuestionAnswerer",
     "Reconstruction",
     "Regression",
+    "Reply",
     "Run",
     "TaggedText",
     "TextClassifier",
@@ -103,6 +105,7 @@ if TYPE_CHECKING:
     from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
     from heedful.tasks.captioning.predictor import Caption, ImageCaptioner
     from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextRegressor
+    from heedful.tasks.dialogue.predictor import DialogueModel, Reply
     from heedful.tasks.image_classification.glimpses import GlimpseClassification, GlimpseClassifier
     from heedful.tasks.image_classification.predictor import ImageClassification, ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
@@ -145,6 +148,7 @@ _MODULES = {
     "tasks.answering.predictor": ("Answer", "QuestionAnswerer"),
     "tasks.captioning.predictor": ("Caption", "ImageCaptioner"),
     "tasks.classification.predictor": ("Classification", "Regression", "TextClassifier", "TextRegressor"),
+    "tasks.dialogue.predictor": ("DialogueModel", "Reply"),
     "tasks.image_classification.glimpses": ("GlimpseClassification", "GlimpseClassifier"),
     "tasks.image_classification.predictor": ("ImageClassification", "ImageClassifier"),
     "tasks.language_model.bidirectional": ("BidirectionalLanguageModel",),

@@ -40,6 +40,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     "Use": {
         "translate": CommandSpec(writing.translate, 'runs/numbers "twenty-one" --align'),
         "generate": CommandSpec(writing.generate, 'runs/gpt-prose "The module" --length 50 --top-k 40'),
+        "chat": CommandSpec(writing.chat, "runs/trips --history utterances.txt"),
         "predict-word": CommandSpec(writing.predict_word, '"She came home from ___." --causal runs/gpt-prose'),
         "fill-mask": CommandSpec(texts.fill_mask, 'runs/bert-prose "Return the [MASK] of the file."'),
         "classify": CommandSpec(texts.classify, 'runs/sst2 "A fine film." "A dull one."'),

@@ -71,6 +71,7 @@ class FieldOptions(NamedTuple):
 
 
 TRANSLATION, TEXT = "heedful.decode.settings:TranslationSettings", "heedful.decode.settings:TextSettings"
+REPLY = "heedful.decode.settings:ReplySettings"
 CAPTION = "heedful.decode.settings:CaptionSettings"
 WORD2VEC = "heedful.extras.word2vec_config:SkipGramConfig"
 BEAMS = ("beams",)
@@ -85,6 +86,10 @@ FIELD_OPTIONS: dict[str, tuple[FieldOptions, ...]] = {
     "translate": (
         FieldOptions(TRANSLATION, BEAMS, before="top"),
         FieldOptions(TRANSLATION, (*SAMPLING, "seed"), before="batch", default=True),
+    ),
+    "chat": (
+        FieldOptions(REPLY, BEAMS, before="sample"),
+        FieldOptions(REPLY, (*SAMPLING, "seed"), before="as_json", default=True),
     ),
     "caption": (FieldOptions(CAPTION, BEAMS, before="top"),),
     "predict": (FieldOptions(TRANSLATION, BEAMS, before="force"),),

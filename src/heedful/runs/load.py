@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from heedful.tasks.answering.predictor import QuestionAnswerer
     from heedful.tasks.captioning.predictor import ImageCaptioner
     from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+    from heedful.tasks.dialogue.predictor import DialogueModel
     from heedful.tasks.image_classification.predictor import ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
     from heedful.tasks.language_model.predictor import TextGenerator
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
     "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | ImageCaptioner | "
-    "ImageDescriber | "
+    "ImageDescriber | DialogueModel | "
     "TreeClassifier"
 )
 K = TypeVar("K")
