@@ -24,7 +24,7 @@ from heedful.data.dialogues.sources import (
 )
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import Rule, SuppressTokens, sampling_rules
+from heedful.decode.rules import MinLength, Rule, SuppressTokens, sampling_rules
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.decode.settings import ReplyConfig, ReplySettings
 from heedful.errors import UserError
@@ -195,8 +195,9 @@ class DialogueModel(Predictor[Utterances, Reply, Utterances]):
         return [found.get(row, "") for row in range(len(dialogues))], len(dialogues) - len(histories)
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rule that suppresses special tokens."""
-        return (SuppressTokens((TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)),)
+        """The rules that suppress special tokens, and empty replies, of which there are none in the data."""
+        special = (TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)
+        return (SuppressTokens(special), MinLength(1, TrainedTokenizer.eos))
 
     def _graphs(self) -> Graphs | None:
         """Captured CUDA graphs, unless the model has hooks, which a graph would not call."""
