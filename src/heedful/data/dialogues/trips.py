@@ -27,20 +27,20 @@ class Fact(NamedTuple):
 
 FACTS = (
     Fact(
-        ("anna", "boris", "clara", "david", "emma", "felix", "greta", "henry"),
-        ("my name is {} .", "i am {} ."), "nice to meet you .", "what is my name ?",
+        ("anna", "boris", "clara", "david", "emma", "felix"),
+        ("my name is {} .", "i am {} ."), "hello {} .", "what is my name ?",
     ),
     Fact(
-        ("athens", "berlin", "cairo", "dublin", "lisbon", "madrid", "oslo", "paris", "rome", "vienna"),
-        ("i want to go to {} .", "a ticket to {} , please ."), "a good choice .", "where do i go ?",
+        ("athens", "berlin", "cairo", "lisbon", "oslo", "rome"),
+        ("i want to go to {} .", "a ticket to {} , please ."), "{} is a good choice .", "where do i go ?",
     ),
     Fact(
-        ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
-        ("i leave on {} .", "it has to be on {} ."), "that is possible .", "on which day do i leave ?",
+        ("monday", "tuesday", "wednesday", "thursday", "friday", "sunday"),
+        ("i leave on {} .", "it has to be on {} ."), "{} is possible .", "when do i leave ?",
     ),
     Fact(
-        ("two", "three", "four", "five", "six"),
-        ("we are {} people .", "a room for {} , please ."), "there is room for all .", "how many people are we ?",
+        ("one", "two", "three", "four", "five", "six"),
+        ("i need rooms : {} .", "we take {} , please ."), "{} of them are free .", "how many rooms are there ?",
     ),
 )  # fmt: skip
 SMALL_TALK = (
@@ -90,7 +90,7 @@ def converse(draws: Iterator[int], facts: int) -> Iterator[str]:
     stated = [(fact, choose(draws, fact.values)) for fact in shuffled(draws, FACTS)[:facts]]
     for fact, value in stated:
         yield choose(draws, fact.stated).format(value)
-        yield fact.confirmed
+        yield fact.confirmed.format(value)
     for pair in shuffled(draws, SMALL_TALK)[: next(draws) % 3]:
         yield from pair
     for fact, value in shuffled(draws, stated)[: 1 + next(draws) % 2]:

@@ -34,6 +34,8 @@ from heedful.models.seq2seq.model import (
     TransformerReader,
 )
 
+GROUPS, GROUP = 4, 32  # groups of utterances that are read together, at most; the utterances of one, at least
+
 
 class Hred(nn.Module):
     """utterances (B, U, T) -> the state before the reply to each (N); tokens (R, T), state -> logits (R, T, V)."""
@@ -52,6 +54,8 @@ class Hred(nn.Module):
         else:
             self.encoder = RecurrentReader(c.reader, encoder)
         self.speakers, self.next = nn.Embedding(c.speakers, c.utterance), nn.Embedding(c.speakers, hidden)
+        for table in (self.speakers, self.next):
+            nn.init.normal_(table.weight, std=0.1)  # small beside what is said
         widths = [c.utterance] + [hidden] * (c.turns.layers - 1)
         self.turns = Stack([Layer(c.turns.cell, width, hidden) for width in widths])
         self.context = Tap()
@@ -70,8 +74,7 @@ class Hred(nn.Module):
         check_length(int(real.sum(2).max()), self.config.context)
         spoken = real.any(2)  # (B, U)
         speakers = speakers.clamp(max=self.config.speakers - 1)
-        x = self.dropout(self.tokens(utterances[spoken]))
-        _, vectors = self.encoder(x, Padded(real[spoken]))
+        vectors = self.encode(utterances[spoken], real[spoken])
         said = vectors.new_zeros(*spoken.shape, vectors.shape[1]).masked_scatter(
             spoken[..., None], vectors
         )  # (B, U, M)
@@ -82,6 +85,15 @@ class Hred(nn.Module):
         layers = tuple(tuple(layer.unbind(1)) for layer in states.unbind(1))
         step = torch.zeros((), dtype=torch.long, device=utterances.device)
         return DecoderState(layers, step, Shared(self.attended(turns, spoken)))
+
+    def encode(self, utterances: Tensor, real: Tensor) -> Tensor:
+        """The vectors (N, M) of utterances (N, T), which are read in groups of similar lengths: less is padding."""
+        order, vectors = real.sum(1).argsort(descending=True, stable=True), list[Tensor]()
+        for rows in order.split(max(GROUP, -(-len(order) // GROUPS))):
+            columns = real[rows].any(0)  # (T,)
+            x = self.dropout(self.tokens(utterances[rows][:, columns]))
+            vectors.append(self.encoder(x, Padded(real[rows][:, columns]))[1])
+        return torch.cat(vectors)[order.argsort()]  # (N, M)
 
     def attended(self, turns: Tensor, spoken: Tensor) -> Any:
         """What the reply to each turn attends to: the turns up to it; None without attention."""

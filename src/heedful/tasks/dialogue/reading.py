@@ -1,14 +1,16 @@
 """How a model reads a dialogue: utterance by utterance, or all earlier ones joined as one source.
 
-B dialogues, U utterances, T tokens, R replies, S source tokens, D width.
+B dialogues, U utterances, T tokens, R replies, N tokens of all replies, S source tokens, D width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from heedful.blocks.layouts import Padded
 from heedful.blocks.losses import Loss, projected_cross_entropy
@@ -19,6 +21,8 @@ from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.models.roles import Hierarchical, Role, Seq2Seq
 from heedful.tasks.base import Batches
 from heedful.tasks.translation.predictor import translation_loss
+
+GROUPS, GROUP = 4, 32  # groups of replies that are computed together, at most; the replies of one, at least
 
 
 class History(NamedTuple):
@@ -64,13 +68,18 @@ class ByUtterance:
     def loss(self, model: Hierarchical, batch: DialogueBatch, label_smoothing: float = 0.0) -> Loss:
         """The cross-entropy of each utterance but the first, given those before it."""
         state = model.start(batch.utterances[:, :-1, 1:], batch.real[:, :-1, 1:], batch.speakers)
-        rows = (batch.lengths[:, 1:] > 0).flatten().nonzero()[:, 0]  # (R,)
-        replies = batch.utterances[:, 1:].flatten(0, 1)[rows]  # (R, T)
-        x, _ = model.features(replies[:, :-1], select(state, rows))  # (R, T - 1, D)
-        labels = replies[:, 1:]  # (R, T - 1)
-        return projected_cross_entropy(
-            x.flatten(0, 1), model.tokens.weight, labels.flatten(), label_smoothing, ignore=TrainedTokenizer.pad
-        )
+        replies, lengths = batch.utterances[:, 1:].flatten(0, 1), batch.lengths[:, 1:].flatten()
+        order = lengths.argsort(descending=True, stable=True)[: int((lengths > 0).sum())]  # (R,)
+        outputs, labels = list[Tensor](), list[Tensor]()
+        for rows in order.split(max(GROUP, -(-len(order) // GROUPS))):  # of similar lengths: less is padding
+            tokens = replies[rows][:, : max(2, int(lengths[rows[0]]))]
+            x, _ = model.features(tokens[:, :-1], select(state, rows))  # (R, T, D)
+            real = tokens[:, 1:] != TrainedTokenizer.pad  # (R, T)
+            outputs.append(x[real])
+            labels.append(tokens[:, 1:][real])
+        x = torch.cat(outputs)  # (N, D)
+        loss = projected_cross_entropy(x, model.tokens.weight, torch.cat(labels), label_smoothing)
+        return replace(loss, total=loss.total + 0 * x.sum())  # a process without replies has gradients too: zeros
 
     def size(self, history: History) -> tuple[int, int]:
         """The utterances, and the longest of them."""
