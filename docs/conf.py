@@ -39,7 +39,8 @@ SIDEBAR = {
     "Settings and commands": """reference/README reference/recipes reference/tasks reference/data-text
         reference/data-labelled reference/data-images reference/tokenizers reference/models reference/heads
         reference/training reference/decoding reference/commands""",
-    "Models": """models/transformer models/seq2seq models/hred models/bert models/roberta models/xlm_roberta models/albert
+    "Models": """models/transformer models/seq2seq models/hred models/bert models/roberta models/xlm_roberta
+        models/albert
         models/distilbert models/xlnet models/linformer models/bigbird models/gpt models/transformer_xl
         models/conv_classifier models/autoencoder models/lenet models/alexnet models/vgg models/googlenet
         models/resnet models/vit models/recurrent_attention models/captioner models/paragraph_captioner""",

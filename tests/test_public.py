@@ -20,7 +20,8 @@ from patience import LONG
 CHANGELOG = (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
 NAMES = [
     "PCA", "Alignment", "Answer", "AnyPredictor", "Autoencoder", "BidirectionalLanguageModel", "Caption", "Choice",
-    "Classification", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "Description", "DialogueModel", "Embedding", "Entity",
+    "Classification", "ConvAutoencoder", "Dataset", "DenoisingAutoencoder", "Description", "DialogueModel", "Embedding",
+    "Entity",
     "Evaluation", "GeneratedText", "GlimpseClassification", "GlimpseClassifier", "ImageAutoencoder", "ImageCaptioner",
     "ImageClassification", "ImageClassifier", "ImageDescriber", "JointPrediction", "MaskPredictions", "MultiHead",
     "MultipleChoiceAnswerer", "Predictor", "QuestionAnswerer", "Reconstruction",

@@ -1,4 +1,4 @@
-"""Contract tests of every hierarchical encoder-decoder: recurrent and Transformer encoders, with attention and without."""
+"""Contract tests of every hierarchical encoder-decoder: kinds of encoders and cells, with attention and without."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tolerance import close
 VOCAB = 23
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "lstm": {"cell": "lstm", "layers": 2, "turns": {"cell": "lstm", "layers": 2}, "speakers": 3},
+    "gru": {"cell": "gru", "layers": 2, "turns": {"cell": "lstm", "layers": 2}, "speakers": 3},
     "rnn-ahead": {"cell": "rnn", "encoder": {"kind": "recurrent", "cell": "rnn", "hidden": 12, "directions": "ahead"}},
     "transformer": {"encoder": {"kind": "transformer", "heads": 2, "layers": 1, "hidden": 20}},
     "attention-output": {"attention": {"feed": "output"}},

@@ -132,7 +132,7 @@ def test_own_examples_and_what_is_none_of_them() -> None:
     assert found.dialogues == [Dialogue(("a", "b"), (0, 1)), Dialogue(("x", "y"), (0, 1)), Dialogue(("a", "b"), (0, 1))]
     assert (found.skipped, found.blank) == (1, 1)
     for bad in ("a text", 3, [1, 2], [("a", "b", "c"), "d"]):
-        with pytest.raises(UserError, match="data.train"):
+        with pytest.raises(UserError, match=r"data\.train"):
             dialogues([bad], "train")
     with pytest.raises(UserError, match="there are no dialogues"):
         dialogues([["a"]], "train")

@@ -41,7 +41,8 @@ HRED = [*SMALL, f"model={{kind: hred, {SIZE}, attention: {{feed: output}}}}"]
 ENCODER = "encoder: {kind: recurrent, cell: gru, layers: 1, hidden: 20}, cell: gru, attention: {feed: output}"
 FLAT = [*SMALL, f"model={{kind: seq2seq, {SIZE}, {ENCODER}}}"]
 TRANSFORMER = [
-    *SMALL, "model={kind: transformer, width: 16, heads: 2, hidden: 20, encoder_layers: 1, decoder_layers: 1, context: 160}",
+    *SMALL, "model={kind: transformer, width: 16, heads: 2, hidden: 20, context: 160}", "model.encoder_layers=1",
+    "model.decoder_layers=1",
 ]  # fmt: skip
 EVERY = {"hred": HRED, "seq2seq": FLAT, "transformer": TRANSFORMER}
 
@@ -283,3 +284,16 @@ def test_parts_of_evaluation_see_what_training_saw() -> None:
     assert two == [one.text for one in predictor.predict([row.utterances[-2:-1] for row in rows])]
     whole, _ = predictor.last_replies(rows, utterances=32)
     assert whole == [one.text for one in predictor.predict([row.utterances[:-1] for row in rows])]
+
+
+@pytest.mark.slow
+def test_hierarchical_model_remembers_what_a_model_of_one_utterance_cannot_know(tmp_path: Path) -> None:
+    found = {}
+    for name, changes in {"whole": [], "last": ["task.utterances=2"]}.items():
+        list(train(load_recipe("trips", ["data.test=200", "data.valid=20", *changes]), tmp_path / name))
+        stored = results(tmp_path / name)
+        assert stored is not None
+        found[name] = {score.name: score.value for score in stored.scores}
+    assert found["whole"]["exact_match"] > 80  # six values of each fact: one in six is a guess
+    assert found["last"]["exact_match"] < 40
+    assert found["whole"]["perplexity"] < found["last"]["perplexity"] - 0.05

@@ -52,16 +52,16 @@ SMALL_TALK = (
 
 
 class Trips(Embedded):
-    """Booking a trip: a traveller states facts, talks of other things, and asks for facts of several turns before.
+    """Booking a trip: a traveller states facts, which the agent confirms, and later asks for each of them.
 
     The splits are disjoint. The last utterance is the answer to a question, and cannot be guessed from the question.
     """
 
     kind: Literal["trips"] = "trips"
-    train: int = Field(4_000, ge=1, le=20_000, description="dialogues for training")
-    valid: int = Field(200, ge=1, le=10_000, description="dialogues for validation")
-    test: int = Field(500, ge=1, le=10_000, description="dialogues for the final score")
-    facts: int = Field(3, ge=2, le=len(FACTS), description="facts that the traveller states, one in a turn")
+    train: int = Field(4_000, ge=1, le=8_000, description="dialogues for training")
+    valid: int = Field(200, ge=1, le=1_000, description="dialogues for validation")
+    test: int = Field(500, ge=1, le=2_000, description="dialogues for the final score")
+    facts: int = Field(2, ge=2, le=len(FACTS), description="facts that the traveller states, one in a turn")
     seed: int = Field(0, ge=0, lt=2**63, description="random seed of the dialogues")
 
     def read(self, split: Split) -> Dialogues:
@@ -91,9 +91,9 @@ def converse(draws: Iterator[int], facts: int) -> Iterator[str]:
     for fact, value in stated:
         yield choose(draws, fact.stated).format(value)
         yield fact.confirmed.format(value)
-    for pair in shuffled(draws, SMALL_TALK)[: next(draws) % 3]:
-        yield from pair
-    for fact, value in shuffled(draws, stated)[: 1 + next(draws) % 2]:
+    if next(draws) % 2:
+        yield from choose(draws, SMALL_TALK)
+    for fact, value in shuffled(draws, stated):
         yield fact.asked
         yield f"{value} ."
 

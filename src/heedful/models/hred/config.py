@@ -18,7 +18,7 @@ SHARED = {"vocab", "width", "cell", "layers", "hidden", "context", "dropout"}  #
 class TurnsConfig(Config):
     """The recurrent layers that read the vectors of the utterances, one a turn."""
 
-    cell: CellKind = Field("gru", description="LSTM, GRU, or the plain RNN")
+    cell: CellKind | None = Field(None, description="LSTM, GRU, or the plain RNN; null: as the decoder's")
     layers: int = Field(1, ge=1, le=100, description="number of layers")
     hidden: int | None = Field(None, ge=1, le=65_536, description="width of the states; null: that of the decoder's")
 
@@ -38,7 +38,7 @@ class HredConfig(ModelConfig):
     speakers: int = Field(
         2, ge=1, le=1024, description="speakers that are distinguished, in the order in which they first speak"
     )
-    cell: CellKind = Field("gru", description="the decoder's cell: LSTM, GRU, or the plain RNN")
+    cell: CellKind = Field("lstm", description="the decoder's cell: LSTM, GRU, or the plain RNN")
     layers: int = Field(1, ge=1, le=100, description="layers of the decoder")
     hidden: int = Field(512, ge=1, le=65_536, description="width of the decoder's states")
     attention: AttentionConfig | None = Field(
@@ -66,9 +66,9 @@ class HredConfig(ModelConfig):
     @property
     def writer(self) -> Seq2SeqConfig:
         """The encoder-decoder whose source positions are the turns, and whose decoder replies."""
-        turns = self.turns.model_dump() | {"hidden": self.turns.hidden or self.hidden, "directions": "ahead"}
-        attention = None if self.attention is None else self.attention.model_dump()
-        return Seq2SeqConfig(encoder=RecurrentEncoder(**turns), attention=attention, **self.model_dump(include=SHARED))
+        hidden, cell = self.turns.hidden or self.hidden, self.turns.cell or self.cell
+        turns = RecurrentEncoder(cell=cell, layers=self.turns.layers, hidden=hidden, directions="ahead")
+        return Seq2SeqConfig(encoder=turns, attention=self.attention, **self.model_dump(include=SHARED))
 
     @property
     def utterance(self) -> int:

@@ -57,7 +57,7 @@ class Hred(nn.Module):
         for table in (self.speakers, self.next):
             nn.init.normal_(table.weight, std=0.1)  # small beside what is said
         widths = [c.utterance] + [hidden] * (c.turns.layers - 1)
-        self.turns = Stack([Layer(c.turns.cell, width, hidden) for width in widths])
+        self.turns = Stack([Layer(c.turns.cell or c.cell, width, hidden) for width in widths])
         self.context = Tap()
         self.parts = CELLS[c.cell].parts  # of a state: hidden, and an LSTM's cell
         self.begin = Linear(hidden, c.layers * self.parts * c.hidden)
