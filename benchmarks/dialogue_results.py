@@ -29,8 +29,8 @@ SETTINGS = [
     "train.batch_tokens=2048", "train.optimizer.lr=3e-3", "train.schedule.warmup=50", "train.evaluate_every=100",
     "train.save_every=100", "train.log_every=50", "train.precision=fp32", "train.device=cpu",
 ]  # fmt: skip
-SIZE = "width: 64, cell: gru, layers: 1, hidden: 96, context: 512, dropout: 0.2"
-READER = "encoder: {kind: recurrent, cell: gru, layers: 1, hidden: 96}"
+SIZE = "width: 48, cell: gru, layers: 1, hidden: 64, context: 512, dropout: 0.2"
+READER = "encoder: {kind: recurrent, cell: gru, layers: 1, hidden: 64}"
 MODELS = {
     "hierarchical": f"{{kind: hred, {SIZE}, {READER}, attention: null}}",
     "flat": f"{{kind: seq2seq, {SIZE}, {READER}, attention: null}}",
