@@ -83,17 +83,17 @@ def sampled(folder: Path, data: heedful.Dataset) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     data, rows, shown = splits(args.folder), list[dict[str, Any]](), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as work:
-        for seed in range(args.seeds):
+        for seed in args.seeds:
             for name in MODELS:
                 folder = Path(work, f"{name}-{seed}")
                 rows.append(run(name, seed, data, folder))
                 print(json.dumps(rows[-1]), flush=True)
-                if name == "hierarchical" and seed == 0:
+                if name == "hierarchical" and not shown:
                     shown = sampled(folder, data)
                     print(json.dumps(shown, indent=1, ensure_ascii=False), flush=True)
                 if args.out:
