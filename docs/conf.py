@@ -40,19 +40,19 @@ SIDEBAR = {
     "Settings and commands": """reference/README reference/recipes reference/tasks reference/data-text
         reference/data-labelled reference/data-tables reference/data-images reference/tokenizers reference/models
         reference/heads reference/training reference/decoding reference/commands reference/catalogue""",
-    "Models": """models/transformer models/seq2seq models/bert models/roberta models/xlm_roberta
-        models/albert models/distilbert models/xlnet models/linformer models/bigbird models/gpt
-        models/transformer_xl models/conv_classifier models/style_transfer models/text_vae models/memory_network
-        models/rnn_classifier models/transformer_classifier models/autoencoder models/lenet models/alexnet
-        models/vgg models/googlenet models/resnet models/vit models/recurrent_attention models/captioner
-        models/paragraph_captioner models/tabular models/agents""",
+    "Models": """models/transformer models/seq2seq models/hred models/bert models/roberta
+        models/xlm_roberta models/albert models/distilbert models/xlnet models/linformer models/bigbird
+        models/gpt models/transformer_xl models/conv_classifier models/style_transfer models/text_vae
+        models/memory_network models/rnn_classifier models/transformer_classifier models/autoencoder models/lenet
+        models/alexnet models/vgg models/googlenet models/resnet models/vit models/recurrent_attention
+        models/captioner models/paragraph_captioner models/tabular models/agents""",
     "Lectures": """lectures notebooks lectures/smola lectures/pilehvar lectures/xing lectures/han
         lectures/yoon lectures/pictures lectures/timeline lectures/takeaways lectures/references recurrent
         encoders claims""",
     "Results": """results results/translation results/language-models results/classification
         results/autoencoders results/vision results/captions results/tables results/adversarial results/rewards
-        results/stories results/long results/control results/speed-gpu results/speed-family results/speed-cpu
-        results/notes""",
+        results/stories results/dialogues results/long results/control results/speed-gpu results/speed-family
+        results/speed-cpu results/notes""",
     "Project": """reliability mutants docs-check recipes-check design/architecture design/mechanisms
         design/readers design/tries""",
 }

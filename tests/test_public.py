@@ -21,15 +21,16 @@ CHANGELOG = (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf
 NAMES = [
     "PCA", "Action", "Agent", "Alignment", "Answer", "AnyPredictor", "Autoencoder", "BidirectionalLanguageModel",
     "Caption", "Choice", "Classification", "ConvAutoencoder", "Dataset", "DecodedSentence", "DenoisingAutoencoder",
-    "Description", "Embedding", "Entity", "Episode", "Evaluation", "GeneratedText", "GlimpseClassification",
-    "GlimpseClassifier", "ImageAutoencoder", "ImageCaptioner", "ImageClassification", "ImageClassifier",
-    "ImageDescriber", "JointPrediction", "MaskPredictions", "MonoText", "MultiHead", "MultipleChoiceAnswerer",
-    "PairedText", "ParallelText", "Predictor", "QuestionAnswerer", "Reconstruction", "Regression", "Run",
-    "SentenceAutoencoder", "StoryAnswer", "StoryAnswerer", "StyledText", "TablePredictor", "TaggedText",
-    "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor", "TextStyleTransfer", "TokenEmbeddings",
-    "TokenPrediction", "TokenTagger", "Translation", "Translator", "TreeClassification", "TreeClassifier", "UserError",
-    "WordVectors", "__version__", "attend", "build", "entmax15", "figure", "fit", "load", "load_glove", "load_recipe",
-    "load_vectors", "load_word2vec", "show", "softmax", "sparsemax", "summary", "train", "watch",
+    "Description", "DialogueModel", "Embedding", "Entity", "Episode", "Evaluation", "GeneratedText",
+    "GlimpseClassification", "GlimpseClassifier", "ImageAutoencoder", "ImageCaptioner", "ImageClassification",
+    "ImageClassifier", "ImageDescriber", "JointPrediction", "MaskPredictions", "MonoText", "MultiHead",
+    "MultipleChoiceAnswerer", "PairedText", "ParallelText", "Predictor", "QuestionAnswerer", "Reconstruction",
+    "Regression", "Reply", "Run", "SentenceAutoencoder", "StoryAnswer", "StoryAnswerer", "StyledText",
+    "TablePredictor", "TaggedText", "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor",
+    "TextStyleTransfer", "TokenEmbeddings", "TokenPrediction", "TokenTagger", "Translation", "Translator",
+    "TreeClassification", "TreeClassifier", "UserError", "WordVectors", "__version__", "attend", "build", "entmax15",
+    "figure", "fit", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec", "show", "softmax",
+    "sparsemax", "summary", "train", "watch",
 ]  # fmt: skip
 RENAMED = {"Reader": "TextEncoder", "Writer": "TextGenerator", "Labeller": "TextClassifier", "Judge": "TreeClassifier"}
 TINY = [

@@ -56,7 +56,7 @@ COINAGES = {
     r"\bfor good\b": "permanently",
     r"\baloud\b": "explicitly",
     r"\bby luck\b": "sampled",
-    r"\bspeakers?\b": "predictor",
+    r"(?-i:\bSpeaker\b)": "predictor",  # a dialogue has speakers
     r"\bafresh\b": "again, from scratch",
     r"\black(s|ing)\b": "is missing, has no",
     r"\bmerit\b": "score",

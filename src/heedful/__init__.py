@@ -32,6 +32,7 @@ __all__ = [
     "DecodedSentence",
     "DenoisingAutoencoder",
     "Description",
+    "DialogueModel",
     "Embedding",
     "Entity",
     "Episode",
@@ -55,6 +56,7 @@ __all__ = [
     "QuestionAnswerer",
     "Reconstruction",
     "Regression",
+    "Reply",
     "Run",
     "SentenceAutoencoder",
     "StoryAnswer",
@@ -118,6 +120,7 @@ if TYPE_CHECKING:
     from heedful.tasks.captioning.predictor import Caption, ImageCaptioner
     from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextRegressor
     from heedful.tasks.control.predictor import Action, Agent, Episode
+    from heedful.tasks.dialogue.predictor import DialogueModel, Reply
     from heedful.tasks.image_classification.glimpses import GlimpseClassification, GlimpseClassifier
     from heedful.tasks.image_classification.predictor import ImageClassification, ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
@@ -166,6 +169,7 @@ _MODULES = {
     "tasks.captioning.predictor": ("Caption", "ImageCaptioner"),
     "tasks.classification.predictor": ("Classification", "Regression", "TextClassifier", "TextRegressor"),
     "tasks.control.predictor": ("Action", "Agent", "Episode"),
+    "tasks.dialogue.predictor": ("DialogueModel", "Reply"),
     "tasks.image_classification.glimpses": ("GlimpseClassification", "GlimpseClassifier"),
     "tasks.image_classification.predictor": ("ImageClassification", "ImageClassifier"),
     "tasks.language_model.bidirectional": ("BidirectionalLanguageModel",),

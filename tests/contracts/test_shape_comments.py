@@ -37,7 +37,7 @@ from heedful.blocks.relative import (
 )
 from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
 from heedful.blocks.sparse import BlockSparse
-from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve
+from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve, select
 from heedful.blocks.taps import Tap, watch
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, parse_tree
@@ -423,6 +423,9 @@ def tiny(kind: str) -> None:
     elif config.role == "text_autoencoder":
         model(tokens[:, :T], model.start(model.encode(tokens, Padded(real)).mean))
         model.encode(tokens)
+    elif config.role == "hierarchical":
+        utterances, spoken = torch.randint(0, 23, (B, 4, S)), torch.ones(B, 4, S, dtype=torch.bool)
+        model(tokens, select(model.start(utterances, spoken, torch.zeros(B, 5).long()), torch.arange(B)))
     elif config.role == "causal":
         model(tokens[:, :1], model(tokens, model.start(B, tokens.device))[1])
     elif config.role == "image_encoder":
@@ -503,6 +506,19 @@ def in_regions() -> None:
     roi_pool(torch.randn(B, 11, T, S), boxes, 4)
 
 
+def dialogues() -> None:
+    """Replies with each kind of encoder, and with attention to the turns."""
+    tiny: Any = config_class("hred").tiny()
+    for changes in (
+        {},
+        {"encoder": {"kind": "transformer", "heads": 2, "layers": 1}},
+        {"attention": {"feed": "output"}},
+    ):
+        model: Any = build(type(tiny).model_validate(tiny.model_dump() | changes))
+        utterances, spoken = torch.randint(0, 23, (B, 4, S)), torch.ones(B, 4, S, dtype=torch.bool)
+        model(torch.randint(0, 23, (4 * B, T)), model.start(utterances, spoken, torch.zeros(B, 5).long()))
+
+
 def captioning() -> None:
     tiny: Any = config_class("captioner").tiny()
     recurrent = {"kind": "recurrent", "width": 16, "hidden": 20}
@@ -534,6 +550,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "tabular": [columns],
     "texts": [columns],
     "text_filters": [columns, sliding],
+    "hred": [dialogues],
     "own": [own],
     "transformer": [models],
     "attention": [scores, models, with_attention, reading, ahead_alone],

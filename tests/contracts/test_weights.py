@@ -66,6 +66,12 @@ def of_captions(config: Any) -> Run:
     return lambda model: model(words, model.start(images))[0]
 
 
+def of_dialogues(config: Any) -> Run:
+    utterances, words = torch.randint(0, config.vocab, (2, 3, 5)), torch.randint(0, config.vocab, (6, 4))
+    real, speakers = torch.ones(2, 3, 5, dtype=torch.bool), torch.arange(4).expand(2, 4) % 2
+    return lambda model: model(words, model.start(utterances, real, speakers))[0]
+
+
 def of_paragraphs(config: Any) -> Run:
     images, words = torch.rand(2, *config.encoder.input), torch.randint(0, config.vocab, (2, 4))
     boxes, real = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.2, 0.1, 0.6, 0.9]]).expand(2, 2, 4), torch.ones(2, 2) > 0
@@ -132,6 +138,7 @@ OTHERS: dict[Role, Callable[[Any], Run]] = {  # by role: what is computed
     "tabular": of_columns,
     "policy": of_observations,
     "q_network": of_observations,
+    "hierarchical": of_dialogues,
     "paragraph_captioner": of_paragraphs,
 }
 

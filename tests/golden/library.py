@@ -124,6 +124,23 @@ def _translate(translator: Any) -> dict[str, Any]:
     }
 
 
+def _reply(model: Any) -> dict[str, Any]:
+    histories = [["one cat", "two birds", "three"], [("a", "four dogs"), ("a", "five"), ("b", "six cats")], ["seven"]]
+
+    def records(found: Sequence[Sequence[Any]]) -> list[list[dict[str, Any]]]:
+        return [
+            [{"text": one.text, "ids": one.ids, "score": one.score, "log": one.log_probability} for one in each]
+            for each in found
+        ]
+
+    encoded = model.histories(histories)
+    return {
+        "greedy": records(model.search(encoded, beams=1)),
+        "beams": records(model.search(encoded, beams=3, top=2)),
+        "sampled": [one.ids for one in model.sample(histories, temperature=0.9, seed=3)],
+    }
+
+
 def _generate(generator: Any) -> dict[str, Any]:
     def records(prompts: Sequence[str] = TEXTS, length: int = 24, **settings: Any) -> list[dict[str, Any]]:
         return [
@@ -280,6 +297,7 @@ def _transfer(model: Any) -> dict[str, Any]:
 
 PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "translation": _translate,
+    "dialogue": _reply,
     "language_model": _generate,
     "language_model-elmo": _bidirectional,
     "pretraining": _encode,

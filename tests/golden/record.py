@@ -107,6 +107,12 @@ def pairs(texts: Texts, split: str, size: int) -> Files:
     return {f"{split}.en": lines([en for en, _ in found]), f"{split}.de": lines([de for _, de in found])}
 
 
+def conversations(texts: Texts, split: str, size: int) -> Files:
+    """Dialogues of two to five utterances, each of which repeats a word of the first."""
+    rows = [[texts.sentence() for _ in range(2 + number % 4)] for number in range(size)]
+    return {f"{split}.txt": lines([" __eou__ ".join([*row, row[0].split()[0]]) + " __eou__" for row in rows])}
+
+
 def columns(texts: Texts, split: str, size: int) -> Files:
     """Both languages in one file."""
     return {f"{split}.tsv": lines(["\t".join(texts.digits()) for _ in range(size)])}
@@ -253,6 +259,20 @@ tokenizer: {{{tokenizer}}}
 model: {{{model}, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}}
 """
     return recipe + TRAIN + "  batch_tokens: 128\n", documents
+
+
+def dialogue_model(model: str) -> RunSpec:
+    """A model of dialogues, which are split into parts of four utterances."""
+    recipe = f"""
+task: {{kind: dialogue, longest: 20, utterances: 4}}
+tokenizer: {{kind: words, vocab: 60}}
+model:
+  {model}
+  context: 32
+  dropout: 0.1
+decode: {{beams: 2, max_length: 12}}
+"""
+    return files("dailydialog", "txt") + recipe + TRAIN + "  batch_tokens: 256\n", conversations
 
 
 def image_model(model: str) -> RunSpec:
@@ -591,6 +611,30 @@ model: {kind: q_network, hidden: [5]}
         f"task: {{kind: story_answering}}\n{STORIES}"
         "model: {kind: bag_of_words, width: 8}\n" + TRAIN + "  batch_examples: 12\n",
         nothing,
+    ),
+    "dialogue-hred": dialogue_model(
+        """kind: hred
+  width: 8
+  encoder: {kind: recurrent, cell: lstm, layers: 1, hidden: 6}
+  turns: {cell: lstm, hidden: 10}
+  layers: 1
+  hidden: 8
+  attention: {score: additive, feed: output}"""
+    ),
+    "dialogue-seq2seq": dialogue_model(
+        """kind: seq2seq
+  width: 8
+  encoder: {kind: recurrent, cell: gru, layers: 1, hidden: 8}
+  layers: 1
+  hidden: 8"""
+    ),
+    "dialogue-transformer": dialogue_model(
+        """kind: transformer
+  width: 8
+  heads: 2
+  encoder_layers: 1
+  decoder_layers: 1
+  hidden: 16"""
     ),
     "paragraphs-paragraph_captioner": (
         """task: {kind: paragraphs}

@@ -45,6 +45,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
             writing.interpolate, 'runs/sentences "the old king sleeps ." "a child sees my horse ."'
         ),
         "sample": CommandSpec(writing.sample, "runs/sentences --count 5 --seed 1"),
+        "chat": CommandSpec(writing.chat, "runs/trips --history utterances.txt"),
         "predict-word": CommandSpec(writing.predict_word, '"She came home from ___." --causal runs/gpt-prose'),
         "fill-mask": CommandSpec(texts.fill_mask, 'runs/bert-prose "Return the [MASK] of the file."'),
         "classify": CommandSpec(texts.classify, 'runs/sst2 "A fine film." "A dull one."'),

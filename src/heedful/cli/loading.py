@@ -14,6 +14,7 @@ from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import ImageCaptioner
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.control.predictor import Agent
+from heedful.tasks.dialogue.predictor import DialogueModel
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import TextGenerator
@@ -33,6 +34,7 @@ Predictor = TypeVar("Predictor")
 # What each kind of model does, and the command for it.
 USES: dict[type, tuple[str, str]] = {
     Translator: ("translates", "`heedful translate`"),
+    DialogueModel: ("replies in dialogues", "`heedful chat`"),
     TextGenerator: ("generates text", "`heedful generate`"),
     TreeClassifier: ("classifies trees", "`heedful classify-tree`"),
     TextClassifier: ("classifies texts", "`heedful classify`"),

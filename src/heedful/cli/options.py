@@ -71,6 +71,7 @@ class FieldOptions(NamedTuple):
 
 
 TRANSLATION, TEXT = "heedful.decode.settings:TranslationSettings", "heedful.decode.settings:TextSettings"
+REPLY = "heedful.decode.settings:ReplySettings"
 CAPTION = "heedful.decode.settings:CaptionSettings"
 SENTENCE = "heedful.decode.settings:SentenceConfig"
 WORD2VEC = "heedful.extras.word2vec_config:SkipGramConfig"
@@ -86,6 +87,10 @@ FIELD_OPTIONS: dict[str, tuple[FieldOptions, ...]] = {
     "translate": (
         FieldOptions(TRANSLATION, BEAMS, before="top"),
         FieldOptions(TRANSLATION, (*SAMPLING, "seed"), before="batch", default=True),
+    ),
+    "chat": (
+        FieldOptions(REPLY, BEAMS, before="sample"),
+        FieldOptions(REPLY, (*SAMPLING, "seed"), before="as_json", default=True),
     ),
     "caption": (FieldOptions(CAPTION, BEAMS, before="top"),),
     "interpolate": (FieldOptions(SENTENCE, ("beams",), before="as_json"),),

@@ -15,6 +15,7 @@ from heedful.cli.loading import load_run, wrong_command_error
 from heedful.cli.output import say
 from heedful.cli.reading import MAX_LINE, Line, batched
 from heedful.cli.translate import too_long_error
+from heedful.data.dialogues.sources import utterances_in
 from heedful.data.fields.rows import Rows, rows_in
 from heedful.data.formats.sources import lines, list_keys, parse_object, string_field
 from heedful.data.formats.tables import Columns, JsonlTable
@@ -26,6 +27,7 @@ from heedful.runs.load import read_recipe
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import Caption, ImageCaptioner
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+from heedful.tasks.dialogue.predictor import DialogueModel, Reply
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator
@@ -44,6 +46,7 @@ from heedful.training.checkpoint.choice import split_checkpoint
 
 FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model's input
     Translator: ("source",),
+    DialogueModel: ("utterances",),
     TextGenerator: ("prompt",),
     TextClassifier: ("text",),
     TextRegressor: ("text",),
@@ -79,9 +82,13 @@ def predict_command(
     known = FIELDS.get(type(predictor))
     if known is None:
         raise wrong_command_error(predictor, run)
-    searches = isinstance(predictor, Translator | ImageCaptioner)
+    searches = isinstance(predictor, Translator | DialogueModel | ImageCaptioner)
     if beams is not None and not searches:
-        raise UserError("only translators and captioners use beam search here", where="--beams", todo="leave it out")
+        raise UserError(
+            "only translators, dialogue models and captioners use beam search here",
+            where="--beams",
+            todo="leave it out",
+        )
     if searches:
         predictor.settings = predictor.settings.but(beams=beams)
     table = isinstance(predictor, TablePredictor)
@@ -204,17 +211,26 @@ def row_boxes(row: dict[str, object], where: str) -> list[object]:
     return boxes
 
 
+def row_utterances(row: dict[str, object], where: str) -> list[str | tuple[str, str]]:
+    """The utterances in the field `utterances` of a row."""
+    found = [one for one in utterances_in(row, where) if one.text.strip()]
+    if not found:
+        raise UserError("a row needs utterances", where=where, found="none with text", expected="one or more texts")
+    return [one.text if one.speaker is None else (one.speaker, one.text) for one in found]
+
+
 LISTS: dict[str, Callable[[dict[str, object], str], Sequence[Any]]] = {
     "choices": row_choices,
     "boxes": row_boxes,
     "story": sentences_of,
+    "utterances": row_utterances,
 }
 
 
 def plain(result: Any) -> Any:
     """A result as JSON: a text, a vector, or an object."""
     match result:
-        case Translation() | Caption() | StyledText() | DecodedSentence():
+        case Translation() | Caption() | StyledText() | DecodedSentence() | Reply():
             return result.text
         case GeneratedText():
             return result.completion

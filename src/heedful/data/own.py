@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from pydantic import Field, PrivateAttr
 
 from heedful.config import Config
+from heedful.data.dialogues.sources import Dialogues, Utterance, collect_dialogues, utterance
 from heedful.data.formats.conll import CHUNK, Sentence, Sentences, iob2
 from heedful.data.formats.sources import SPLITS, Examples, Pair, Split, no_data
 from heedful.data.formats.squad import Answer, Question, Questions
@@ -78,6 +79,17 @@ def pairs(examples: Iterable[object], split: Split) -> Examples:
     rows = [Pair(*_texts(row, split, number, 2)) for number, row in enumerate(examples)]
     found = [row for row in rows if row.source.strip() and row.target.strip()]
     return Examples(_require_examples(found, split, "(source, target)"), len(rows) - len(found))
+
+
+def dialogues(examples: Iterable[object], split: Split) -> Dialogues:
+    """Utterances, as texts or as (speaker, text), a list for each dialogue."""
+    where, form = f"data.{split}", "a list of utterances, each a text or (speaker, text)"
+    rows = list[list[Utterance]]()
+    for number, row in enumerate(examples):
+        if isinstance(row, str) or not isinstance(row, Sequence):
+            raise _example_error(f"{where}[{number}]", row, form)
+        rows.append([utterance(one, f"{where}[{number}]") for one in row])
+    return collect_dialogues(rows, where)
 
 
 def labelled(examples: Iterable[object], split: Split) -> Items:

@@ -76,6 +76,21 @@ class CaptionConfig(Config):
     max_length: int | None = Field(None, ge=1, description="longest caption in tokens; null: the model's context")
 
 
+class ReplyConfig(Config):
+    """Settings of the beam search for replies in a dialogue, in evaluation and use."""
+
+    beams: Annotated[int, OptionSpec("Hypotheses of the beam search; else as the recipe says.")] = Field(
+        1, ge=1, le=1000, description="hypotheses kept at each step; 1: greedy search"
+    )
+    length_penalty: float = Field(
+        1.0,
+        ge=-10,
+        le=10,
+        description="exponent of the length by which a score is divided; higher favours longer replies",
+    )
+    max_length: int = Field(40, ge=1, le=1_000_000, description="longest reply in tokens")
+
+
 class SentenceConfig(Config):
     """Settings of the beam search for sentences with a code, in evaluation and use."""
 
@@ -139,6 +154,10 @@ class TranslationSettings(Generation, DecodeConfig):
 
 class CaptionSettings(Generation, CaptionConfig):
     """Settings of captioning: beam search or sampling."""
+
+
+class ReplySettings(Generation, ReplyConfig):
+    """Settings of replies in a dialogue: beam search or sampling."""
 
 
 class TextSettings(Generation, WritingConfig):

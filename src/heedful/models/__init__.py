@@ -27,6 +27,7 @@ class Model(NamedTuple):
 MODELS = {
     "transformer": Model("seq2seq", "TransformerConfig"),
     "seq2seq": Model("seq2seq", "Seq2SeqConfig"),
+    "hred": Model("hierarchical", "HredConfig"),
     "rnn_lm": Model("causal", "RnnLMConfig"),
     "elmo": Model("bidirectional", "ElmoConfig"),
     "gpt": Model("causal", "GptConfig"),

@@ -27,6 +27,7 @@ Role = Literal[
     "causal",
     "bidirectional",
     "seq2seq",
+    "hierarchical",
     "classifier",
     "regressor",
     "multiple_choice",
@@ -351,6 +352,25 @@ class TextAutoencoder(Protocol):
         """The last layer (B, T, D), from which the logits are made, and the state."""
 
 
+class Hierarchical(Protocol):
+    """utterances (B, U, T) -> the state before the reply to each; then tokens (R, T), state -> logits (R, T, V)."""
+
+    config: ModelConfig
+    tokens: Any  # the embedding, whose `weight` (V, D) also gives the logits
+    alignment: str  # the taps of its attention weights to the turns; no tap has this name where there is no attention
+
+    def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+    def start(self, utterances: Tensor, real: Tensor, speakers: Tensor) -> Any:
+        """The states (B * U rows) before the reply to each utterance, given those up to it, of a dialogue.
+
+        `real` (B, U, T) is False for padding; `speakers` (B, U + 1) is who says each, and who replies.
+        """
+
+    def features(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The last layer (R, T, D), from which the logits are made, and the state."""
+
+
 class Autoencoder(Protocol):
     """images (B, ...) -> the same shape, by way of a code that `encoder` gives and `decoder` reads."""
 
@@ -560,6 +580,7 @@ ROLES: dict[Role, type] = {
     "causal": Causal,
     "bidirectional": Bidirectional,
     "seq2seq": Seq2Seq,
+    "hierarchical": Hierarchical,
     "classifier": TextClassifier,
     "regressor": TextClassifier,
     "multiple_choice": TextClassifier,

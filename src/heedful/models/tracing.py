@@ -211,6 +211,11 @@ def _agent(model: Any, config: Any) -> None:
         model.target_values(seen)
 
 
+def _hierarchical(model: Any, config: Any) -> None:
+    ids = _ids(model)
+    model(ids, model.start(ids[None], torch.ones_like(ids[None], dtype=torch.bool), ids[:, :2]))
+
+
 def _image(model: Any, config: Any) -> None:
     model(torch.zeros(1, *config.input, device=next(model.parameters()).device))
 
@@ -246,6 +251,7 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "causal": _causal,
     "bidirectional": _text,
     "seq2seq": _seq2seq,
+    "hierarchical": _hierarchical,
     "classifier": _text,
     "regressor": _text,
     "multiple_choice": _text,

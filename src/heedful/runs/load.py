@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from heedful.tasks.captioning.predictor import ImageCaptioner
     from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
     from heedful.tasks.control.predictor import Agent
+    from heedful.tasks.dialogue.predictor import DialogueModel
     from heedful.tasks.image_classification.predictor import ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
     from heedful.tasks.language_model.predictor import TextGenerator
@@ -62,7 +63,7 @@ AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
     "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | ImageCaptioner | "
     "ImageDescriber | TablePredictor | TreeClassifier | SentenceAutoencoder | TextStyleTransfer | Agent | "
-    "StoryAnswerer"
+    "StoryAnswerer | DialogueModel"
 )
 K = TypeVar("K")
 

@@ -31,6 +31,7 @@ class Entry(NamedTuple):
 
 TASKS = {
     "translation": Entry("translation", "TranslationRecipe", "TranslationTask", ("seq2seq",)),
+    "dialogue": Entry("dialogue", "DialogueRecipe", "DialogueTask", ("hierarchical", "seq2seq")),
     "language_model": Entry("language_model", "LanguageModelRecipe", "LanguageModelTask", ("causal", "bidirectional")),
     "tree_classification": Entry("tree_classification", "TreeRecipe", "TreeTask", ("tree_classifier",)),
     "pretraining": Entry("pretraining", "PretrainingRecipe", "PretrainingTask", ("encoder",)),

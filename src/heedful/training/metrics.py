@@ -66,6 +66,13 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return Score("exact_match", 100 * equal / len(references), f"nrefs:1|case:mixed|lines:{len(references)}")
 
 
+def distinct(texts: Sequence[str], size: int) -> Score:
+    """Distinct n-grams of words per n-gram, in percent: low where replies repeat each other (Li et al., 2016)."""
+    words = [text.split() for text in texts]
+    grams = [tuple(one[at : at + size]) for one in words for at in range(len(one) - size + 1)]
+    return Score(f"distinct{size}", 100 * len(set(grams)) / max(1, len(grams)), f"words:{size}|texts:{len(texts)}")
+
+
 def accuracy(predictions: Classes, targets: Classes, what: str = "texts") -> Score:
     """The percentage of correct classes."""
     table = confusion(predictions, targets)

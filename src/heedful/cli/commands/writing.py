@@ -45,6 +45,28 @@ def translate(
     )  # fmt: skip
 
 
+def chat(
+    run: RunFolder,
+    history: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Reply to these utterances, one per line, and end.")
+    ] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample replies instead of searching.")] = False,
+    as_json: Json = False,
+    checkpoint: CheckpointOption = None,
+    **settings: Any,
+) -> None:
+    """Talk to a dialogue model, or pipe lines into it. Each line is an utterance; /reset starts over."""
+    from heedful.cli.chat import chat_command
+    from heedful.decode.settings import ReplySettings
+
+    beams, sampling = settings.pop("beams"), ReplySettings(**settings)
+    if not sample and sampling != ReplySettings():
+        raise UserError(
+            "--temperature, --top-k, --top-p and --seed need --sample", todo="add --sample, or leave them out"
+        )
+    chat_command(checkpoint_path(run, checkpoint), history, beams, sampling if sample else None, as_json)
+
+
 def predict(
     run: EncoderFolder,
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl, .csv, .tsv or text file, plain or gzip.")],

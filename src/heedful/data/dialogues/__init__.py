@@ -1,0 +1,1 @@
+"""Dialogues: utterances with their speakers."""
