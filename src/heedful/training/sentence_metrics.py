@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heedful.training.metrics import MAX_NGRAM
-
-if TYPE_CHECKING:
-    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 CHARACTERS = 6  # of the longest n-gram of chrF
 BETA = 2.0  # how much more the recall counts in chrF than the precision
@@ -94,10 +91,11 @@ class SentenceBleu(NgramMetric):
     longest: ClassVar = MAX_NGRAM
 
     @cached_property
-    def _tokenize(self) -> Tokenizer13a:
-        from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+    def _tokenize(self) -> Callable[[str], str]:
+        from sacrebleu.tokenizers import tokenizer_13a
 
-        return Tokenizer13a()
+        build: Callable[[], Callable[[str], str]] = tokenizer_13a.Tokenizer13a
+        return build()
 
     def units(self, text: str) -> tuple[str, ...]:
         return tuple(self._tokenize(text.rstrip()).split())
@@ -129,4 +127,8 @@ class SentenceChrf(NgramMetric):
         return (1 + BETA**2) * precision * recall / (BETA**2 * precision + recall)
 
 
-METRICS = {"bleu": SentenceBleu, "chrf": SentenceChrf, "exact_match": ExactMatch}
+METRICS: dict[str, Callable[[Sequence[str]], SentenceMetric]] = {
+    "bleu": SentenceBleu,
+    "chrf": SentenceChrf,
+    "exact_match": ExactMatch,
+}

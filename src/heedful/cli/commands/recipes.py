@@ -97,7 +97,7 @@ def catalogue(
 
     if swap is not None:
         if kind is not None and "=" in kind:  # the first override stands where a kind could
-            kind, overrides = None, [kind, *(overrides or [])]
+            overrides, kind = [kind, *(overrides or [])], None
         swaps_command(swap, overrides or [], kind, key, as_json)
     elif stack:
         stack_command(as_json)

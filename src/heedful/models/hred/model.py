@@ -24,7 +24,7 @@ from heedful.blocks.state import Shared
 from heedful.blocks.taps import Tap
 from heedful.models.hred.config import HredConfig
 from heedful.models.limits import check_length
-from heedful.models.seq2seq.config import TransformerEncoder
+from heedful.models.seq2seq.config import RecurrentEncoder, TransformerEncoder
 from heedful.models.seq2seq.model import (
     DecoderState,
     InputFeeding,
@@ -52,6 +52,7 @@ class Hred(nn.Module):
         if isinstance(encoder, TransformerEncoder):
             self.encoder: nn.Module = TransformerReader(c.reader, encoder)
         else:
+            assert isinstance(encoder, RecurrentEncoder), "the settings have no other kind"
             self.encoder = RecurrentReader(c.reader, encoder)
         self.speakers, self.next = nn.Embedding(c.speakers, c.utterance), nn.Embedding(c.speakers, hidden)
         for table in (self.speakers, self.next):

@@ -24,7 +24,7 @@ from heedful.blocks.recurrent import CELLS, BidirectionalLayer, Layer, State
 from heedful.blocks.scores import SCORES, with_key_projection
 from heedful.blocks.state import Shared
 from heedful.blocks.taps import Tap
-from heedful.models.conv_classifier.model import Filters
+from heedful.blocks.text_filters import Filters
 from heedful.models.limits import check_length
 from heedful.models.style_transfer.config import DiscriminatorConfig, StyleTransferConfig
 
