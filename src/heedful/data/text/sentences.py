@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from heedful.data.embedded import Embedded, even_shares, sample
 from heedful.data.formats.sources import SPLITS, Split
-from heedful.data.order import permutation
 from heedful.data.text.files import Text
 
 DETERMINERS = ("the", "a", "every", "my")
@@ -72,6 +71,8 @@ class GrammarSentences(Embedded):
 
     def read(self, split: Split) -> SentenceText:
         """The sentences of a split."""
+        from heedful.data.order import permutation
+
         sizes = {"train": self.train, "valid": self.valid, "test": self.test}
         counts = [prod(map(len, form)) for form in FORMS]
         every = [
