@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -97,7 +97,7 @@ class SentenceBleu(NgramMetric):
     def _tokenize(self) -> Tokenizer13a:
         from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-        return Tokenizer13a()
+        return Tokenizer13a()  # type: ignore[no-untyped-call]
 
     def units(self, text: str) -> tuple[str, ...]:
         return tuple(self._tokenize(text.rstrip()).split())
@@ -129,4 +129,8 @@ class SentenceChrf(NgramMetric):
         return (1 + BETA**2) * precision * recall / (BETA**2 * precision + recall)
 
 
-METRICS = {"bleu": SentenceBleu, "chrf": SentenceChrf, "exact_match": ExactMatch}
+METRICS: dict[str, Callable[[Sequence[str]], SentenceMetric]] = {
+    "bleu": SentenceBleu,
+    "chrf": SentenceChrf,
+    "exact_match": ExactMatch,
+}
