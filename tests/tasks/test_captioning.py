@@ -33,6 +33,7 @@ from heedful.tasks.captioning.losses import (
 from heedful.tasks.captioning.predictor import ImageCaptioner, words_of
 from heedful.tasks.captioning.truth import points_into, scene_scores
 from heedful.training.caption_metrics import CiderD
+from heedful.training.loop import Step
 from tolerance import close
 
 SMALL = """
@@ -295,6 +296,25 @@ def test_a_run_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     list(heedful.train(recipe(kind), parts))
     one, other = (folder / "checkpoints" / "step-00000004" / "model.safetensors" for folder in (whole, parts))
     assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.claim("M19")
+def test_a_captioner_is_tuned_on_its_captions_and_resumes(run: Path, tmp_path: Path) -> None:
+    """Self-critical training from a run: the mean reward is reported, and a resumed run ends in the same bits."""
+    tuned = (
+        ("per_image: 2", "objective: {kind: self_critical}"), ("data:", f"start: {{folder: {run}}}\ndata:"),
+        ("dropout: 0.1", "dropout: 0"),
+    )  # fmt: skip
+    events = list(heedful.train(recipe("soft", *tuned), tmp_path / "whole"))
+    assert all({"reward", "above_baseline"} == event.parts.keys() for event in events if isinstance(event, Step))
+    list(heedful.train(recipe("soft", *tuned, ("steps: 4", "steps: 2")), tmp_path / "parts"))
+    list(heedful.train(recipe("soft", *tuned), tmp_path / "parts"))
+    one, other = (
+        tmp_path / name / "checkpoints" / "step-00000004" / "model.safetensors" for name in ("whole", "parts")
+    )
+    assert one.read_bytes() == other.read_bytes()
+    with pytest.raises(UserError, match="write parallel: ddp"):
+        recipe("soft", *tuned, ("threads: 1", "threads: 1, parallel: fsdp"))
 
 
 def test_two_artifacts_are_saved_and_loaded(run: Path, captioner: ImageCaptioner, tmp_path: Path) -> None:
