@@ -13,6 +13,8 @@ import pytest
 
 import heedful
 from data.test_environments import Box, Discrete, Walk
+from heedful.data.environments.cartpole import CartPole
+from heedful.data.environments.lanes import episode_seeds
 from heedful.errors import UserError
 from heedful.runs.evaluate import results, scored
 from heedful.runs.load import load, read_recipe
@@ -20,6 +22,7 @@ from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Started, train
 from heedful.tasks import task_of
 from heedful.tasks.base import Evaluated
+from heedful.tasks.control.playing import Players, Playing
 from heedful.tasks.control.predictor import Agent
 from heedful.training.checkpoint.folder import newest
 from heedful.training.loop import Step
@@ -85,6 +88,27 @@ def test_a_step_is_a_function_of_the_checkpoint(agent: str, tmp_path: Path) -> N
         events = train(recipe_of(agent, f"train.seed={seed}"), tmp_path / name)
         losses.append([event.loss for event in events if isinstance(event, Step)])
     assert losses[0] == losses[1] != losses[2]
+
+
+def test_lanes_begin_a_new_episode_after_each() -> None:
+    """Each lane goes through its own episodes in order, and remembers the return and the length of the last."""
+    lanes, numbers = CartPole(), np.array([0, 3])
+    players = Players(lanes, Playing.begin(lanes, 2, seed=5), np.arange(2), seed=5)
+    assert (players.observations == lanes.reset(episode_seeds(5, np.arange(2), np.zeros(2, np.int64)))[1]).all()
+    players.numbers = numbers
+    lengths: list[list[int]] = [[], []]
+    for _ in range(60):
+        moves, ended = players.step(np.array([1, 0]))
+        assert (ended == (moves.terminated | moves.truncated)).all()
+        for lane in np.flatnonzero(ended):
+            lengths[lane].append(int(players.last_lengths[lane]))
+            assert players.last_returns[lane] == lengths[lane][-1] and players.returns[lane] == 0
+            seed = episode_seeds(5, numbers[lane : lane + 1], np.array([len(lengths[lane])]))
+            assert (players.observations[lane] == lanes.reset(seed)[1][0]).all()
+        still = ~ended
+        assert (players.observations[still] == moves.observations[still]).all()
+    assert all(len(some) > 3 and 8 <= min(some) and max(some) < 13 for some in lengths)
+    assert players.episodes.tolist() == [len(some) for some in lengths]
 
 
 # ------------------------------------------------------------------ learning
