@@ -107,7 +107,7 @@ def test_lanes_begin_a_new_episode_after_each() -> None:
             assert (players.observations[lane] == lanes.reset(seed)[1][0]).all()
         still = ~ended
         assert (players.observations[still] == moves.observations[still]).all()
-    assert all(len(some) > 3 and 8 <= min(some) and max(some) < 13 for some in lengths)
+    assert all(len(some) > 3 and min(some) >= 8 and max(some) < 13 for some in lengths)
     assert players.episodes.tolist() == [len(some) for some in lengths]
 
 
