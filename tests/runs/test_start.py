@@ -80,6 +80,7 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
         "image_classification": "digits-lenet data.train=40 data.valid=4",
         "captioning": "captions data.train=6 data.valid=2 data.test=2 model.decoder.width=12 model.decoder.hidden=12",
         "style_transfer": "registers data.train=16 data.valid=4 model.width=8 model.hidden=12 train.batch_examples=8",
+        "control": "cartpole-policy model.hidden=[4] data.limit=9 data.valid=2 data.test=2 task.lanes=2",
         "paragraphs": "paragraphs data.train=6 data.valid=2 data.test=2 model.memory=12 model.hidden=12",
     }
     more = {
@@ -150,7 +151,8 @@ def test_every_task_starts_from_a_run_of_its_own(
     events = list(train(branch, tmp_path / "other"))
     wanted = load(run).model.state_dict()
     assert initial.keys() == wanted.keys() and all(torch.equal(initial[key], wanted[key]) for key in wanted)
-    vocabulary = "images.json" if name in ("reconstruction", "image_classification") else "tokenizer.json"
+    others = {"reconstruction": "images.json", "image_classification": "images.json", "control": "environment.json"}
+    vocabulary = others.get(name, "tokenizer.json")
     assert (tmp_path / "other" / vocabulary).read_bytes() == (run / vocabulary).read_bytes()
     (start,) = (event for event in events if isinstance(event, Started))
     assert any(f"initialized from {run}" in note for note in start.notes)
