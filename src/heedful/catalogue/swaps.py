@@ -136,7 +136,7 @@ class Swappable:
             return f"{part.key}={new}", ()
         kept = self._kept(part, new, refused)
         left = tuple(name for name in self._given(part) if name not in kept)
-        if not left:
+        if not left and len(kept) == len(self._given(part)):
             return f"{part.key}.kind={new}", ()
         return f"{part.key}={flow({'kind': new, **kept})}", left
 
@@ -148,9 +148,15 @@ class Swappable:
         return {name: value for name, value in group.items() if name != "kind"}
 
     def _kept(self, part: Present, new: str, refused: frozenset[str]) -> dict[str, Any]:
-        """The settings that the new part has too, and does not refuse."""
-        fields = part.slot.groups[new].model_fields
-        return {name: value for name, value in self._given(part).items() if name in fields and name not in refused}
+        """The settings that the new part has too, and does not refuse; and what the old one reads by its defaults."""
+        given, fields = self._given(part), part.slot.groups[new].model_fields
+        kept = {name: value for name, value in given.items() if name in fields and name not in refused}
+        old = part.slot.groups[part.option].model_fields if part.option in part.slot.groups else {}
+        if part.key.startswith("model"):
+            read = [name for name in READ if name in old and name in fields and name not in given]
+            defaults = {name: old[name].default for name in read if not old[name].is_required()}
+            kept |= {name: value for name, value in defaults.items() if value != fields[name].default}
+        return kept
 
     def _is_about(self, part: Present, error: UserError) -> bool:
         """Whether all that is wrong is in the group of a part that has kinds."""
