@@ -137,4 +137,5 @@ def uniforms(seed: int, position: int, lanes: Ints, count: int) -> Doubles:
     """Random numbers from 0 to 1, exclusive, for each lane (B, count); those of a lane depend on it alone."""
     indices = (lanes[:, None] << 32) + np.arange(count)  # (B, count)
     bits = random_bits_at(seed, position, ACTIONS, indices)
-    return (bits >> np.uint64(11)) * 2.0**-53
+    found: Doubles = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return found
