@@ -156,7 +156,7 @@ def test_what_the_old_part_reads_by_default_the_new_one_reads_too() -> None:
     [
         ("digits-resnet", "model.kind", "vit", "images of 8 x 8 have no whole patches of 16 x 16"),
         ("digits", "model.encoder.0.kind", "max_pool", "pooling takes an image, not a vector of 64"),
-        ("captions", "model.decoder.attention.score", "dot", "states have 128 numbers and the places of the map 64"),
+        ("captions", "model.decoder.attention.score", "dot", "states have 128 numbers and the places of the map 96"),
         ("captions", "task.objective.kind", "self_critical", "set start.folder"),
         ("gpt-prose", "model.kind", "elmo", "an elmo reads lines"),
         ("bert-prose", "model.kind", "roberta", "a model without segments cannot be trained on pairs"),

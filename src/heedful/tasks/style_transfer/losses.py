@@ -62,7 +62,7 @@ class PlayerLosses:
 
 
 def transfer_loss(model: Any, batch: LabelledBatch, settings: StyleTransferTaskConfig) -> Loss:
-    """The sum of both players' losses, whose gradients do not mix, and each loss as a part of it."""
+    """The losses of generator and discriminator, whose gradients do not mix, and each of them as a part."""
     own = batch.targets >= 0  # (B,) not so for a row that stands for no text
     losses = player_losses(model, Texts.of(batch), batch.targets.clamp(min=0), settings)
     weights = {"cycle": settings.cycle, "adversarial": settings.adversarial}
