@@ -116,7 +116,10 @@ def test_recipes_as_written_have_the_parts_that_they_have_when_read() -> None:
                 value = value[int(word)] if isinstance(value, list) else value.get(word)  # type: ignore[assignment,union-attr]
             if left_out:
                 continue
-            if isinstance(value, dict):
+            each = [*value.values()] if isinstance(value, dict) else []
+            if each and all(isinstance(one, dict) and "kind" in one for one in each):  # groups by name, such as columns
+                assert option in {one["kind"] for one in each}, (name, key)
+            elif isinstance(value, dict):
                 assert value.get("kind", GROUP) == option, (name, key)
             elif not (value is None and "start" in settings):
                 assert option == (NONE if value is None else value), (name, key)

@@ -51,10 +51,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (("tra",), {"train", "translate"}),
+        (("tra",), {"train", "transfer", "translate"}),
         (("classify-",), {"classify-tree"}),
         (("jud",), set()),
-        (("train", "numbers-"), {"numbers-rnn", "numbers-three"}),
+        (("train", "numbers-"), {"numbers-reward", "numbers-rnn", "numbers-three"}),
         (("train", "mi"), {"mine.yaml"}),
         (("train", "--fol"), {"--folder"}),
         (("train", "numbers", "train.budget.st"), {"train.budget.steps=", "train.budget.steps=700"}),

@@ -81,6 +81,9 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
         "captioning": "captions data.train=6 data.valid=2 data.test=2 model.decoder.width=12 model.decoder.hidden=12",
         "style_transfer": "registers data.train=16 data.valid=4 model.width=8 model.hidden=12 train.batch_examples=8",
         "control": "cartpole-policy model.hidden=[4] data.limit=9 data.valid=2 data.test=2 task.lanes=2",
+        "dialogue": "trips data.train=8 data.valid=2 data.test=2 model.width=8 model.hidden=8",
+        "tabular": "parcels data.train=60 data.valid=10 data.test=10",
+        "text_autoencoding": "sentences data.train=12 data.valid=10 data.test=10 model.width=8 model.hidden=8",
         "paragraphs": "paragraphs data.train=6 data.valid=2 data.test=2 model.memory=12 model.hidden=12",
     }
     more = {

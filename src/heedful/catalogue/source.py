@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from heedful.files.reading import read_file
+
 ROOT = Path(__file__).parents[1]
 FILE_KINDS = {  # of the modules in a file of blocks/; those of other files are layers
     "adaptive": "embedder",
@@ -50,7 +52,7 @@ def definitions() -> Iterator[Definition]:
 def _texts(folder: str, word: str) -> Iterator[tuple[str, str]]:
     """The files of a folder that have a word, with their text."""
     for path in sorted((ROOT / folder).rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path).decode("utf-8")
         if word in text:
             yield path.relative_to(ROOT).as_posix(), text
 
@@ -78,11 +80,11 @@ def _functions(folder: str, returns: str, kind: str) -> Iterator[Definition]:
 
 def _trainers() -> Iterator[Definition]:
     """The loop, and the ways to take a step."""
-    loop = (ROOT / "training/loop.py").read_text(encoding="utf-8")
+    loop = read_file(ROOT / "training/loop.py").decode("utf-8")
     for name, _, _, about in FUNCTION.findall(loop):
         if name == "fit":
             yield Definition("trainer", name, " ".join(about.split()), "training/loop.py", "model, batches, loss")
-    steps = (ROOT / "training/step.py").read_text(encoding="utf-8")
+    steps = read_file(ROOT / "training/step.py").decode("utf-8")
     for name, about in PLAIN_CLASS.findall(steps):
         if name.endswith("Step"):
             yield Definition("trainer", name, about, "training/step.py")

@@ -202,6 +202,10 @@ def _seq2seq(model: Any, config: Any) -> None:
     model(_ids(model), model.start(_ids(model)))
 
 
+def _text_autoencoder(model: Any, config: Any) -> None:
+    model(_ids(model), model.start(model.encode(_ids(model)).mean))
+
+
 def _agent(model: Any, config: Any) -> None:
     seen = torch.zeros(1, config.inputs)
     model(seen)
@@ -263,6 +267,7 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "tree_classifier": _tree,
     "tabular": _tabular,
     "autoencoder": _image,
+    "text_autoencoder": _text_autoencoder,
     "image_encoder": _image,
     "glimpse_classifier": _image,
     "captioner": _captioner,
