@@ -155,6 +155,7 @@ def test_every_task_starts_from_a_run_of_its_own(
     wanted = load(run).model.state_dict()
     assert initial.keys() == wanted.keys() and all(torch.equal(initial[key], wanted[key]) for key in wanted)
     others = {"reconstruction": "images.json", "image_classification": "images.json", "control": "environment.json"}
+    others["tabular"] = "columns.json"
     vocabulary = others.get(name, "tokenizer.json")
     assert (tmp_path / "other" / vocabulary).read_bytes() == (run / vocabulary).read_bytes()
     (start,) = (event for event in events if isinstance(event, Started))
