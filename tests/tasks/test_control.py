@@ -163,10 +163,10 @@ def test_agent_finds_the_shortest_paths(agent: str, tmp_path: Path) -> None:
 @pytest.mark.claim("M12")
 @pytest.mark.claim("M19")
 @pytest.mark.parametrize(
-    ("name", "least"), [("cartpole-policy", 475), ("cartpole-actor-critic", 475), ("cartpole-dqn", 400)]
+    ("name", "least"), [("cartpole-policy", 475), ("cartpole-actor-critic", 475), ("cartpole-dqn", 475)]
 )
 def test_cartpole_is_balanced(name: str, least: float, tmp_path: Path) -> None:
-    """A mean return of 475 of 500 in 100 episodes is what Gymnasium calls solved; DQN misses it with some seeds."""
+    """A mean return of 475 of 500 in 100 episodes is what Gymnasium calls solved."""
     events = train(load_recipe(name), tmp_path / "run")
     (test,) = [event for event in events if isinstance(event, Evaluated) and event.split == "test"]
     assert test.scores[0].value >= least and "episodes:100" in test.scores[0].signature
