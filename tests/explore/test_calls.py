@@ -173,7 +173,7 @@ def make_requests(explorer: Explorer, view: str, seed: int, each: int) -> Iterat
     """Requests to a view about every model: the call, its settings, and whether the view fits the model."""
     chance, calls = random.Random(f"{view} {seed}"), find(view).CALLS
     fitting = sum(find(view).fits(subject) for subject in explorer.subjects.values())
-    each = max(each, 30 // (len(calls) * fitting)) if fitting else each  # enough, where the view fits one model alone
+    each = max(each, 60 // (len(calls) * fitting)) if fitting else each  # enough for answers and refusals by any seed
     for call, (kind, _) in calls.items():
         for subject in explorer.subjects.values():
             fits = find(view).fits(subject) or "model" not in fields(kind)

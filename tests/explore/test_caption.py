@@ -165,3 +165,18 @@ def test_page_shows_the_map_of_each_word(browse: Callable[..., Any], run: Callab
     browsing.ready()
     texts = page.locator("[data-testid=words] button").all_inner_texts()
     assert [one.split("\n")[0] for one in texts] == words["captions"][1]["words"]
+
+
+def test_pointing_at_a_word_moves_no_word(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    browsing = browse(run("captions"))
+    page = browsing.go("caption", image=4)
+    buttons = page.locator("[data-testid=words] button")
+    for width in (1280, 700):
+        page.set_viewport_size({"width": width, "height": 860})
+        browsing.ready()
+        boxes = set()
+        for at in range(buttons.count()):
+            page.get_by_test_id(f"word-{at}").focus()
+            page.locator(f'[data-testid="word-{at}"][aria-pressed="true"]').wait_for()
+            boxes.add(tuple(tuple(one.bounding_box().values()) for one in buttons.all()))
+        assert buttons.count() > 1 and len(boxes) == 1, boxes

@@ -178,7 +178,7 @@ def test_script_can_be_inlined() -> None:
 
 def test_page_is_small() -> None:
     files = built()
-    assert sum(len(gzip.compress(data, 9)) for data in files.values()) <= 150 * 1024
+    assert sum(len(gzip.compress(data, 9)) for data in files.values()) <= 200_000
     assert set(files) == {"index.html", "assets/app.js", "assets/app.css"}
 
 
