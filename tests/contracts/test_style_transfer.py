@@ -28,6 +28,9 @@ def configs() -> Iterator[Any]:
         tiny = config_class(kind).tiny()
         for cell in CELLS:
             yield pytest.param(tiny.model_copy(update={"cell": cell}), id=f"{kind}-{cell}")
+        if kind == "style_transfer":
+            for settings in ({"score": "location"}, {"score": "additive"}, {"normalize": "sparsemax"}):
+                yield pytest.param(tiny.model_copy(update=settings), id="-".join([kind, *settings.values()]))
 
 
 @pytest.fixture(params=configs())

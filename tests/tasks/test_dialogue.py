@@ -179,8 +179,8 @@ def test_flat_model_notes_histories_that_do_not_fit() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model.context=50"], "task.longest is 100"),
-        (["task.longest=20", "model.context=30"], "decode.max_length is 40"),
+        (["task.longest=100", "model.context=50"], "task.longest is 100"),
+        (["decode.max_length=40", "model.context=30"], "decode.max_length is 40"),
         (["task.utterances=1"], "greater than or equal to 2"),
         (["model.attention={choice: hard}"], "choice: soft"),
         (["model={kind: seq2seq, attention: {choice: hard}}"], "choice: soft"),

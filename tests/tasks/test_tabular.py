@@ -271,8 +271,10 @@ def test_a_table_of_files_with_images_is_trained_on(tmp_path: Path) -> None:
 def test_invalid_values_are_named_before_training(
     tmp_path: Path, file: str, change: tuple[str, str], messages: list[str]
 ) -> None:
-    write_files(tmp_path)
-    path = tmp_path / f"{file}.csv"
+    folder = tmp_path / ("deep" * 20)  # a long path is shown in full
+    folder.mkdir()
+    write_files(folder)
+    path = folder / f"{file}.csv"
     lines = path.read_text().splitlines(keepends=True)
     if change[0] == ",3,":
         cells = lines[5].split(",")
@@ -282,10 +284,11 @@ def test_invalid_values_are_named_before_training(
         number = next(place for place, line in enumerate(lines, 1) if change[0] in line)
         lines[number - 1] = lines[number - 1].replace(*change)
     path.write_text("".join(lines))
-    changes = [(before, after.replace("ROOT", str(tmp_path))) for before, after in FILES]
+    changes = [(before, after.replace("ROOT", str(folder))) for before, after in FILES]
     with pytest.raises(UserError) as error:
         trained(tmp_path / "run", *changes)
-    assert all(message in str(error.value) for message in [*messages, f"{path}:{number}"])
+    for message in (*messages, f"{path}:{number}"):
+        assert message in str(error.value)
     assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 

@@ -23,7 +23,9 @@ from heedful.data.stories.sources import sentences_of
 from heedful.errors import UserError, shown
 from heedful.files import writing as files
 from heedful.files.reading import exists, is_file
+from heedful.models.own import settings_of
 from heedful.runs.load import read_recipe
+from heedful.tasks import task_class
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import Caption, ImageCaptioner
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
@@ -82,15 +84,10 @@ def predict_command(
     known = FIELDS.get(type(predictor))
     if known is None:
         raise wrong_command_error(predictor, run)
-    searches = isinstance(predictor, Translator | DialogueModel | ImageCaptioner)
-    if beams is not None and not searches:
-        raise UserError(
-            "only translators, dialogue models and captioners use beam search here",
-            where="--beams",
-            todo="leave it out",
-        )
-    if searches:
-        predictor.settings = predictor.settings.but(beams=beams)
+    if beams is not None:
+        if not task_class(predictor.task, settings_of(predictor.model).kind).searches:
+            raise UserError("this model predicts without a beam search", where="--beams", todo="leave it out")
+        predictor.settings = predictor.settings.model_copy(update={"beams": beams})
     table = isinstance(predictor, TablePredictor)
     rows = checked_rows(predictor, source) if table else read_rows(source)
     names, count, blank = tuple(fields) or trained_fields(run, known), 0, 0

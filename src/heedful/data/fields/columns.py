@@ -58,9 +58,12 @@ class Place(NamedTuple):
     root: Path = Path()
 
     def error(self, message: str, found: object, expected: str, todo: str | None = None) -> UserError:
-        """An error about this value."""
-        where = f"{self.row}, column {shown(self.column)}"
-        return UserError(message, where=where, found=shown(found), expected=expected, todo=todo)
+        """An error about this value; a path is shown in full."""
+        where, found = (
+            f"{self.row}, column {shown(self.column)}",
+            str(found) if isinstance(found, Path) else shown(found),
+        )
+        return UserError(message, where=where, found=found, expected=expected, todo=todo)
 
 
 def is_missing(value: object) -> bool:
@@ -248,7 +251,7 @@ class ImageColumn(ColumnType):
             raise place.error("this is not an image", value, self.expected)
         path = Path(place.root, value)
         if not is_file(path):
-            raise place.error("there is no such image", str(path), "an image file", "correct the path, or data.root")
+            raise place.error("there is no such image", path, "an image file", "correct the path, or data.root")
         return path
 
 

@@ -9,7 +9,15 @@ from pydantic import Field, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
-from heedful.models.sizes import CellKind, Label, layer_parameters, unique_labels
+from heedful.models.sizes import (
+    CellKind,
+    Label,
+    Normalizer,
+    Score,
+    layer_parameters,
+    score_parameters,
+    unique_labels,
+)
 
 Size = Annotated[int, Field(ge=1, le=1000)]
 
@@ -41,6 +49,8 @@ class StyleTransferConfig(ModelConfig):
     width: int = Field(64, ge=1, le=65_536, description="width of the embeddings of words and styles")
     cell: CellKind = Field("gru", description="LSTM, GRU, or the plain RNN")
     hidden: int = Field(96, ge=2, le=65_536, description="width of the states; half of it in each direction")
+    score: Score = Field("general", description="how the decoder's state and a vector of the content are compared")
+    normalize: Normalizer = "softmax"
     discriminator: DiscriminatorConfig = Field(DiscriminatorConfig(), description="the discriminator")
     context: int = Field(64, ge=4, le=65_536, description="longest text, in tokens plus two special ones")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the generator")
@@ -69,10 +79,11 @@ class StyleTransferConfig(ModelConfig):
         styles, parts = len(self.labels or "ab"), 2 if self.cell == "lstm" else 1
         encoder = 2 * layer_parameters(self.cell, self.width, self.hidden // 2)
         begin = (self.hidden + self.width + 1) * parts * self.hidden
-        decoder = layer_parameters(self.cell, 2 * self.width, self.hidden) + self.hidden**2
+        decoder = layer_parameters(self.cell, 2 * self.width, self.hidden)
+        attention = score_parameters(self.score, self.hidden, self.hidden, self.context)
         out = (2 * self.hidden + 1) * self.width
         return (
-            (vocab + styles) * self.width + encoder + begin + decoder + out
+            (vocab + styles) * self.width + encoder + begin + decoder + attention + out
             + self.discriminator.parameters(vocab, styles)
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from heedful.blocks.layouts import Layout, Unpadded
 from heedful.blocks.linear import Linear
 from heedful.blocks.memory import GlobalSpan, MemoryAttention
-from heedful.blocks.normalizers import softmax
+from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.recurrent import CELLS, BidirectionalLayer, Layer, State
 from heedful.blocks.scores import SCORES, with_key_projection
 from heedful.blocks.state import Shared
@@ -97,8 +97,8 @@ class StyleTransfer(nn.Module):
         self.parts = CELLS[c.cell].parts  # of a state: hidden, and an LSTM's cell
         self.begin = Linear(c.hidden + c.width, self.parts * c.hidden)
         self.decoder = Layer(c.cell, 2 * c.width, c.hidden)
-        score = with_key_projection(SCORES["general"](c.hidden, c.hidden, c.context))
-        self.attention = MemoryAttention(score, GlobalSpan(), softmax)
+        score = with_key_projection(SCORES[c.score](c.hidden, c.hidden, c.context))
+        self.attention = MemoryAttention(score, GlobalSpan(), NORMALIZERS[c.normalize])
         self.out = Linear(2 * c.hidden, c.width)
         self.dropout = nn.Dropout(c.dropout)
         self.content = Tap()
