@@ -254,6 +254,8 @@ def test_model_with_nan_outputs_is_an_error(explorer: Explorer) -> None:
             except UserError as error:
                 refused |= {view} if "not finite" in error.message else set()
     assert {"map", "ablation", "next"} <= refused
+    with pytest.raises(UserError, match="not finite"):  # the search finds no token
+        lost.answer("lens", "ranks", {"model": "translation", "text": "two", "place": 0})
 
 
 # ------------------------------------------------------------------ files

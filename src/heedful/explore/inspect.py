@@ -22,6 +22,7 @@ from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.lm_tokenization import codec_of
 from heedful.errors import UserError
 from heedful.explore.capabilities import Aligns, Encodes, HasBlocks, HasMask, part_of
+from heedful.explore.packets import not_finite
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import TooLongError, Translator
 
@@ -231,6 +232,8 @@ def read_translation(predictor: Any, given: TextInput) -> Reading:
     source = source_ids(predictor, given.text)
     if given.other is None:
         written = predictor.search([given.text])[0][0].ids
+        if not written:  # no token was more probable than another: all scores are NaN
+            raise not_finite()
     else:
         written = [*predictor.tokenizer.ids([given.other])[0], predictor.tokenizer.eos]
     if len(written) > predictor.context:
