@@ -59,11 +59,9 @@ class Place(NamedTuple):
 
     def error(self, message: str, found: object, expected: str, todo: str | None = None) -> UserError:
         """An error about this value; a path is shown in full."""
-        where, found = (
-            f"{self.row}, column {shown(self.column)}",
-            str(found) if isinstance(found, Path) else shown(found),
-        )
-        return UserError(message, where=where, found=found, expected=expected, todo=todo)
+        where = f"{self.row}, column {shown(self.column)}"
+        text = str(found) if isinstance(found, Path) else shown(found)
+        return UserError(message, where=where, found=text, expected=expected, todo=todo)
 
 
 def is_missing(value: object) -> bool:
