@@ -16,7 +16,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.images.image_files import ImageFile, decode_image, require_size, unreadable_error
+from heedful.data.images.image_files import (
+    ImageFile,
+    decode_image,
+    read_image_file,
+    require_size,
+    unreadable_error,
+)
+from heedful.data.images.sources import Resample
 from heedful.errors import UserError
 
 Checked = tuple[str, tuple[int, int, int]]  # the hash of all files, and the shape of an image
@@ -30,9 +37,15 @@ class FileImages:
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, files: Sequence[ImageFile], channels: Literal[1, 3], size: tuple[int, int] | None) -> None:
-        self.files, self.channels, self.size = tuple(files), channels, size
-        self.sha256, image = _checked(self.files, tuple(map(_stamp, self.files)), channels, size)
+    def __init__(
+        self,
+        files: Sequence[ImageFile],
+        channels: Literal[1, 3],
+        size: tuple[int, int] | None,
+        resample: Resample = "lanczos",
+    ) -> None:
+        self.files, self.channels, self.size, self.resample = tuple(files), channels, size, resample
+        self.sha256, image = _checked(self.files, tuple(map(_stamp, self.files)), channels, size, resample)
         self.shape = (len(files), *image)
 
     def __len__(self) -> int:
@@ -63,7 +76,14 @@ class FileImages:
         return found
 
     def _decode(self, file: ImageFile) -> NDArray[np.uint8]:
-        return decode_image(file, self.channels, self.size)[0]
+        pixels = read_image_file(file, self.channels, self.size, resample=self.resample)
+        if pixels.shape != self.shape[1:]:
+            raise UserError(
+                "this image has changed since it was checked", where=str(file),
+                found=" x ".join(map(str, pixels.shape)), expected=" x ".join(map(str, self.shape[1:])),
+                todo="leave the images as they are while a run reads them",
+            )  # fmt: skip
+        return pixels
 
 
 def available_threads() -> int:
@@ -82,13 +102,13 @@ def _stamp(file: ImageFile) -> tuple[int, int]:
 @lru_cache(maxsize=16)
 def _checked(
     files: tuple[ImageFile, ...], stamps: tuple[tuple[int, int], ...], channels: Literal[1, 3],
-    size: tuple[int, int] | None,
+    size: tuple[int, int] | None, resample: Resample,
 ) -> Checked:  # fmt: skip
     """Read all files once; one error names those that cannot be read."""
-    digest, unreadable = hashlib.sha256(f"files {channels} {size} ".encode()), list[UserError]()
+    digest, unreadable = hashlib.sha256(f"files {channels} {size} {resample} ".encode()), list[UserError]()
     first: tuple[tuple[int, int, int], ImageFile] | None = None
     with ThreadPoolExecutor(available_threads()) as pool:
-        for file, found in zip(files, pool.map(partial(_try, channels, size), files), strict=True):
+        for file, found in zip(files, pool.map(partial(_try, channels, size, resample), files), strict=True):
             if isinstance(found, UserError):
                 unreadable.append(found)
                 continue
@@ -103,10 +123,10 @@ def _checked(
 
 
 def _try(
-    channels: Literal[1, 3], size: tuple[int, int] | None, file: ImageFile
+    channels: Literal[1, 3], size: tuple[int, int] | None, resample: Resample, file: ImageFile
 ) -> tuple[tuple[int, int, int], bytes] | UserError:
     try:
-        pixels, sha256 = decode_image(file, channels, size)
+        pixels, sha256 = decode_image(file, channels, size, resample)
     except UserError as error:
         return error
     one, rows, columns = pixels.shape
