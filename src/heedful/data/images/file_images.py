@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from heedful.data.images.image_files import (
     ImageFile,
     decode_image,
-    read_image_file,
+    quiet,
+    read_contents,
     require_size,
     unreadable_error,
 )
@@ -54,7 +55,7 @@ class FileImages:
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
         """Some images (N, C, Y, X), or one (C, Y, X) of an integer."""
         if isinstance(rows, int | np.integer):
-            return self._decode(self.files[rows])
+            return self.take(np.array([rows]))[0]
         return self.take(np.arange(len(self.files))[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -67,16 +68,17 @@ class FileImages:
         found = np.empty((len(rows), *self.shape[1:]), np.uint8)
         files = [self.files[row] for row in rows]
         if threads == 1:
-            for place, file in enumerate(files):
-                found[place] = self._decode(file)
+            with quiet():
+                for place, file in enumerate(files):
+                    found[place] = self._decode(file)
         else:
-            with ThreadPoolExecutor(threads) as pool:  # Pillow decodes without the interpreter's lock
+            with quiet(), ThreadPoolExecutor(threads) as pool:  # Pillow decodes without the interpreter's lock
                 for place, pixels in enumerate(pool.map(self._decode, files)):
                     found[place] = pixels
         return found
 
     def _decode(self, file: ImageFile) -> NDArray[np.uint8]:
-        pixels = read_image_file(file, self.channels, self.size, resample=self.resample)
+        pixels = decode_image(read_contents(file), file, self.channels, self.size, resample=self.resample)
         if pixels.shape != self.shape[1:]:
             raise UserError(
                 "this image has changed since it was checked", where=str(file),
@@ -107,7 +109,7 @@ def _checked(
     """Read all files once; one error names those that cannot be read."""
     digest, unreadable = hashlib.sha256(f"files {channels} {size} {resample} ".encode()), list[UserError]()
     first: tuple[tuple[int, int, int], ImageFile] | None = None
-    with ThreadPoolExecutor(available_threads()) as pool:
+    with quiet(), ThreadPoolExecutor(available_threads()) as pool:
         for file, found in zip(files, pool.map(partial(_try, channels, size, resample), files), strict=True):
             if isinstance(found, UserError):
                 unreadable.append(found)
@@ -126,8 +128,8 @@ def _try(
     channels: Literal[1, 3], size: tuple[int, int] | None, resample: Resample, file: ImageFile
 ) -> tuple[tuple[int, int, int], bytes] | UserError:
     try:
-        pixels, sha256 = decode_image(file, channels, size, resample)
+        contents = read_contents(file)
+        one, rows, columns = decode_image(contents, file, channels, size, resample=resample).shape
     except UserError as error:
         return error
-    one, rows, columns = pixels.shape
-    return (one, rows, columns), sha256
+    return (one, rows, columns), hashlib.sha256(contents).digest()

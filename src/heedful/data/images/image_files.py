@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+import math
 import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch.nn.functional import interpolate
 
 from heedful.data.images.sources import Resample
-from heedful.data.images.zip_files import ZipMember
+from heedful.data.images.zip_files import MOST_BYTES, ZipMember
 from heedful.errors import UserError
 from heedful.files.reading import open_file
 
@@ -83,42 +84,47 @@ def read_image_file(
     resample: Resample = "lanczos",
 ) -> NDArray[np.uint8]:
     """One image (C, Y, X) in greyscale or RGB, upright; of an animation, the first frame."""
+    with quiet():
+        return decode_image(read_contents(path), path, channels, size, shorter, resample)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Pillow's warnings about metadata: around threads, since they share what is ignored."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def read_contents(path: ImageFile) -> bytes:
+    """The bytes of an image file."""
     try:
         with path.read() if isinstance(path, ZipMember) else open_file(path) as plain:
-            return _decode(plain, path, channels, size, shorter, resample)
+            contents = plain.read(MOST_BYTES + 1)
     except OSError as error:
         raise _damaged_error(path, error) from None
+    if len(contents) > MOST_BYTES:
+        raise _damaged_error(path, OSError(f"it has more than {MOST_BYTES:,} bytes"))
+    return contents
 
 
 def decode_image(
-    path: ImageFile, channels: Literal[1, 3], size: tuple[int, int] | None = None, resample: Resample = "lanczos"
-) -> tuple[NDArray[np.uint8], bytes]:
-    """One image (C, Y, X) as `read_image_file` gives it, and the SHA-256 of its file."""
-    try:
-        with path.read() if isinstance(path, ZipMember) else open_file(path) as plain:
-            contents = plain.read()
-    except OSError as error:
-        raise _damaged_error(path, error) from None
-    return _decode(BytesIO(contents), path, channels, size, resample=resample), hashlib.sha256(contents).digest()
-
-
-def _decode(
-    plain: IO[bytes],
-    path: ImageFile,
+    contents: bytes,
+    path: ImageFile | str,
     channels: Literal[1, 3],
     size: tuple[int, int] | None = None,
     shorter: int | None = None,
     resample: Resample = "lanczos",
 ) -> NDArray[np.uint8]:
+    """One image (C, Y, X) from the bytes of its file, which the path names in errors."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about metadata
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(plain) as file:
-                if size is not None and shorter is None:
-                    file.draft(None, (REDUCED * max(size),) * 2)  # nothing for formats other than JPEG
-                return image_pixels(file, str(path), channels, size, shorter, resample)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        with Image.open(BytesIO(contents)) as file:
+            if file.width * file.height > (Image.MAX_IMAGE_PIXELS or math.inf):
+                raise Image.DecompressionBombError(f"{file.width * file.height:,} pixels")
+            if size is not None and shorter is None:
+                file.draft(None, (REDUCED * max(size),) * 2)  # nothing for formats other than JPEG
+            return image_pixels(file, str(path), channels, size, shorter, resample)
+    except Image.DecompressionBombError as error:
         raise UserError(
             "this image is suspiciously large", where=str(path), found=str(error).split(",")[0],
             expected=f"at most {Image.MAX_IMAGE_PIXELS:,} pixels", todo="resize it if you trust it",
@@ -127,7 +133,7 @@ def _decode(
         raise _damaged_error(path, error) from None
 
 
-def _damaged_error(path: ImageFile, error: Exception) -> UserError:
+def _damaged_error(path: ImageFile | str, error: Exception) -> UserError:
     unknown = isinstance(error, UnidentifiedImageError)
     found = "no known image format" if unknown else f"{getattr(error, 'strerror', None) or error}"
     return UserError(
