@@ -146,7 +146,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     with album.lock:
         image = album.asked(state, subject.name)
     every = [{**image, "beams": beams} for beams in range(1, MOST_BEAMS + 1)]
-    return [Call("caption", call, each) for each in every for call in CALLS]
+    return [Call("caption", call, each) for each in every for call in ("captions", "search")]
 
 
 CALLS = {"captions": (CaptionRequest, captions), "search": (CaptionRequest, search), "read": (FileRequest, read_upload)}
