@@ -168,7 +168,7 @@ def test_float64_beyond_float32_is_refused_by_name(tmp_path: Path) -> None:
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     tensors["embeddings.LayerNorm.bias"][0] = 1e300
     safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match="embeddings.LayerNorm.bias: values beyond those of float32"):
+    with pytest.raises(UserError, match=r"embeddings\.LayerNorm\.bias: values beyond those of float32"):
         pretrained(folder)
 
 
