@@ -19,7 +19,7 @@ from PIL import Image
 from heedful.errors import UserError
 from heedful.explore.export import Export, PageCall, page_of, show
 from heedful.explore.server.app import application
-from heedful.explore.server.guard import Policy, serving
+from heedful.http.guard import Policy, serving
 from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, parse_request
 from heedful.explore.views import VIEWS, find

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import pytest
 
 from heedful.explore.server.app import application
-from heedful.explore.server.guard import Policy, serving
+from heedful.http.guard import Policy, serving
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import VIEWS
 from heedful.explore.views.heads import InputRequest

@@ -16,7 +16,7 @@ import pytest
 
 from heedful.explore.packets import pack
 from heedful.explore.server.app import application
-from heedful.explore.server.guard import Policy, serving
+from heedful.http.guard import Policy, serving
 from heedful.explore.subjects import Explorer
 from heedful.explore.views.heads import InputRequest
 from heedful.files.yaml import write_yaml
