@@ -24,9 +24,9 @@ from fastapi import FastAPI, Request, Response
 
 from heedful.errors import UserError
 from heedful.explore.server import app as server
+from heedful.explore.subjects import Explorer
 from heedful.http.answers import SECURITY
 from heedful.http.guard import Policy, read_json, serve, serving
-from heedful.explore.subjects import Explorer
 from patience import LONG
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

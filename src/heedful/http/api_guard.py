@@ -53,7 +53,7 @@ class ApiGuard(RequestGuard):
         await self.keys.compare(given, address(scope))
 
     async def respond(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> Answer | None:
-        """Let the application send its answer; None if it has. A stream that fails is cut off, and the client sees it."""
+        """Let the application send its answer; None if it has. A stream that fails is cut off; the client sees it."""
         requests: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         gone = asyncio.ensure_future(disconnection(receive))
         started: list[bool] = []

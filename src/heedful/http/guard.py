@@ -223,9 +223,7 @@ def serve(
 
 
 @contextmanager
-def serving(
-    app: ASGIApp, policy: Policy, guard: Callable[[ASGIApp, Policy], ASGIApp] = Guard
-) -> Iterator[str]:
+def serving(app: ASGIApp, policy: Policy, guard: Callable[[ASGIApp, Policy], ASGIApp] = Guard) -> Iterator[str]:
     """Serve in a thread while the block runs; yields the address."""
     listener, policy = listen(policy)
     ready = threading.Event()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from starlette.types import Scope
 
+from heedful.files.reading import read_file
 from heedful.http.answers import Answer, Refused
 from heedful.http.checks import header
 from heedful.http.policy import Policy
 from heedful.http.strict_json import read_json
 from heedful.http.tokens import Tokens, address, bearer
-from heedful.files.reading import read_file
 
 COOKIE = b"heedful"
 TYPES = {"html": b"text/html", "js": b"text/javascript", "css": b"text/css"}

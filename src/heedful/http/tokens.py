@@ -53,7 +53,8 @@ class Tokens:
             mine.popleft()
         if len(mine) >= self.policy.guesses:
             raise Refused(429, f"too many wrong {self.what}s; wait a minute", [(b"retry-after", b"60")])
-        if not any([hmac.compare_digest(given, token) for token in self.accepted]):  # all: in constant time
+        found = [hmac.compare_digest(given, token) for token in self.accepted]  # all of them: in constant time
+        if not any(found):
             mine.append(now)
             self.wrong.pop(address, None)
             self.wrong[address] = mine  # most recent last
