@@ -76,8 +76,12 @@ LAYERS["extras"] = set()
 LAYERS["extras.word2vec_config"] = {"config"}
 LAYERS["extras.word2vec"] = {"config", "data", "errors", "extras.word2vec_config"}
 # Sweeps of runs, one process each, and their scaling laws.
+LAYERS["extras.parallel"] = {"config", "runs.events", "training.checkpoint.ownership", *ERRORS_AND_FILES}
 LAYERS["extras.scaling"] = {"config", "plots", "runs.recipe", "runs.events", "tasks.language_model.recipe"}
-LAYERS["extras.scaling"] |= {"training.checkpoint.ownership", *ERRORS_AND_FILES}
+LAYERS["extras.scaling"] |= {"extras.parallel", *ERRORS_AND_FILES}
+# Studies of settings, one process a run.
+LAYERS["extras.tuning"] = {"config", "extras.parallel", "plots", "runs", "training.checkpoint.ownership"}
+LAYERS["extras.tuning"] |= ERRORS_AND_FILES
 # What image models have learned; a probe is that of the lectures.
 LAYERS["extras.vision"] = {"blocks", "errors", "models", "lectures.linear_probes"}
 # Figures that are computed by models, data, searches and studies.
@@ -105,7 +109,9 @@ THIRD_PARTY: dict[str, set[str]] = {
     "lectures.claims": set(),
     "extras": set(),
     "extras.estimators": {"torch", "numpy", "pydantic", "sklearn"},
+    "extras.parallel": set(),
     "extras.scaling": {"numpy", "matplotlib"},
+    "extras.tuning": {"numpy", "scipy", "optuna", "matplotlib"},
     "extras.vision": {"torch"},
     "extras.word2vec": {"torch", "numpy"},
     "extras.word2vec_config": {"pydantic"},
