@@ -56,9 +56,10 @@ LAYERS["plots.classifier_plots"] = {
     "data.images.sources",
     "plots",
     "tasks.image_classification.predictor",
-    "training.metrics",
     *ERRORS_AND_FILES,
 }
+# The figures of any classifier's report.
+LAYERS["plots.class_plots"] = {"plots", "training.class_report", *ERRORS_AND_FILES}
 # Runs combine all packages; the command line uses them.
 LAYERS["runs"] = {*LAYERS}
 # Parts and swaps are made from the classes of recipes, without torch.
@@ -117,6 +118,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "extras.word2vec_config": {"pydantic"},
     "plots": {"numpy", "PIL", "matplotlib"},
     "plots.autoencoder_plots": {"numpy"},
+    "plots.class_plots": {"numpy"},
     "plots.classifier_plots": {"numpy"},
     "plots.gallery": {"torch", "numpy", "pydantic", "matplotlib"},
     "shapes": {"torch"},

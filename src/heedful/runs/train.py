@@ -17,7 +17,7 @@ from heedful.runs.finish import finish, record
 from heedful.runs.load import read_recipe
 from heedful.runs.own import builder, require_named, with_own_data, with_own_model
 from heedful.runs.prepare import Data, Run, prepare, require_memory
-from heedful.runs.progress import Event, Finished, Noted, Stage, Started
+from heedful.runs.progress import Event, Finished, Hint, Noted, Stage, Started
 from heedful.runs.recipe import check_recipe, recipe_of
 from heedful.tasks.base import AnyTask, Evaluated, HeldOut
 from heedful.tasks.finetuning.recipe import Finetuning
@@ -31,7 +31,7 @@ from heedful.training.distributed.team import Team
 from heedful.training.loop import Due, Epoch, Saved, Step, choose_device, fit, is_finished, set_deterministic
 from heedful.training.penalties import penalized
 
-__all__ = ["Epoch", "Evaluated", "Event", "Finished", "Noted", "Saved", "Stage", "Started", "Step", "train"]
+__all__ = ["Epoch", "Evaluated", "Event", "Finished", "Hint", "Noted", "Saved", "Stage", "Started", "Step", "train"]
 
 NOTHING_SAVED = "nothing was saved yet"
 

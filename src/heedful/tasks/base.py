@@ -17,6 +17,7 @@ from heedful.data.formats.sources import Split
 from heedful.data.workers import BatchSource
 from heedful.errors import UserError
 from heedful.models.heads.config import with_vocab
+from heedful.training.class_report import ClassReport
 from heedful.training.configs import PlayerConfig
 from heedful.training.metrics import Score
 
@@ -302,6 +303,10 @@ class Task(Protocol[R, V, E, P]):
 
     def evaluate(self, predictor: P, held_out: HeldOut[R, E]) -> Evaluated:
         """Scores on a split, and a few samples."""
+
+    def details(self, predictor: P, split: Split) -> ClassReport | None:
+        """How a classifier is right and wrong on a split; None for other tasks."""
+        return None
 
     @property
     def metric(self) -> str:

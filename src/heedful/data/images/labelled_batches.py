@@ -72,6 +72,10 @@ class EncodedLabelledImages:
         """A batch of these images as they are stored, possibly empty; without weights, each loss counts once."""
         return self._batch(self.images(rows), rows, weights)
 
+    def name(self, row: int) -> str:
+        """The file of an image, or its number."""
+        return str(self.pixels.files[row]) if isinstance(self.pixels, FileImages) else f"image {row}"
+
     def images(self, rows: Tensor, threads: int = 1) -> Tensor:
         """The pixels of these images (B, C, Y, X); those in files are decoded by some threads."""
         if isinstance(self.pixels, FileImages):

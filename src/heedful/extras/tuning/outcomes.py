@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from heedful.errors import UserError
+from heedful.extras.tuning.samplers import Direction
 from heedful.files.reading import is_file
 from heedful.runs.evaluate import results, used
 from heedful.runs.events import Event, read_events
-
-Direction = Literal["maximize", "minimize"]
 
 
 class Metric(NamedTuple):

@@ -64,11 +64,11 @@ def complete(rows: Sequence[Row]) -> list[Row]:
 
 def comparisons(rows: Sequence[Row]) -> list[tuple[Row, Row, Comparison]]:
     """The best trial against the next ones, seed by seed."""
-    best, *others = complete(rows) or [None]
-    if best is None or len(best.values) < 2:
+    best, others = complete(rows)[:1], complete(rows)[1 : MOST_COMPARED + 1]
+    if not best or len(best[0].values) < 2:
         return []
-    same = [other for other in others[:MOST_COMPARED] if other.outcomes.keys() == best.outcomes.keys()]
-    return [(best, other, paired(best, other)) for other in same]
+    same = [other for other in others if other.outcomes.keys() == best[0].outcomes.keys()]
+    return [(best[0], other, paired(best[0], other)) for other in same]
 
 
 def paired(a: Row, b: Row) -> Comparison:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 Kind = Literal["grid", "random", "tpe"]
+Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "pruned", "failed"]
 DIGITS = 4  # of a random number
 REDUCTION = 3  # a third of the runs goes on from each rung of successive halving
@@ -77,7 +78,7 @@ def _rounded(value: float, axis: Range) -> float:
 class OptunaSampler(Sampler):
     """Optuna's tree-structured Parzen estimator, with successive halving (ASHA) if runs may be pruned."""
 
-    def __init__(self, space: Space, trials: int, seed: int, direction: str, prune: bool) -> None:
+    def __init__(self, space: Space, trials: int, seed: int, direction: Direction, prune: bool) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -122,7 +123,7 @@ def has_optuna() -> bool:
 
 
 def sampler_for(
-    kind: Kind, space: Space, trials: int | None, seed: int, direction: str, prune: bool
+    kind: Kind, space: Space, trials: int | None, seed: int, direction: Direction, prune: bool
 ) -> tuple[Sampler, int]:
     """A sampler, and the number of its points."""
     if prune and kind != "tpe":

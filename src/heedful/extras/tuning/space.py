@@ -153,17 +153,20 @@ def _axis(key: str, value: str) -> Axis | None:
 
 
 def _range(key: str, value: str, low: str, high: str, scale: str | None) -> Range:
-    problem = {"where": key, "found": shown(value), "expected": "LOW..HIGH, as in 1e-5..1e-3, 1..8 or 0.1..0.5:log"}
+    def refuse(message: str, todo: str | None = None) -> UserError:
+        expected = "LOW..HIGH, as in 1e-5..1e-3, 1..8 or 0.1..0.5:log"
+        return UserError(message, where=key, found=shown(value), expected=expected, todo=todo)
+
     if not (NUMBER.fullmatch(low) and NUMBER.fullmatch(high)) or scale not in (None, "log", "linear"):
-        raise UserError("invalid range", **problem)
+        raise refuse("invalid range")
     ends = float(low), float(high)
     if not all(map(math.isfinite, ends)):
-        raise UserError("invalid range", **problem)
+        raise refuse("invalid range")
     if ends[0] >= ends[1]:
         todo = f"write {key}={high}..{low}" if ends[0] > ends[1] else f"write {key}={low}"
-        raise UserError("the low end of this range is not below its high end", todo=todo, **problem)
+        raise refuse("the low end of this range is not below its high end", todo)
     if scale == "log" and ends[0] <= 0:
-        raise UserError("a logarithmic range needs two positive ends", todo=f"write {low}..{high}:linear", **problem)
+        raise refuse("a logarithmic range needs two positive ends", f"write {low}..{high}:linear")
     whole = all(re.fullmatch(r"[+-]?\d+", end) for end in (low, high))
     usual = ends[0] > 0 and ends[1] / ends[0] >= LOG_FROM and not whole
     return Range(key, *ends, usual if scale is None else scale == "log", whole)

@@ -36,6 +36,7 @@ from heedful.tasks.classification.predictor import (
 )
 from heedful.tasks.classification.recipe import TextClassificationRecipe
 from heedful.tasks.finetuning.task import FinetuningTask
+from heedful.training.class_report import ClassReport, class_report
 
 SEPARATOR = " || "  # between the texts of a pair in a sample
 WORDS = Names(
@@ -188,6 +189,18 @@ class ClassificationTask(TextTask[TextClassifier]):
             samples.append((sample_text(item.text, item.pair), item.label, f"{best.label} ({best.probability:.0%})"))
         found = probabilities.argmax(-1).numpy()  # (N,)
         return held_out.result(class_scores(found, encoded.targets, predictor.labels), samples)
+
+    def details(self, predictor: TextClassifier, split: Split) -> ClassReport:
+        """Confusion, scores of each class, calibration and the worst mistakes."""
+        read = self.read(split)
+        encoded = self.encode(read, predictor.tokenizer)
+        best = outputs_of(predictor.model, encoded, predictor.device).softmax(-1).max(-1)  # (N,)
+
+        def show(row: int) -> str:
+            return sample_text(read.items[row].text, read.items[row].pair)
+
+        found, shares = best.indices.numpy(), best.values.numpy()
+        return class_report(split, "texts", encoded.targets, found, shares, predictor.labels, show)
 
     def remarks(self, result: Evaluated) -> list[str]:
         """A remark if the predictions do not depend on the text."""

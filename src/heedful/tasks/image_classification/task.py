@@ -37,6 +37,7 @@ from heedful.tasks.image_classification.predictor import (
     mean_loss,
 )
 from heedful.tasks.image_classification.recipe import ImageClassificationRecipe
+from heedful.training.class_report import ClassReport, class_report
 
 
 class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, ImageClassifier]):
@@ -200,6 +201,13 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
             best = int(shares.argmax())
             samples.append((f"image {row}", names[encoded.labels[row]], f"{names[best]} ({float(shares[best]):.0%})"))
         return held_out.result(class_scores(logits, encoded.labels, names), samples)
+
+    def details(self, predictor: ImageClassifier, split: Split) -> ClassReport:
+        """Confusion, scores of each class, calibration and the worst mistakes."""
+        encoded = self.encode(self.read(split), predictor.canvas)
+        best = logits_of(predictor.model, encoded, predictor.device).softmax(-1).max(-1)  # (N,)
+        found, shares = best.indices.numpy(), best.values.numpy()
+        return class_report(split, "images", encoded.labels, found, shares, encoded.spec.names, encoded.name)
 
     @property
     def metric(self) -> str:

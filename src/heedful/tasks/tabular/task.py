@@ -22,6 +22,7 @@ from heedful.errors import UserError, short, shown
 from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Sample, Task
 from heedful.tasks.tabular.predictor import ClassTarget, TablePredictor, mean_loss, outputs_of, row_loss, target_of
 from heedful.tasks.tabular.recipe import TabularRecipe
+from heedful.training.class_report import ClassReport, class_report
 
 SAMPLE = 100  # characters of a row in a sample
 
@@ -129,6 +130,21 @@ class TabularTask(Task[Rows, TableSpec, EncodedRows, TablePredictor]):
             for row, one in zip(rows, found, strict=True)
         ]
         return held_out.result(target.scores(outputs, encoded.targets), samples)
+
+    def details(self, predictor: TablePredictor, split: Split) -> ClassReport | None:
+        """Of classes: confusion, scores of each class, calibration and the worst mistakes."""
+        names = predictor.labels
+        if not names:
+            return None
+        read = self.read(split)
+        encoded = self.encode(read, predictor.tokenizer)
+        best = outputs_of(predictor.model, encoded, predictor.device).softmax(-1).max(-1)  # (N,)
+
+        def show(row: int) -> str:
+            return row_text(read, row, predictor.columns)
+
+        found, shares = best.indices.numpy(), best.values.numpy()
+        return class_report(split, "rows", encoded.targets, found, shares, names, show)
 
     def example(self, sample: Sample) -> None:
         """None: a row is more than a text."""

@@ -143,7 +143,10 @@ class TokenTagger(Predictor[Words, TaggedText, tuple[Words, Sequence[str]]]):
 
     def tags(self, encoded: EncodedTags) -> list[tuple[str, ...]]:
         """The predicted tags of the words of each sentence of an encoded set."""
-        found = most_probable_tags(self.model, encoded, self.device)[0]
+        return self.tags_of(most_probable_tags(self.model, encoded, self.device)[0], encoded)
+
+    def tags_of(self, found: NDArray[np.int64], encoded: EncodedTags) -> list[tuple[str, ...]]:
+        """The names of the tags with these indices, sentence by sentence."""
         parts = np.split(found, np.cumsum(encoded.counts)[:-1])
         return [tuple(self.labels[number] for number in part) for part in parts]
 
