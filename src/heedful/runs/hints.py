@@ -38,7 +38,7 @@ def _about_classes(details: ClassReport, task: AnyTask, again: str) -> Iterator[
     """A classifier that predicts one class only, or never some of them."""
     if details.count < FEW_ITEMS or not details.classes:
         return
-    settings = task.recipe.task.model_dump()
+    settings = dict(task.recipe.task)
     balance = [f"{again} task.class_weights=balanced"] if settings.get("class_weights", "") is None else []
     if (label := details.constant) is not None:
         share = next(each.count for each in details.classes if each.label == label) / details.count

@@ -105,7 +105,9 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     sharded = team.distributed and recipe.train.parallel == "fsdp"
     shown = copy.deepcopy(model) if sharded and team.leads else model
     predictor = task.predictor(shown, ready.config, data.vocabulary, task.decode, device)
-    loss_of = penalized(task.loss_of(model, ready.about["packed"]), model, recipe.train.regularize)
+    loss_of = penalized(
+        task.loss_on(model, ready.about["packed"], data.encoded, data.vocabulary), model, recipe.train.regularize
+    )
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
         for event in fit(
             model, loss_of, ready.batches, settings, device, saver, ready.about, counters, ready.saved, stop, team,

@@ -265,6 +265,10 @@ class Task(Protocol[R, V, E, P]):
     def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
         """The loss of a batch, compiled if the recipe asks for it; with `first_carry`, of a batch and a carry."""
 
+    def loss_on(self, model: Any, packed: bool, encoded: E, vocabulary: V) -> Callable[..., Any]:
+        """The loss of training on these examples, whose classes may have weights."""
+        return self.loss_of(model, packed)
+
     def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
         """The carry before the first batch, such as zeros for each lane; None: there is no carry."""
         return None

@@ -20,6 +20,7 @@ from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import TaggerConfig
 from heedful.tasks.base import Evaluated, Example, HeldOut, Names
 from heedful.tasks.finetuning.task import FinetuningTask
+from heedful.tasks.imbalance import weights_for
 from heedful.tasks.tagging.predictor import TokenTagger, mean_loss, most_probable_tags, tag_loss
 from heedful.tasks.tagging.report import tag_report
 from heedful.training.class_report import ClassReport
@@ -64,6 +65,14 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """Cross-entropy of the tags."""
         return partial(tag_loss, model)
+
+    def loss_on(
+        self, model: Any, packed: bool, encoded: EncodedTags, vocabulary: MaskTokenizer
+    ) -> Callable[[Any], Loss]:
+        """Cross-entropy of the tags with their weights."""
+        recipe = self.recipe
+        weights = weights_for(model, encoded.labels, recipe.model.labels, recipe.task.class_weights)
+        return partial(tag_loss, model, weights=weights)
 
     @staticmethod
     def predictor(

@@ -22,6 +22,7 @@ from heedful.data.word_vectors import WordVectors, load_vectors
 from heedful.errors import UserError
 from heedful.models.roles import ModelConfig
 from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Task
+from heedful.tasks.imbalance import weights_for
 from heedful.tasks.tree_classification.predictor import TreeClassifier, check_arity, class_name, mean_loss, tree_loss
 from heedful.tasks.tree_classification.recipe import TreeRecipe
 from heedful.training.class_report import ClassReport, class_report
@@ -108,6 +109,13 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The cross-entropy of the class of every node."""
         return partial(tree_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+
+    def loss_on(self, model: Any, packed: bool, encoded: EncodedTrees, vocabulary: WordVocab) -> Callable[[Any], Loss]:
+        """The cross-entropy of the class of every node, with the weights of the classes."""
+        task, classes = self.recipe.task, self.recipe.model.classes
+        names = [class_name(number, classes) for number in range(classes)]
+        weights = weights_for(model, encoded.labels, names, task.class_weights)
+        return partial(tree_loss, model, label_smoothing=task.label_smoothing, weights=weights)
 
     @staticmethod
     def predictor(
