@@ -71,8 +71,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tags = [[f"B-{'LOC' if one else 'PER'}", "O", "O"] for one in rare]
         words = [f'{{"tokens": {text.split()}, "tags": {tag}}}\n' for text, tag in zip(texts, tags, strict=True)]
         (tmp_path / f"{name}.jsonl").write_text("".join(words).replace("'", '"'))
-        words = [(int(one), text.split()[0]) for one, text in zip(rare, texts, strict=True)]
-        trees = [f"({label} ({label} {word}) (0 number))\n" for label, word in words]
+        trees = [f"({int(one)} ({int(one)} {'odd' if one else 'even'}) (0 number))\n" for one in rare]
         (tmp_path / f"{name}.txt").write_text("".join(trees))
     for name, text in RECIPES.items():
         (tmp_path / f"{name}.yaml").write_text(text + TRAIN)
