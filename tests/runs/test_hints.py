@@ -110,7 +110,7 @@ def test_classes_that_are_never_right(found: Any) -> None:
 
 def test_vocabulary_that_splits_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.runs.finish.curve", lambda run, unit: None)
-    base = ["data.train=80", "data.valid=40", "data.test=10", "train.budget={steps: 1}", "model.encoder.width=8"]
+    base = ["data.train=80", "data.valid=200", "data.test=10", "train.budget={steps: 1}", "model.encoder.width=8"]
     base += ["model.encoder.heads=2", "model.encoder.hidden=8", "model.encoder.layers=1", "train.threads=1"]
     base += ["train.log_every=1"]
     small = list(train(load_recipe("number-languages", [*base, "tokenizer.vocab=45"]), tmp_path / "small"))

@@ -18,6 +18,7 @@ FEW_ITEMS, FEW_STEPS, FEW_EVALUATIONS = 20, 10, 3  # fewer show nothing
 WORSE = 1.05  # the validation loss, as a multiple of the lowest
 FLAT = 0.98  # the training loss, as a multiple of the first
 ROSE = 1.3  # the training loss, as a multiple of an earlier one
+FEW_WORDS = 100
 PIECES = 3.0  # tokens a word, from which a vocabulary splits too much
 TEXTS = 300  # that are looked at
 
@@ -99,7 +100,7 @@ def _about_pieces(task: AnyTask, predictor: Any, again: str) -> Iterator[str]:
         return
     texts = [example.text for example in islice(task.examples("valid"), TEXTS)]
     words = sum(len(text.split()) for text in texts)
-    if words < FEW_ITEMS:
+    if words < FEW_WORDS:
         return
     tokens = sum(map(len, tokenizer.ids(texts)))
     if tokens > PIECES * words:

@@ -1,7 +1,7 @@
 """A study: its trials, each a point of the space, trained with every seed.
 
-study.jsonl records what the sampler was asked and told, in order. A study that was stopped or killed replays it, so
-that the sampler is in the same state again, and trains the trials that are not complete.
+study.jsonl records every question to the sampler and every result, in order. A study that was stopped or killed
+replays it, so that the sampler is in the same state again, and trains the trials that are not complete.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Study:
                     pruned.add(number)
             else:
                 number = record["tell"]
-                self._told(number, record["state"], record["value"], record.get("error"))
+                self._end(number, record["state"], record["value"], record.get("error"))
         for trial in self.trials:
             if trial.state == "running" and trial.number in pruned:
                 self._tell(trial.number, "pruned", None)
@@ -206,9 +206,9 @@ class Study:
     def _tell(self, number: int, state: State, value: float | None, error: str | None = None) -> None:
         about = {"error": error} if error else {}
         append_jsonl(self.log, {"tell": number, "state": state, "value": value, **about})
-        self._told(number, state, value, error)
+        self._end(number, state, value, error)
 
-    def _told(self, number: int, state: State, value: float | None, error: str | None) -> None:
+    def _end(self, number: int, state: State, value: float | None, error: str | None) -> None:
         trial = self.trials[number]
         trial.state, trial.error = state, error
         if not trial.runs and state != "failed":
