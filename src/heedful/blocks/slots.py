@@ -77,7 +77,7 @@ class SlotCache:
         return SlotCache(tuple(cache.room for cache in caches), self.lengths + 1, self.longest + 1)
 
     def with_room(self, rows: int, keys: int) -> SlotCache:
-        """The same cache with room for so many rows and keys; what must grow at least doubles."""
+        """The same cache with room for this number of rows and keys; what must grow at least doubles."""
         have, _, room, _ = self.layers[0].k.shape
         if rows <= have and keys <= room:
             return self
@@ -171,7 +171,7 @@ def join_windows(one: WindowCache, other: WindowCache) -> WindowCache:
     """Windows of two lengths, as if the shorter rows had begun later: in a column of their own."""
     assert isinstance(one.length, int) and isinstance(other.length, int)
     length = max(one.length, other.length)
-    one, other = (_begun_later(cache, length - cache.length) for cache in (one, other))
+    one, other = _begun_later(one, length - one.length), _begun_later(other, length - other.length)
     width = max(one.columns.shape[1], other.columns.shape[1])
     one, other = (_padded(cache, width - cache.columns.shape[1]) for cache in (one, other))
     pairs = zip(one.layers, other.layers, strict=True)

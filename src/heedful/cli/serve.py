@@ -24,8 +24,8 @@ from heedful.serve.worker import Worker
 
 KEY = "HEEDFUL_API_KEY"
 SHORTEST = 16  # characters of a key
-MAKE = "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
-SWITCH = 2e-4  # seconds after which a thread that computes in Python lets the next one run: steps are about as short
+MAKE = "`openssl rand -hex 24` makes one"
+SWITCH = 5e-5  # seconds after which a thread that runs Python lets the next one run; a step takes a few of these
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class RowSettings:
             scaled = self._filter(scaled, slots)
         mass = scaled.double().softmax(-1).cumsum(-1)  # (R, V)
         chosen = self.chosen[slots].clamp(max=self.uniform.shape[1] - 1)
-        point = self.uniform[slots].gather(1, chosen[:, None]).double() * mass[:, -1:]  # (R, 1)
+        point = self.uniform[slots, chosen][:, None].double() * mass[:, -1:]  # (R, 1)
         sampled = torch.searchsorted(mass, point, right=True).clamp(max=logits.shape[1] - 1)[:, 0]
         token = torch.where(temperature > 0, sampled, best)  # (R,)
         return token, torch.where(temperature > 0, _log(logits, token), best_log)

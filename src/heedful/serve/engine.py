@@ -200,7 +200,7 @@ class Engine:
             request.slot = -1
 
     def _fail(self) -> None:
-        """End all texts of a batch that failed, and go on with an empty one."""
+        """End all texts of a batch that failed, and continue with an empty one."""
         lost = list(
             {id(one): one for one in (*self.active, *(one for some, _ in self.pending for one in some))}.values()
         )

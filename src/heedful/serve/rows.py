@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.slots import join, keep, unread
-from heedful.blocks.state import Ragged, Shared, WindowCache
+from heedful.blocks.state import Ragged, WindowCache
 from heedful.decode.graphs import Graphs
 from heedful.decode.per_row import Method, RowSettings
 from heedful.decode.settings import Sampling
-from heedful.models.gpt.rows import RowsState
 from heedful.tasks.language_model.predictor import RowByRow, TextGenerator
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # numbers of rows that have a graph; then multiples of 32
@@ -29,7 +28,7 @@ GRAPHS = 128
 
 
 class Joiner(NamedTuple):
-    """A text that joins: its tokens in the model's context, and how it goes on."""
+    """A text that joins: its tokens in the model's context, and how it continues."""
 
     slot: int
     ids: Sequence[int]
@@ -74,16 +73,16 @@ class Here:
 
 @dataclass(frozen=True)
 class Arriving:
-    """Tokens on their way from the GPU."""
+    """Tokens and log-probabilities (2, R) on their way from the GPU."""
 
-    tokens: Tensor
-    logs: Tensor
+    found: Tensor
     count: int
     done: torch.cuda.Event
 
     def result(self) -> tuple[list[int], list[float]]:
         self.done.synchronize()
-        return self.tokens[: self.count].tolist(), self.logs[: self.count].tolist()
+        tokens, logs = self.found.tolist()
+        return [int(token) for token in tokens[: self.count]], logs[: self.count]
 
 
 def rows_of(generator: TextGenerator, slots: int, longest: int) -> Rows:
@@ -160,50 +159,46 @@ class KernelRows:
     def __init__(self, generator: TextGenerator, decoder: Any, slots: int, longest: int) -> None:
         self.decoder, self.rules, self.vocab = decoder, generator.rules(), decoder.model.config.vocab
         self.graphs, device = Graphs(generator.model, GRAPHS), generator.device
-        self.spare, self.room = slots, decoder.model.config.context
+        self.spare, self.state = slots, decoder.empty(slots + 1, decoder.model.config.context)
         self.settings = RowSettings.empty(slots + 1, longest, device)
         self.token, self.place = (torch.zeros(slots + 1, dtype=kind, device=device) for kind in (torch.long, torch.int))
-        self.state = RowsState(Shared(decoder.allocate(slots + 1, self.room)), self.place, None)
-        self.room = self.state.cache.value.shape[4]
         self.known: set[tuple[int, Method]] = set()
         self.loaded: tuple[list[int], Method] | None = None  # what the current graph computes
-        self.arriving = [self._buffers(slots + 32) for _ in range(self.ahead + 2)]
+        sizes = sorted({bucket(count) for count in range(1, slots + 1)})
+        self.arriving = [{rows: self._buffer(rows) for rows in sizes} for _ in range(self.ahead + 2)]
         self.turn = 0
 
     @staticmethod
-    def _buffers(rows: int) -> tuple[Tensor, Tensor, torch.cuda.Event]:
-        tokens = torch.zeros(rows, dtype=torch.long, pin_memory=True)
-        return tokens, torch.zeros(rows, pin_memory=True), torch.cuda.Event()
+    def _buffer(rows: int) -> tuple[Tensor, torch.cuda.Event]:
+        return torch.zeros(2, rows, dtype=torch.float64, pin_memory=True), torch.cuda.Event()
 
     def warm(self) -> None:
         """Capture the graphs of all numbers of rows."""
         for method in METHODS:
-            for rows in sorted({bucket(count) for count in range(1, self.spare + 1)}):
+            for rows in self.arriving[0]:
                 self._load([self.spare] * rows, method)
 
     def join(self, joiners: Sequence[Joiner]) -> None:
         """Read all prompts together."""
         self.loaded = None
-        for rows in self.decoder.prompt_rows([(one.slot, one.ids) for one in joiners], self.room):
+        for rows in self.decoder.prompt_rows([(one.slot, one.ids) for one in joiners], self.state.room):
             self.graphs.run("read", self._read, (rows,))
         where = put(self.settings, self.token, joiners, self.vocab)
         self.place[where] = torch.tensor([len(one.ids) - 1 for one in joiners], dtype=torch.int).to(self.place.device)
 
     def step(self, slots: Sequence[int], method: Method) -> Fetched:
-        """Replay the graph of so many rows; the tokens are copied while the next step runs."""
+        """Replay the graph for this number of rows; the tokens are copied while the next step runs."""
         padded = [*slots, *[self.spare] * (bucket(len(slots)) - len(slots))]
         if self.loaded != (padded, method):
             self._load(padded, method)
-        tokens, logs = self.graphs.replay()
-        into, logs_into, done = self.arriving[self.turn]
+        into, done = self.arriving[self.turn][len(padded)]
         self.turn = (self.turn + 1) % len(self.arriving)
-        into[: len(padded)].copy_(tokens, non_blocking=True)
-        logs_into[: len(padded)].copy_(logs, non_blocking=True)
+        into.copy_(self.graphs.replay(), non_blocking=True)
         done.record()
-        return Arriving(into, logs_into, len(slots), done)
+        return Arriving(into, len(slots), done)
 
     def _load(self, slots: list[int], method: Method) -> None:
-        def advance(where: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        def advance(where: Tensor) -> tuple[Tensor, Tensor]:
             return where, self._advance(where, method)
 
         device = self.token.device
@@ -213,19 +208,18 @@ class KernelRows:
         self.graphs.load(method, advance, (torch.tensor(slots).to(device),))
         self.loaded = (slots, method)
 
-    def _read(self, rows: Tensor) -> RowsState:
-        found: RowsState = self.decoder.read(rows, self.state)
-        return found
+    def _read(self, rows: Tensor) -> Any:
+        return self.decoder.read(rows, self.state)
 
-    def _advance(self, where: Tensor, method: Method) -> tuple[Tensor, Tensor]:
-        """One step of the rows in these slots."""
-        place = self.place[where].clamp(max=self.room - 1)  # (R,)
+    def _advance(self, where: Tensor, method: Method) -> Tensor:
+        """One step of the rows in these slots: their tokens and log-probabilities (2, R)."""
+        place = self.place[where].clamp(max=self.state.room - 1)  # (R,)
         logits = self.decoder.logits(self.token[where], where.int(), place, self.state)  # (R, V)
         tokens, logs = self.settings.next_token(logits, where, method, self.rules)  # (R,)
         self.token[where] = tokens
         self.place[where] = torch.where(where == self.spare, 0, place + 1)
         self.settings.chosen[where] += 1
-        return tokens, logs
+        return torch.stack([tokens.double(), logs.double()])
 
 
 def put(settings: RowSettings, token: Tensor, joiners: Sequence[Joiner], vocab: int) -> Tensor:
@@ -237,5 +231,5 @@ def put(settings: RowSettings, token: Tensor, joiners: Sequence[Joiner], vocab: 
 
 
 def bucket(rows: int) -> int:
-    """The number of rows that a step computes for so many texts."""
+    """The number of rows that a step computes for this number of texts."""
     return next((size for size in BUCKETS if size >= rows), -(-rows // 32) * 32)

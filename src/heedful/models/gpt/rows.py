@@ -36,6 +36,11 @@ class RowsState:
     length: Tensor  # (R,)
     table: Tensor | None
 
+    @property
+    def room(self) -> int:
+        """The number of keys that there is room for."""
+        return self.cache.value.shape[4]
+
 
 class RowByRow:
     """tokens (R, 1), state -> logits (R, 1, V), state: the same as `Gpt`, row by row."""
@@ -58,21 +63,22 @@ class RowByRow:
         """
         weight = self.model.tokens.weight
         count, lengths = len(texts), [len(text) - 1 for text in texts]
-        cache = self.allocate(count * hypotheses, room)
+        state = self.empty(count * hypotheses, room)
         length = torch.tensor(lengths, dtype=torch.int32, device=weight.device)  # (R,)
         own = torch.arange(count, dtype=torch.int32, device=weight.device)[:, None] * hypotheses  # (R, 1)
-        table = None if hypotheses == 1 else own.expand(-1, cache.shape[4]).contiguous()  # (R, S)
-        state = RowsState(Shared(cache), length, table)
+        table = None if hypotheses == 1 else own.expand(-1, state.room).contiguous()  # (R, S)
+        state = replace(state, length=length, table=table)
         owners = (row * hypotheses for row in range(count))
-        for rows in self.prompt_rows(zip(owners, texts, strict=True), cache.shape[4]):
+        for rows in self.prompt_rows(zip(owners, texts, strict=True), state.room):
             state = run("read", self.read, (rows, state))
         return state, torch.tensor([text[-1:] for text in texts], device=weight.device)
 
-    def allocate(self, rows: int, room: int) -> Tensor:
-        """An empty cache (L, 2, rows, H, S, K) for texts of at most `room` tokens."""
-        c = self.model.config
+    def empty(self, rows: int, room: int) -> RowsState:
+        """The state of rows without tokens, with room for at most `room`."""
+        c, weight = self.model.config, self.model.tokens.weight
         room = min(c.context, -(-room // EVEN) * EVEN)
-        return self.model.tokens.weight.new_zeros(c.layers, 2, rows, c.heads, room, c.width // c.heads)
+        cache = weight.new_zeros(c.layers, 2, rows, c.heads, room, c.width // c.heads)
+        return RowsState(Shared(cache), torch.zeros(rows, dtype=torch.int32, device=weight.device), None)
 
     def prompt_rows(self, texts: Iterable[tuple[int, Sequence[int]]], room: int) -> Iterator[Tensor]:
         """All tokens but the last of texts with their owners as rows (R, 3) for `read`, in parts of a few sizes."""
@@ -93,7 +99,7 @@ class RowByRow:
         own = torch.arange(len(tokens), dtype=torch.int32, device=tokens.device)  # (R,)
         own = own * (state.cache.value.shape[2] // len(tokens))  # before the first step, a text has a single row
         # A finished text may pass the end while others continue: its unused tokens overwrite the last position.
-        place = state.length.clamp(max=state.cache.value.shape[4] - 1)  # (R,)
+        place = state.length.clamp(max=state.room - 1)  # (R,)
         logits = self.logits(tokens.flatten(), own, place, state)[:, None]  # (R, 1, V)
         table = state.table
         if table is not None:
