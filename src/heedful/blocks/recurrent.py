@@ -200,7 +200,7 @@ def last(y: Tensor, real: Tensor) -> Tensor:
     """The output at the last real step of each row; zeros where there is none."""
     steps = torch.arange(real.shape[1], device=real.device)
     at = torch.where(real, steps, 0).amax(1)  # (B,)
-    return y[torch.arange(len(y), device=y.device), at]  # (B, H)
+    return y[torch.arange(y.shape[0], device=y.device), at]  # (B, H)
 
 
 class Layer(nn.Module):
@@ -213,7 +213,7 @@ class Layer(nn.Module):
         self.cell, self.size = CELLS[kind](width, hidden), hidden
 
     def zeros(self, x: Tensor) -> State:
-        return (x.new_zeros(len(x), self.size),) * self.cell.parts
+        return (x.new_zeros(x.shape[0], self.size),) * self.cell.parts
 
     def step(self, x: Tensor, state: State) -> State:
         after: State = (self.cell if watched(self.cell) else self.cell.quick)(x, state)
