@@ -63,6 +63,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "denoise": CommandSpec(images.denoise, "runs/digits-denoising --out grid.png"),
         "encode": CommandSpec(images.encode, "runs/digits --out codes.npz"),
         "predict": CommandSpec(writing.predict, "runs/numbers in.jsonl --out out.jsonl"),
+        "serve": CommandSpec(models.serve, "runs/numbers --port 8000"),
     },
     "Look inside": {
         "lectures": CommandSpec(models.lectures, "beam search"),
