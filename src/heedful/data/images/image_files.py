@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ ImageFile = Path | ZipMember
 MOST_NAMED = 10  # unreadable images in an error
 REDUCED = 2  # a JPEG is decoded at a half, a quarter or an eighth of its size that is still twice what is needed
 FAST = ("bilinear", "bicubic")  # which torch interpolates several times as fast as Pillow
+WARNINGS = threading.RLock()  # filters of warnings are the process's
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
 
 
@@ -91,7 +93,7 @@ def read_image_file(
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without Pillow's warnings about metadata: around threads, since they share what is ignored."""
-    with warnings.catch_warnings():
+    with WARNINGS, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
@@ -117,13 +119,33 @@ def decode_image(
     resample: Resample = "lanczos",
 ) -> NDArray[np.uint8]:
     """One image (C, Y, X) from the bytes of its file, which the path names in errors."""
+    with _checked(path), _opened(contents) as file:
+        if size is not None and shorter is None:
+            file.draft(None, (REDUCED * max(size),) * 2)  # nothing for formats other than JPEG
+        return image_pixels(file, str(path), channels, size, shorter, resample)
+
+
+def open_image(contents: bytes, where: str) -> Image.Image:
+    """The image in the contents of a file."""
+    with quiet(), _checked(where):
+        image = _opened(contents)
+        image.load()
+        return image
+
+
+def _opened(contents: bytes) -> Image.Image:
+    """An image that is not suspiciously large, of which Pillow only warns."""
+    image = Image.open(BytesIO(contents))
+    if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
+        raise Image.DecompressionBombError(f"{image.width * image.height:,} pixels")
+    return image
+
+
+@contextmanager
+def _checked(path: object) -> Iterator[None]:
+    """Errors of Pillow as errors for the user."""
     try:
-        with Image.open(BytesIO(contents)) as file:
-            if file.width * file.height > (Image.MAX_IMAGE_PIXELS or math.inf):
-                raise Image.DecompressionBombError(f"{file.width * file.height:,} pixels")
-            if size is not None and shorter is None:
-                file.draft(None, (REDUCED * max(size),) * 2)  # nothing for formats other than JPEG
-            return image_pixels(file, str(path), channels, size, shorter, resample)
+        yield
     except Image.DecompressionBombError as error:
         raise UserError(
             "this image is suspiciously large", where=str(path), found=str(error).split(",")[0],
@@ -133,7 +155,7 @@ def decode_image(
         raise _damaged_error(path, error) from None
 
 
-def _damaged_error(path: ImageFile | str, error: Exception) -> UserError:
+def _damaged_error(path: object, error: Exception) -> UserError:
     unknown = isinstance(error, UnidentifiedImageError)
     found = "no known image format" if unknown else f"{getattr(error, 'strerror', None) or error}"
     return UserError(
