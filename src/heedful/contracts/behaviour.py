@@ -17,8 +17,9 @@ DOUBLE = 1e-3
 
 
 def two_rows(subject: Subject) -> Iterator[list[Tensor]]:
-    """Two rows of one length."""
+    """Two rows of one length, and four long ones."""
     yield subject.rows([min(5, subject.longest)] * 2)
+    yield subject.rows([subject.longest] * 4)
 
 
 def repeated_difference(subject: Subject, rows: list[Tensor]) -> float:
@@ -32,17 +33,16 @@ def repeated_difference(subject: Subject, rows: list[Tensor]) -> float:
 def repeated_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     """Why calls affect each other."""
 
-    def run(number: int) -> object:
-        if number:
-            subject.outputs(subject.rows([min(7, subject.longest)] * 3, seed=6))
-        return subject.outputs(rows)
-
     buffers = {name: value.clone() for name, value in subject.module.named_buffers()}
     subject.outputs(subject.rows([min(7, subject.longest)] * 3, seed=7))
     moved = [name for name, value in subject.module.named_buffers() if not torch.equal(value, buffers[name])]
     if moved:
         return Cause(f"the buffer {moved[0]} changes in evaluation", "change it only if self.training")
-    name = first_different(subject.module, run)
+    name = first_different(
+        subject.module,
+        lambda number: subject.outputs(rows),
+        lambda number: subject.outputs(subject.rows([min(7, subject.longest)] * 3, seed=number)),
+    )
     return Cause(
         f"a call leaves something behind that the next one reads{f'; {name} differs first' if name else ''}",
         "keep no tensors on self in forward; return a state instead; if nothing is kept, a kernel is not deterministic",
@@ -50,8 +50,9 @@ def repeated_cause(subject: Subject, rows: list[Tensor]) -> Cause:
 
 
 def seed_difference(subject: Subject, rows: list[Tensor]) -> float:
-    """The same call with two random seeds."""
-    return float(distance(subject.outputs(rows, seed=1), subject.outputs(rows, seed=2)).max())
+    """The same call with other random seeds."""
+    first = subject.outputs(rows, seed=1)
+    return max(float(distance(subject.outputs(rows, seed=seed), first).max()) for seed in (2, 3, 4))
 
 
 def seed_cause(subject: Subject, rows: list[Tensor]) -> Cause:
@@ -73,12 +74,13 @@ def check_dtype(name: str, loaded: Loaded) -> Finding:
             full = subject.outputs(rows)
             if (failed := leaked_double(name, about, subject, full)) is not None:
                 return failed
-            with torch.autocast(subject.device.type, torch.bfloat16):
+            with torch.enable_grad(), torch.autocast(subject.device.type, torch.bfloat16):  # as in training
                 half = subject.outputs(rows)
         except RefusedError as error:
             return Finding(
                 name, about, "failed", f"under torch.autocast, the model raised {error}",
-                cause="tensors of two precisions meet", advice="make new tensors like x: torch.zeros(..., dtype=x.dtype)",
+                cause="tensors of two precisions meet",
+                advice="make new tensors like x: torch.zeros(..., dtype=x.dtype)",
             )  # fmt: skip
         gap = float(distance(half, full).max())
         if gap == torch.inf or (subject.smooth and gap > HALF):

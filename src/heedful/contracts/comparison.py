@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from heedful.contracts.report import Finding
 from heedful.contracts.shrink import shrink, written
-
 from heedful.contracts.subject import RefusedError, Subject
 
 ROUNDING = 1e-4  # of the largest output: what float32 explains, in deep models too
@@ -92,8 +91,9 @@ class Comparison:
                 if self.refusal != "failed":
                     return Finding(name, self.about, "not applicable", f"it refuses this: {error}")
                 return Finding(
-                    name, self.about, "failed", f"the model raised {error}", smallest=self._input(subject, rows, several),
-                    cause="it cannot be called like this", advice="see where the error is raised, or declare how it is called",
+                    name, self.about, "failed", f"the model raised {error}",
+                    smallest=self._input(subject, rows, several), cause="it cannot be called like this",
+                    advice="see where the error is raised, or declare how it is called",
                 )  # fmt: skip
             if difference > self.tolerance:
                 return self._failed(name, subject, rows, several)
@@ -141,8 +141,10 @@ def one_row(subject: Subject) -> Iterator[list[Tensor]]:
         yield subject.rows([min(8, subject.longest)], seed)
 
 
-def first_different(module: nn.Module, run: Callable[[int], object]) -> str:
-    """The innermost module whose output first differs between two runs, or nothing."""
+def first_different(
+    module: nn.Module, run: Callable[[int], object], before: Callable[[int], object] = lambda number: None
+) -> str:
+    """The innermost module whose output first differs between two runs, or nothing; `before` is called before each."""
     seen: list[list[tuple[str, Tensor]]] = [[], []]
     for number in (0, 1):
 
@@ -150,6 +152,7 @@ def first_different(module: nn.Module, run: Callable[[int], object]) -> str:
             if isinstance(output, Tensor):
                 seen[number].append((name, output.detach().clone()))
 
+        before(number)
         hooks = [
             one.register_forward_hook(lambda m, i, output, name=name: record(name, output))
             for name, one in module.named_modules()

@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from heedful.contracts.rows import ROW_CHECKS
 from heedful.contracts.settings import CallConfig
 from heedful.contracts.sources import Source, build_module, called, find_code
 from heedful.contracts.subject import RefusedError
-from heedful.contracts.texts import Codec, check_tokenizer
+from heedful.contracts.texts import Codec, check_tokenizer, codec_of
 from heedful.contracts.weights import check_gradient, check_save
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
@@ -64,7 +63,7 @@ def doctor(
     chosen = require_checks(only)
     call = settings if isinstance(settings, CallConfig) else parse(CallConfig, {}, overrides=list(settings))
     loaded = open_model(model, call, example or {}, transformers)
-    with evaluation(loaded.module):
+    with evaluation(loaded.module), torch.random.fork_rng(devices=[]):
         findings = dict[str, Finding]()
         for name in (*NEEDED, *(name for name in CHECKS if name not in NEEDED)):
             if name in chosen or name in NEEDED:
@@ -125,7 +124,6 @@ def open_model(
     source = find_code(str(model)) if isinstance(model, str | Path) else model
     module, rebuild = build_module(source)
     name = str(model) if isinstance(model, str | Path) else called(source)
-    module.eval()
     return with_subjects(name, module, call, example, rebuild)
 
 
@@ -147,15 +145,6 @@ def open_folder(folder: Path, call: CallConfig, example: Mapping[str, Tensor], t
     return with_subjects(str(folder), predictor.model, call, example, None, codec_of(predictor.tokenizer))
 
 
-def codec_of(tokenizer: object) -> Codec | None:
-    """A tokenizer of ours as two functions, if it has both."""
-    methods = {name for one in type(tokenizer).__mro__ for name in vars(one)}
-    if not {"encode", "decode", "vocab"} <= methods:
-        return None
-    found: Any = tokenizer
-    return Codec(lambda text: found.encode(text).ids, lambda ids: str(found.decode(ids)), int(found.vocab))
-
-
 def with_subjects(
     name: str, module: nn.Module, call: CallConfig, example: Mapping[str, Tensor],
     rebuild: Callable[[], nn.Module] | None, codec: Codec | None = None,
@@ -163,9 +152,15 @@ def with_subjects(
     """A model of ours by its role, any other one by its signature."""
     config = vars(module).get("config")
     if isinstance(config, ModelConfig) and not own_class(module):
-        subjects = role_subjects(module, config)
+        if example or call != CallConfig():
+            raise UserError(
+                "a model of the library is called by its role: it needs no settings and no example", where=name,
+                found=f"{type(module).__name__}, a {config.kind}", todo="leave them out",
+            )  # fmt: skip
+        with evaluation(module):
+            subjects = role_subjects(module, config)
         words = tuple(f"a {config.kind}, varying {one.name}" for one in subjects)
         return Loaded(name, module, subjects, words, rebuild or (lambda: build(config)), codec)
-    with torch.no_grad():
+    with evaluation(module):
         subjects, words = foreign_subjects(module.module if isinstance(module, Plain) else module, call, example)
     return Loaded(name, module, subjects, words, rebuild, codec)

@@ -21,7 +21,6 @@ from heedful.contracts.subject import RefusedError, Side, Subject, distance
 from heedful.errors import UserError
 
 CAUSAL = re.compile(r"GPT|Causal|LMHead|LanguageModel", re.IGNORECASE)
-PROMPT = 3  # target tokens of an encoder-decoder, while its source varies
 SIZE = 32  # rows and columns of an image
 
 
@@ -42,7 +41,7 @@ def foreign_subjects(
     errors = list[str]()
     masks = (whole,) if whole.integers or not whole.mask else (whole, replace(whole, integers=True))
     for kind, names in product(kinds(module, whole, settings), masks):
-        subject = Subject(names.rows, module, kind.row, caller(names, settings, example), settings.length)
+        subject = Subject(names.rows, module, kind.row, caller(names, settings), settings.length)
         subject = replace(subject, sequence=kind.sequence, pad=kind.pad, unpadded="it takes neither a mask nor lengths")
         try:
             fitted = fit(subject, names, settings)
@@ -50,14 +49,14 @@ def foreign_subjects(
             errors.append(f"{kind.name}: {error}")
             continue
         called = f"{type(module).__name__}({names.described}) on {kind.name}"
-        every = (fitted, *targets(fitted, names, settings, example))
+        every = (fitted, *targets(fitted, names, settings))
         return every, (called,)
     raise UserError(
         "this module cannot be called",
         where=f"{type(module).__name__}.forward",
-        found=f"forward{whole.signature}\n" + "\n".join(errors),
+        found=f"forward{whole.signature}\n" + "\n".join(dict.fromkeys(errors)),
         expected="rows of tokens, numbers or images as the first argument, the others optional or known by their names",
-        todo="declare how it is called, such as rows=x vocab=100, or shape=[3,32,32]; docs/how-to/doctor.md lists the names",
+        todo="declare how it is called, such as rows=x vocab=100, or shape=[3,32,32]; see docs/how-to/doctor.md",
     )
 
 
@@ -137,12 +136,12 @@ def padding(module: nn.Module, settings: CallConfig) -> int:
 
 # ------------------------------------------------------------------ calls
 def caller(
-    names: Arguments, settings: CallConfig, example: Mapping[str, Tensor], numbered: bool = False, every: bool = False
+    names: Arguments, settings: CallConfig, numbered: bool = False, every: bool = False
 ) -> Callable[[nn.Module, Tensor, Tensor | None], Tensor]:
     """A call with what the signature asks for; `numbered`: with positions that count real tokens alone."""
 
     def call(module: nn.Module, inputs: Tensor, real: Tensor | None) -> Tensor:
-        given = names.fill(inputs, real, example, numbered)
+        given = names.fill(module, inputs, real, numbered)
         output = module(**given)
         if every:
             return flat(output, len(inputs), names.batch_first)
@@ -167,11 +166,12 @@ def fit(subject: Subject, names: Arguments, settings: CallConfig) -> Subject:
                 raise
     short = subject.read(*subject.batch(subject.rows([3]))) if subject.sequence else wide
     aligned = subject.sequence and wide.dim() > 1 and (wide.shape[1], short.shape[1]) == (longest, 3)
-    every = caller(names, settings, names.example, every=True)
+    every = caller(names, settings, every=True)
     found = replace(subject, longest=longest, aligned=aligned, sides=sides(subject, names, settings), every=every)
+    found = replace(found, unpadded="" if found.sides else subject.unpadded)
     found = replace(found, causal=causal(subject.module, names, settings))
     if names.positions and names.positions not in names.required:
-        found = replace(found, with_positions=caller(names, settings, names.example, numbered=True))
+        found = replace(found, with_positions=caller(names, settings, numbered=True))
     return with_steps(found, names, settings)
 
 
@@ -206,7 +206,7 @@ def with_steps(subject: Subject, names: Arguments, settings: CallConfig) -> Subj
 
     def advance(module: nn.Module, chunk: Tensor, cache: object, done: int) -> tuple[Tensor, object]:
         real = torch.ones(len(chunk), done, dtype=torch.bool, device=chunk.device) if masked else None
-        output = module(**names.fill(chunk, real, names.example), **names.with_cache(cache))
+        output = module(**names.fill(module, chunk, real), **names.with_cache(cache))
         found = pick(output, settings.output)
         return found if names.batch_first else found.transpose(0, 1), keep(output, str(names.cache))
 
@@ -239,20 +239,18 @@ def both_ways(subject: Subject) -> bool:
     return float(distance([subject.outputs([other])[0][:1]], [subject.outputs([one])[0][:1]]).max()) > 1e-5
 
 
-def targets(
-    subject: Subject, names: Arguments, settings: CallConfig, example: Mapping[str, Tensor]
-) -> Iterator[Subject]:
+def targets(subject: Subject, names: Arguments, settings: CallConfig) -> Iterator[Subject]:
     """The target of an encoder-decoder, which is causal, while its source stays the same."""
-    if not names.targets:
+    if not names.targets or names.targets in names.example or subject.row(1, torch.Generator()).is_floating_point():
         return
     source = subject.rows([4], seed=11)[0]
 
     def call(module: nn.Module, inputs: Tensor, real: Tensor | None) -> Tensor:
         batch = source.to(inputs.device).expand(len(inputs), -1)
-        given = names.fill(batch, torch.ones_like(batch, dtype=torch.bool), example)
+        given = names.fill(module, batch, torch.ones_like(batch, dtype=torch.bool))
         return pick(module(**{**given, str(names.targets): inputs}), settings.output)
 
     yield replace(
-        subject, name=str(names.targets), call=call, causal=True, aligned=True, sides=(), every=None, with_positions=None,
-        unpadded="targets are not padded",
+        subject, name=str(names.targets), call=call, causal=True, aligned=True, sides=(), every=None,
+        with_positions=None, unpadded="targets are not padded",
     )  # fmt: skip

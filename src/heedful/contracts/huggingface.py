@@ -1,13 +1,12 @@
-"""A Hugging Face folder in the package `transformers`, as another implementation beside ours; only where it is asked for.
+"""A Hugging Face folder in the package `transformers`, another implementation beside ours, where it is asked for.
 
 Nothing is downloaded, no code of the folder is run, and only weights in safetensors are read.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from torch import nn
 from heedful.contracts.texts import Codec
 from heedful.errors import UserError, short
 from heedful.files.folders import has_file, read_settings
-
-CLASSES = ("AutoModelForCausalLM", "AutoModel")  # a language model with its logits; else the model below its heads
 
 
 def in_transformers(folder: Path) -> tuple[nn.Module, Callable[[], nn.Module], Codec | None]:
@@ -31,22 +28,35 @@ def in_transformers(folder: Path) -> tuple[nn.Module, Callable[[], nn.Module], C
         )  # fmt: skip
     if find_spec("transformers") is None:
         raise UserError(
-            "transformers is not installed", where=str(folder), todo="pip install transformers, or use --in heedful"
+            "transformers is not installed", where=str(folder), todo="pip install transformers, or leave --in out"
         )
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    transformers: Any = import_module("transformers")
+    import transformers
+
     writes = any("CausalLM" in str(name) or "LMHead" in str(name) for name in settings.get("architectures") or ())
-    auto = vars(transformers).get(CLASSES[not writes]) or transformers.AutoModel
+    auto: Any = transformers.AutoModelForCausalLM if writes else transformers.AutoModel
     quiet: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        model = auto.from_pretrained(str(folder), use_safetensors=True, dtype="float32", **quiet)
+        with without_bars(transformers.utils.logging):
+            model = auto.from_pretrained(str(folder), use_safetensors=True, dtype="float32", **quiet)
     except Exception as error:  # any: of another package
         raise UserError(
             "transformers cannot read this folder", where=str(folder),
-            found=f"{type(error).__name__}: {short(str(error), 300)}", todo="use --in heedful, or copy the folder again",
+            found=f"{type(error).__name__}: {short(str(error), 300)}",
+            todo="leave --in transformers out, or copy the folder again",
         ) from error  # fmt: skip
     return model.eval(), lambda: type(model)(model.config), tokenizer(transformers, folder, quiet)
+
+
+@contextmanager
+def without_bars(logging: Any) -> Iterator[None]:
+    """No progress bars of transformers while a model is read."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def tokenizer(transformers: Any, folder: Path, quiet: dict[str, Any]) -> Codec | None:

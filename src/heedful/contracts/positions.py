@@ -77,9 +77,9 @@ def causal_cause(subject: Subject, rows: list[Tensor]) -> Cause:
             f"a convolution is padded on both sides: a position sees {ahead} later ones",
             "pad kernel_size - 1 on the left alone: F.pad(x, (k - 1, 0)) and padding=0",
         )
-    if ahead == 1 and back > 1:
+    if ahead < back:
         return Cause(
-            "the causal mask is off by one: a position sees the next one",
+            f"the causal mask is off by one in each layer: a position sees {ahead} later ones, and all earlier ones",
             "mask keys j > i: torch.ones(T, T).triu(1), or tril(0) for what may be seen",
         )
     if ahead >= length - 1:
@@ -95,35 +95,37 @@ def gradient_leak(subject: Subject, rows: list[Tensor]) -> float:
     found = leaf_and_output(subject, rows[0])
     if found is None:
         return 0.0
-    leaf, output = found
+    leaves, output = found
     most, leaked = 0.0, 0.0
     weights = torch.randn(output.shape[1:], generator=torch.Generator().manual_seed(3)).to(output)
     for at in range(output.shape[1]):
         with torch.enable_grad():
             value = (output[:, at] * weights[at]).sum()
-        (grad,) = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)
-        if grad is None:
-            continue
-        sizes = grad.detach().abs().flatten(2).amax((0, 2))
-        most = max(most, float(sizes.max()))
-        leaked = max(leaked, float(sizes[at + 1 :].max()) if at + 1 < len(sizes) else 0.0)
+        grads = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+        for grad in (grad for grad in grads if grad is not None):
+            sizes = grad.detach().abs().flatten(2).amax((0, 2))
+            most = max(most, float(sizes.max()))
+            leaked = max(leaked, float(sizes[at + 1 :].max()) if at + 1 < len(sizes) else 0.0)
     return leaked / (most or 1.0)
 
 
-def leaf_and_output(subject: Subject, row: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The vectors (1, T, D) of a row's tokens and the output (1, T, ...); None where there is no table of them."""
+def leaf_and_output(subject: Subject, row: Tensor) -> tuple[list[Tensor], Tensor] | None:
+    """The vectors (1, T, D) of a row's tokens and the output (1, T, ...); None where there is no table of them.
+
+    If modules above the table read the same tokens, what they return is among the vectors.
+    """
     inputs, real = subject.batch([row])
     with torch.enable_grad():
         if inputs.is_floating_point():
             leaf = inputs.to(subject.device).requires_grad_()
-            return leaf, subject.read(leaf, real)
+            return [leaf], subject.read(leaf, real)
         seen = list[Tensor]()
 
         def record(module: nn.Module, given: tuple[object, ...], output: object) -> None:
             ids = given[0] if given else None
-            if isinstance(ids, Tensor) and ids.shape == inputs.shape and torch.equal(ids.cpu(), inputs):
-                if isinstance(output, Tensor) and output.dim() > 2 and output.requires_grad:
-                    seen.append(output)
+            same = isinstance(ids, Tensor) and ids.shape == inputs.shape and torch.equal(ids.cpu(), inputs)
+            if same and isinstance(output, Tensor) and output.dim() > 2 and output.requires_grad:
+                seen.append(output)
 
         hooks = [module.register_forward_hook(record) for module in subject.module.modules()]
         try:
@@ -131,7 +133,7 @@ def leaf_and_output(subject: Subject, row: Tensor) -> tuple[Tensor, Tensor] | No
         finally:
             for hook in hooks:
                 hook.remove()
-    return (seen[0], output) if seen and output.requires_grad else None
+    return (seen, output) if seen and output.requires_grad else None
 
 
 def no_gradient(subject: Subject) -> str:

@@ -5,8 +5,9 @@ B rows, S source tokens, T tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -14,87 +15,22 @@ from torch import Tensor, nn
 
 from heedful.blocks.layouts import Padded
 from heedful.blocks.state import Ragged
+from heedful.contracts.given import LONGEST, decoder, device_of, fixed, numbers, texts, whole
 from heedful.contracts.given_trees import left_trees
-from heedful.contracts.subject import Call, Side, Step, Subject
+from heedful.contracts.image_roles import (
+    agent_subjects,
+    captioner_subjects,
+    glimpses_subjects,
+    image_encoder_subjects,
+    image_subjects,
+    paragraph_captioner_subjects,
+)
+from heedful.contracts.subject import Call, Subject
 from heedful.models.roles import ModelConfig, Role
 
-LONGEST = 12
 PROMPTED = 4  # tokens after a prompt
-FILL = 1  # what is put into padding: any token
-BOTH: tuple[Side, ...] = ("right", "left")
 
 
-def fixed(count: int, vocab: int, rows: int, device: torch.device) -> Tensor:
-    """The same few tokens (B, T) for every row."""
-    return (torch.arange(count, device=device) * 3 % (vocab - 4) + 4).expand(rows, -1)
-
-
-def ids(vocab: int) -> Callable[[int, torch.Generator], Tensor]:
-    """Rows of random tokens, none of which is special."""
-    return lambda length, random: torch.randint(min(4, vocab - 2), vocab, (length,), generator=random)
-
-
-def whole(real: Tensor | None, tokens: Tensor) -> Tensor:
-    """Which tokens are real: all, where nothing else is said."""
-    return torch.ones_like(tokens, dtype=torch.bool) if real is None else real
-
-
-def texts(
-    name: str,
-    module: nn.Module,
-    config: Any,
-    call: Call,
-    *,
-    aligned: bool = False,
-    causal: bool | None = False,
-    **more: Any,
-) -> Subject:
-    """A subject whose rows are texts."""
-    longest = min(LONGEST, more.pop("context", None) or dict(config).get("context") or LONGEST)
-    row, pad = ids(more.pop("vocab", None) or config.vocab), more.pop("pad", FILL)
-    found = Subject(
-        name, module, row, call, longest, True, aligned, BOTH, pad=pad, causal=causal, smooth=not config.hard
-    )
-    return replace(found, **more)
-
-
-def numbers(name: str, module: nn.Module, shape: Sequence[int], call: Call, smooth: bool = True) -> Subject:
-    """A subject whose rows are numbers, such as images."""
-
-    def row(length: int, random: torch.Generator) -> Tensor:
-        return torch.randn(*shape, generator=random)
-
-    return Subject(name, module, row, call, 1, False, False, (), "rows have no positions", smooth=smooth)
-
-
-def stepwise(begin: Callable[[Any, int], Any]) -> Step:
-    """Steps of a model with a state: `begin` gives the first one for a number of rows."""
-
-    def step(module: nn.Module, inputs: Tensor, sizes: Sequence[int]) -> Tensor:
-        state, parts = begin(module, len(inputs)), []
-        for chunk in inputs.split(list(sizes), 1):
-            found, state = module(chunk, state)
-            parts.append(found)
-        return torch.cat(parts, 1)
-
-    return step
-
-
-def decoder(name: str, module: nn.Module, config: Any, begin: Callable[[Any, int], Any], vocab: int) -> Subject:
-    """The tokens of a decoder, whose state before the first one is the same for all rows."""
-    call: Call = lambda m, tokens, real: m(tokens, begin(m, len(tokens)))[0]  # noqa: E731
-    return texts(
-        name, module, config, call, aligned=True, causal=True, vocab=vocab, step=stepwise(begin), sides=(),
-        unpadded="what is generated is not padded",
-    )  # fmt: skip
-
-
-def device_of(module: nn.Module) -> torch.device:
-    """Where the weights are."""
-    return next(module.parameters()).device
-
-
-# ------------------------------------------------------------------ roles
 def _encoder(model: nn.Module, config: Any) -> Iterator[Subject]:
     def call(m: Any, tokens: Tensor, real: Tensor | None) -> Tensor:
         return m(tokens, torch.zeros_like(tokens), Padded(whole(real, tokens)))
@@ -258,101 +194,35 @@ def _tree_classifier(model: nn.Module, config: Any) -> Iterator[Subject]:
 
 
 def _tabular(model: nn.Module, config: Any) -> Iterator[Subject]:
-    column = next(one for one in config.columns if one.kind == "text")
+    shapes: dict[str, Callable[[Any], tuple[int, ...]]] = {
+        "numbers": lambda column: (column.size,),
+        "image": lambda column: (column.channels, *column.size),
+    }
 
-    def call(m: Any, tokens: Tensor, real: Tensor | None) -> Tensor:
-        rows, values = len(tokens), list[Tensor]()
-        shapes: dict[str, Callable[[Any], Tensor]] = {
-            "numbers": lambda one: torch.linspace(-1, 1, one.size).expand(rows, -1),
-            "class": lambda one: torch.ones(rows, dtype=torch.long),
-            "image": lambda one: (
-                torch.linspace(-1, 1, one.channels * one.size[0] * one.size[1])
-                .view(1, one.channels, *one.size)
-                .expand(rows, -1, -1, -1)
-            ),
-        }
-        for one in config.columns:
-            values.append(tokens if one.kind == "text" else shapes[one.kind](one).to(tokens.device))
-        return m(values)
+    def call_with(varied: Any) -> Call:
+        def call(m: Any, rows: Tensor, real: Tensor | None) -> Tensor:
+            values = list[Tensor]()
+            for column in config.columns:
+                if column is varied:
+                    values.append(rows)
+                elif column.kind in shapes:
+                    shape = shapes[column.kind](column)
+                    some = torch.linspace(-1, 1, prod(shape), device=rows.device).view(1, *shape)
+                    values.append(some.expand(len(rows), *shape))
+                else:
+                    some = torch.ones(len(rows), 2, dtype=torch.long, device=rows.device)
+                    values.append(some if column.kind == "text" else some[:, 0])
+            return m(values)
 
-    yield texts("texts", model, config, call, pad=0, vocab=column.vocab, context=column.longest, sides=("right",))
+        return call
 
-
-def _image(model: nn.Module, config: Any) -> Iterator[Subject]:
-    yield numbers("images", model, config.input, lambda m, images, real: m(images), not config.hard)
-
-
-def _image_encoder(model: nn.Module, config: Any) -> Iterator[Subject]:
-    def every(m: Any, images: Tensor, real: Tensor | None) -> Tensor:
-        return torch.cat([logits for _, logits in m.training_logits(images)], 1)
-
-    yield replace(next(_image(model, config)), every=every)
-
-
-def _glimpses(model: nn.Module, config: Any) -> Iterator[Subject]:
-    def every(m: Any, images: Tensor, real: Tensor | None) -> Tensor:
-        m.train()  # places are sampled, and have a probability
-        path = m.look(images)
-        m.eval()
-        return torch.cat([m(images), path.logs, path.values], 1)
-
-    yield replace(next(_image(model, config)), every=every)
-
-
-def _captioner(model: nn.Module, config: Any) -> Iterator[Subject]:
-    device, shape = device_of(model), config.encoder.input
-    image = torch.linspace(-1, 1, shape[0] * shape[1] * shape[2], device=device).view(1, *shape)
-    words = fixed(5, config.vocab, 1, device)
-    read: Call = lambda m, images, real: m(words.expand(len(images), -1), m.start(images))[0]  # noqa: E731
-    yield numbers("images", model, shape, read, not config.hard)
-    yield decoder(
-        "words",
-        model,
-        config,
-        lambda m, rows: m.start(image.to(next(m.parameters()).dtype).expand(rows, -1, -1, -1)),
-        config.vocab,
-    )
-
-
-def _paragraph_captioner(model: nn.Module, config: Any) -> Iterator[Subject]:
-    device, shape = device_of(model), config.encoder.input
-    boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.1, 0.2, 0.6, 0.9]], device=device)
-
-    def plans(m: Any, images: Tensor, count: int = 2) -> tuple[Tensor, list[Any]]:
-        rows, found = len(images), list[Any]()
-        real = torch.ones(rows, 2, dtype=torch.bool, device=device)
-        words = fixed(3, config.vocab, rows * 2, device).unflatten(0, (rows, 2))
-        regions = m.look(images, boxes.to(images.dtype).expand(rows, -1, -1), real)
-        memory = m.remember(regions, words, torch.ones_like(words, dtype=torch.bool))
-        state = m.begin_paragraph(memory, real)
-        for _ in range(count):
-            plan, state = m.plan(memory, real, state)
-            found.append(plan)
-        return regions, found
-
-    def read(m: Any, images: Tensor, real: Tensor | None) -> Tensor:
-        regions, found = plans(m, images)
-        words = fixed(4, config.vocab, len(images), device)
-        parts = [m(words, m.start(found[-1].topic))[0], m.phrase_topics(regions)]
-        parts += [part for plan in found for part in (plan.last[:, None], plan.weights)]
-        return torch.cat([part.flatten(1) for part in parts], 1)
-
-    image = torch.linspace(-1, 1, shape[0] * shape[1] * shape[2], device=device).view(1, *shape)
-
-    def begin(m: Any, rows: int) -> Any:
-        return m.start(plans(m, image.to(next(m.parameters()).dtype))[1][-1].topic.expand(rows, -1))
-
-    yield numbers("images", model, shape, read, not config.hard)
-    yield decoder("words", model, config, begin, config.vocab)
-
-
-def _agent(model: nn.Module, config: Any) -> Iterator[Subject]:
-    def call(m: Any, seen: Tensor, real: Tensor | None) -> Tensor:
-        found = [m(seen)]
-        found += [m.value(seen)[:, None]] if config.estimates else []
-        return torch.cat(found, 1)
-
-    yield numbers("observations", model, (config.inputs,), call)
+    for number, column in enumerate(config.columns, 1):
+        call, name = call_with(column), f"column {number}, {column.kind}"
+        if column.kind in shapes:
+            yield numbers(name, model, shapes[column.kind](column), call)
+        elif column.kind == "text":
+            more: dict[str, Any] = {"vocab": column.vocab, "context": column.longest, "sides": ("right",), "pad": 0}
+            yield texts(name, model, config, call, **more)
 
 
 ROLES: dict[Role, Callable[[nn.Module, Any], Iterator[Subject]]] = {
@@ -360,9 +230,9 @@ ROLES: dict[Role, Callable[[nn.Module, Any], Iterator[Subject]]] = {
     "seq2seq": _seq2seq, "hierarchical": _hierarchical, "classifier": _pooled, "regressor": _pooled,
     "multiple_choice": _pooled, "tagger": _tagger, "answerer": _answerer, "word_classifier": _word_classifier,
     "style_transfer": _style_transfer, "story_answerer": _story_answerer, "tree_classifier": _tree_classifier,
-    "tabular": _tabular, "text_autoencoder": _text_autoencoder, "autoencoder": _image, "image_encoder": _image_encoder,
-    "glimpse_classifier": _glimpses, "captioner": _captioner, "paragraph_captioner": _paragraph_captioner,
-    "policy": _agent, "q_network": _agent,
+    "tabular": _tabular, "text_autoencoder": _text_autoencoder, "autoencoder": image_subjects,
+    "image_encoder": image_encoder_subjects, "glimpse_classifier": glimpses_subjects, "captioner": captioner_subjects,
+    "paragraph_captioner": paragraph_captioner_subjects, "policy": agent_subjects, "q_network": agent_subjects,
 }  # fmt: skip
 
 

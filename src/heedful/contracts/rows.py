@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from heedful.contracts.comparison import Cause, Comparison, equal_rows, ragged_rows
+from heedful.contracts.comparison import ROUNDING, Cause, Comparison, equal_rows, ragged_rows
 from heedful.contracts.subject import RefusedError, Side, Subject, distance
 
 MORE = 2  # positions of padding beyond the longest row
@@ -47,6 +47,12 @@ def batch_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     )
 
 
+def rows_of_any_length(subject: Subject) -> Iterator[list[Tensor]]:
+    """Rows of one length, and of different ones."""
+    yield from equal_rows(subject)
+    yield from ragged_rows(subject)
+
+
 def order_difference(subject: Subject, rows: list[Tensor]) -> float:
     """Rows in a batch against the same rows in reverse order."""
     return float(distance(subject.outputs(rows[::-1])[::-1], subject.outputs(rows)).max())
@@ -54,7 +60,7 @@ def order_difference(subject: Subject, rows: list[Tensor]) -> float:
 
 def order_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     """Why the order of the rows matters."""
-    if batch_difference(subject, [row for row in rows if len(row) == len(rows[0])]) > 1e-4:
+    if batch_difference(subject, [row for row in rows if len(row) == len(rows[0])]) > ROUNDING:
         return Cause(
             "rows affect each other (see batch), and the first ones go first",
             "look for limits that are filled row by row, for cumulative sums and sorts over dimension 0",
@@ -81,13 +87,17 @@ def padding_cause(side: Side, subject: Subject, rows: list[Tensor]) -> Cause:
     inputs, real = subject.batch(rows, side, MORE)
     assert real is not None
     expected = alone(subject, rows)
+    single = [subject.batch([row]) for row in rows]
 
     def outputs(mask: Tensor) -> list[Tensor]:
         found = subject.read(inputs, mask)
         return [one[row] for one, row in zip(found, real, strict=True)] if subject.aligned else list(found)
 
     try:
-        if float(distance(outputs(~real), expected).max()) <= 1e-4:
+        inverted = [
+            subject.read(one, torch.zeros_like(one_real))[0] for one, one_real in single if one_real is not None
+        ]
+        if float(distance(outputs(~real), inverted).max()) <= ROUNDING:
             return Cause(
                 "the mask is read the other way round: True is taken for padding",
                 "invert it where it is used, or write mask_means=padding if that is what your mask means",
@@ -116,12 +126,12 @@ def positions_hint(subject: Subject, rows: list[Tensor], expected: list[Tensor])
     declared = subject.with_positions
     if declared is not None:
         padded = replace(subject, call=declared).outputs(rows, "left", MORE)
-        if float(distance(padded, expected).max()) <= 1e-4:
+        if float(distance(padded, expected).max()) <= ROUNDING:
             return Cause(
                 "positions count padding, unless position ids are passed: with them, this check passes",
                 "pass position_ids = (mask.cumsum(1) - 1).clamp(min=0), or let the model make them from the mask",
             )
-    if "right" in subject.sides and padding_difference("right", subject, rows) <= 1e-4:
+    if "right" in subject.sides and padding_difference("right", subject, rows) <= ROUNDING:
         return Cause(
             "positions count padding: a text that begins later gets other positions",
             "make positions from the mask: (mask.cumsum(1) - 1).clamp(min=0)",
@@ -174,7 +184,7 @@ def empty_cause(subject: Subject, rows: list[Tensor]) -> Cause:
 ROW_CHECKS = {
     "batch": Comparison("a row gives the same alone and in a batch", batch_difference, equal_rows, batch_cause),
     "order": Comparison(
-        "the order of the batch does not matter", order_difference, ragged_rows, order_cause, ragged=True
+        "the order of the batch does not matter", order_difference, rows_of_any_length, order_cause, ragged=True
     ),
     **{
         f"padding-{side}": Comparison(

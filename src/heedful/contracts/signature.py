@@ -19,7 +19,8 @@ ROWS = (
     "input_ids", "tokens", "token_ids", "ids", "pixel_values", "images", "image", "src", "source", "x", "input",
     "inputs", "text", "idx",
 )  # fmt: skip
-MASKS = ("attention_mask", "mask", "real", "padding_mask", "pad_mask", "src_key_padding_mask", "key_padding_mask")
+MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask", "padding_mask", "pad_mask", "mask", "real")
+MEMORY_MASK = "memory_key_padding_mask"  # of torch's Transformer, which needs the mask of the source twice
 LENGTHS = ("lengths", "length", "lens", "seq_lens", "input_lengths", "seq_lengths")
 POSITIONS = ("position_ids", "positions", "pos")
 CACHES = ("past_key_values", "cache", "past", "state", "hidden", "hx")
@@ -40,6 +41,7 @@ class Arguments:
     rows: str
     same: tuple[str, ...]  # others that take the rows as well
     mask: str | None
+    memory_mask: bool
     padding_is_true: bool
     integers: bool  # whether the mask is of 0 and 1, not of bools
     lengths: str | None
@@ -59,29 +61,39 @@ class Arguments:
         needed = self.positions if self.positions in self.required else None
         return ", ".join(one for one in (*given, needed) if one)
 
-    def fill(
-        self, inputs: Tensor, real: Tensor | None, example: Mapping[str, Tensor], numbered: bool = False
-    ) -> dict[str, Tensor]:
+    def fill(self, module: nn.Module, inputs: Tensor, real: Tensor | None, numbered: bool = False) -> dict[str, Tensor]:
         """The arguments for rows (B, T, ...) and which of them are real (B, T)."""
-        rows = len(inputs)
-        moved = inputs if self.batch_first else inputs.transpose(0, 1)
-        given = {name: value[:1].expand(rows, *value.shape[1:]).to(inputs.device) for name, value in example.items()}
+        moved, given = inputs if self.batch_first else inputs.transpose(0, 1), dict[str, Tensor]()
+        weight = next(module.parameters(), inputs)
+        for name, value in self.example.items():
+            one = value.to(inputs.device, weight.dtype) if value.is_floating_point() else value.to(inputs.device)
+            given[name] = one[:1].expand(len(inputs), *value.shape[1:])
         given |= dict.fromkeys((self.rows, *self.same), moved)
         if real is not None and self.mask:
             mask = ~real if self.padding_is_true else real
             given[self.mask] = mask.long() if self.integers else mask
+            if self.memory_mask:
+                given[MEMORY_MASK] = given[self.mask]
         if real is not None and self.lengths:
             given[self.lengths] = real.sum(1)
         if self.positions and real is not None and (numbered or self.positions in self.required):
             given[self.positions] = (real.cumsum(1) - 1).clamp(min=0)[:, -inputs.shape[1] :]
         if self.targets and self.targets not in given:
-            given[self.targets] = torch.arange(3, device=inputs.device).expand(rows, -1) + 1
+            given[self.targets] = target(inputs)
         return given
 
     def with_cache(self, cache: object) -> dict[str, object]:
         """The arguments for a cache, which is None before the first step."""
         given: dict[str, object] = {str(self.cache): cache}
         return given | ({"use_cache": True} if self.use_cache else {})
+
+
+def target(inputs: Tensor) -> Tensor:
+    """A short target (B, 3, ...) for an encoder-decoder, the same for all rows."""
+    if inputs.is_floating_point():
+        some = torch.linspace(-1, 1, 3 * inputs.shape[2], dtype=inputs.dtype, device=inputs.device)
+        return some.view(1, 3, -1).expand(len(inputs), -1, -1)
+    return torch.arange(1, 4, device=inputs.device).expand(len(inputs), -1)
 
 
 def arguments_of(module: nn.Module, settings: CallConfig, example: Mapping[str, Tensor]) -> Arguments:
@@ -119,11 +131,12 @@ def arguments_of(module: nn.Module, settings: CallConfig, example: Mapping[str, 
         raise UserError(
             f"it is not known what the argument {missing[0]} takes", where=f"{type(module).__name__}.forward",
             found=f"forward{signature}", expected="arguments with defaults, or known names",
-            todo=f"give an example of it: doctor(model, example={{'{missing[0]}': tensor}}), or --example FILE.safetensors",
+            todo=f"give an example: doctor(model, example={{'{missing[0]}': tensor}}), or --example FILE.safetensors",
         )  # fmt: skip
     means = settings.mask_means or ("padding" if "padding" in str(mask) or "pad" in str(mask) else "real")
     return Arguments(
-        str(signature), rows, tuple(name for name in same if name != rows), found["mask"], means == "padding",
+        str(signature), rows, tuple(name for name in same if name != rows), found["mask"],
+        MEMORY_MASK in parameters, means == "padding",
         published, found["lengths"], found["positions"], found["cache"], found["targets"], required,
         "use_cache" in parameters, rows_first(module, settings), example,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -49,16 +49,14 @@ def build_module(source: Source) -> tuple[nn.Module, Callable[[], nn.Module] | N
 
 def called(source: Source) -> str:
     """The name of a function or class, or of the class of a module."""
-    return (
-        str(vars(source).get("__qualname__", type(source).__name__))
-        if not isinstance(source, type)
-        else source.__name__
-    )
+    return source.__qualname__ if isinstance(source, type | FunctionType) else type(source).__name__
 
 
 def find_code(name: str) -> Source:
     """What `module:function`, or `file.py:function`, names: a function without arguments, a class or a module."""
     place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise UserError("this names no function", where=name, expected="file.py:function or package.module:function")
     module = imported(place)
     found: Any = module
     for part in attribute.split("."):

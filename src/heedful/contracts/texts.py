@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from heedful.contracts.comparison import Loaded
 from heedful.contracts.report import Finding
@@ -11,7 +11,8 @@ from heedful.errors import shown
 
 TEXTS = (
     "", " ", "a", "The cat sat on the mat.", "Two  spaces,\ttabs\nand lines.", "don't stop", "3.14 or 1,000?",
-    "Straße, naïve, Ørsted", "e\u0301 and \u00e9", "日本語のテキスト", "👩‍👩‍👧 🇫🇷 👍🏽", "العربية", "\u200b\ufeff", "\x00\x07", "[MASK] <s> </s> <|endoftext|>",
+    "Straße, naïve, Ørsted", "e\u0301 and \u00e9", "日本語のテキスト", "👩‍👩‍👧 🇫🇷 👍🏽", "العربية",
+    "\u200b\ufeff", "\x00\x07", "[MASK] <s> </s> <|endoftext|>",
     "https://example.org/a?b=c", "x" * 300, "\ud800 alone",
 )  # fmt: skip
 
@@ -22,6 +23,38 @@ class Codec(NamedTuple):
     encode: Callable[[str], Sequence[int]]
     decode: Callable[[Sequence[int]], str]
     vocab: int
+
+
+@runtime_checkable
+class Encoded(Protocol):
+    """An encoded text of our tokenizers."""
+
+    @property
+    def ids(self) -> list[int]:
+        """Its ids."""
+
+
+@runtime_checkable
+class TextTokenizer(Protocol):
+    """A tokenizer of ours, unlike what predictors of images keep in its place."""
+
+    @property
+    def vocab(self) -> int:
+        """The vocabulary size."""
+
+    def encode(self, text: str) -> Encoded:
+        """Encode a text."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Decode ids."""
+
+
+def codec_of(tokenizer: object) -> Codec | None:
+    """A tokenizer of ours as two functions, if it is one of texts."""
+    if not isinstance(tokenizer, TextTokenizer):
+        return None
+    found = tokenizer
+    return Codec(lambda text: found.encode(text).ids, found.decode, found.vocab)
 
 
 def check_tokenizer(name: str, loaded: Loaded) -> Finding:

@@ -53,7 +53,8 @@ def check_gradient(name: str, loaded: Loaded) -> Finding:
         name, about, "failed", f"no gradient: {listed(none)}",
         cause="the gradient is zero: a detach, a no_grad, an argmax, or dead units" if cut == none
         else "it is not used in forward, or its output is detached",
-        advice="use it, remove it, or set requires_grad_(False) if it is meant to be frozen",
+        advice="use it, remove it, or set requires_grad_(False) if it is meant to be frozen; if an optional argument "
+        "uses it, pass that as an example",
     )  # fmt: skip
 
 
@@ -92,7 +93,8 @@ def check_save(name: str, loaded: Loaded) -> Finding:
         other.load_state_dict(read)
     except (RuntimeError, KeyError, ValueError) as error:
         return Finding(
-            name, about, "failed", f"load_state_dict raised {type(error).__name__}: {str(error).splitlines()[-1].strip()}",
+            name, about, "failed",
+            f"load_state_dict raised {type(error).__name__}: {str(error).splitlines()[-1].strip()}",
             cause="what is saved is not what is loaded: names or shapes differ",
             advice="let state_dict and load_state_dict mirror each other",
         )  # fmt: skip
