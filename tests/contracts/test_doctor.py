@@ -21,6 +21,9 @@ from heedful.models import MODELS, build, config_class
 from tolerance import near
 
 LONG = ("seq2seq", "hred", "captioner", "paragraph_captioner", "text_vae", "style_transfer")
+ALIKE = [
+    f"transformers: {name}" for name in ("RobertaModel", "AlbertModel", "ResNetModel", "BertForSequenceClassification")
+]
 # Faults that several checks have to see.
 ALSO = {
     "causal": {"causal-gradient", "cache"},
@@ -72,7 +75,9 @@ def test_no_model_of_ours_is_blamed(kind: str) -> None:
     assert {"determinism", "dropout", "batch", "order", "dtype", "gradient", "save"} <= {*report.passed}
 
 
-@pytest.mark.parametrize("name", [*FOREIGN, *CORRECT])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in (*FOREIGN, *CORRECT)]
+)
 def test_no_correct_model_is_blamed(name: str) -> None:
     report = doctor((FOREIGN | CORRECT)[name])
     assert report.failed == (), str(report)

@@ -58,7 +58,7 @@ def doctor(
     signature does not, as `["causal=true", "vocab=100"]`; `example` gives other arguments, of which the first row is
     used. `only` names the checks; `on` is called with the name of each before it runs.
 
-        >>> print(heedful.doctor(torch.nn.LSTM(8, 8, batch_first=True)))
+        >>> heedful.doctor(torch.nn.LSTM(8, 8, batch_first=True)).failed
     """
     chosen = require_checks(only)
     call = settings if isinstance(settings, CallConfig) else parse(CallConfig, {}, overrides=list(settings))
