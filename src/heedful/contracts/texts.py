@@ -13,7 +13,7 @@ TEXTS = (
     "", " ", "a", "The cat sat on the mat.", "Two  spaces,\ttabs\nand lines.", "don't stop", "3.14 or 1,000?",
     "Straße, naïve, Ørsted", "e\u0301 and \u00e9", "日本語のテキスト", "👩‍👩‍👧 🇫🇷 👍🏽", "العربية",
     "\u200b\ufeff", "\x00\x07", "[MASK] <s> </s> <|endoftext|>",
-    "https://example.org/a?b=c", "x" * 300, "\ud800 alone",
+    "https://example.org/a?b=c", "x" * 300,
 )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def check_tokenizer(name: str, loaded: Loaded) -> Finding:
             smallest = shortest(codec, text)
             return Finding(
                 name, about, "failed", trouble(codec, smallest) or problem, smallest=shown(smallest),
-                cause="decoding is not the inverse of encoding, up to normalization",
+                cause="decoding is not the inverse of encoding, up to normalization, or an odd character is refused",
                 advice="compare the pre-tokenizer with the decoder, and the vocabulary with the ids",
             )  # fmt: skip
     exact = sum(codec.decode(codec.encode(text)) == text for text in TEXTS)
