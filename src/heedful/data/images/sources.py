@@ -181,7 +181,7 @@ class ImageFolders(ImageData):
         (path,) = self.files(split)
         listed = list_images(path)
         if not listed.classes:
-            return Images(self._pixels(listed.loose), skipped=listed.others)
+            return Images(load_files(listed.loose, self.channels, self.size, self.keep), skipped=listed.others)
         for problem in self.problems(["train"]):
             raise problem
         names = tuple(list_images(self.files("train")[0]).classes or listed.classes)
@@ -194,16 +194,7 @@ class ImageFolders(ImageData):
         counts = [len(found) for found in listed.classes.values()]
         labels = np.repeat(np.array([names.index(name) for name in listed.classes], np.int64), counts)
         files = [file for found in listed.classes.values() for file in found]
-        return Images(self._pixels(files), labels, names, listed.others)
-
-    def _pixels(self, files: Sequence[Path | ZipMember]) -> NDArray[Any] | FileImages:
-        from heedful.data.images.file_images import FileImages
-        from heedful.data.images.image_files import read_image_files
-
-        large = self.size is not None and len(files) * self.channels * math.prod(self.size) > MOST_IN_MEMORY
-        if self.keep == "files" or (self.keep == "auto" and large):
-            return FileImages(files, self.channels, self.size)
-        return read_image_files(files, self.channels, self.size)
+        return Images(load_files(files, self.channels, self.size, self.keep), labels, names, listed.others)
 
     def unreadable(self, path: Path) -> UserError | None:
         """The error for a folder or a zip file without images."""
@@ -224,6 +215,22 @@ class ImageFolders(ImageData):
         except UserError as error:
             return error
         return None
+
+
+def load_files(
+    files: Sequence[Path | ZipMember],
+    channels: Literal[1, 3],
+    size: tuple[int, int] | None,
+    keep: Literal["auto", "memory", "files"],
+) -> NDArray[Any] | FileImages:
+    """The pixels of image files, in memory or in their files; `auto`: in files where they take more than 4 GiB."""
+    from heedful.data.images.file_images import FileImages
+    from heedful.data.images.image_files import read_image_files
+
+    large = size is not None and len(files) * channels * math.prod(size) > MOST_IN_MEMORY
+    if keep == "files" or (keep == "auto" and large):
+        return FileImages(files, channels, size)
+    return read_image_files(files, channels, size)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from heedful.data.embedded import NumberLanguages
 from heedful.data.embedding_init import EmbeddingInit
 from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable, collect_labels
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import LabelTable
 from heedful.data.trees.treebank import WordsConfig
 from heedful.errors import UserError
 from heedful.models import any_of, config_class
@@ -19,8 +20,10 @@ from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.tasks.recipe_parts import Recipe, Start
 from heedful.training.configs import TrainConfig
 
-ClassesConfig = Annotated[TsvTable | CsvTable | JsonlTable | NumberLanguages | OwnData, Field(discriminator="kind")]
-NumbersConfig = Annotated[TsvTable | CsvTable | JsonlTable | OwnData, Field(discriminator="kind")]
+ClassesConfig = Annotated[
+    TsvTable | CsvTable | JsonlTable | LabelTable | NumberLanguages | OwnData, Field(discriminator="kind")
+]
+NumbersConfig = Annotated[TsvTable | CsvTable | JsonlTable | LabelTable | OwnData, Field(discriminator="kind")]
 
 USUAL_WORDS = "conv_classifier"
 if TYPE_CHECKING:

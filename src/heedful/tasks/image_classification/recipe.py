@@ -13,12 +13,22 @@ from heedful.data.images.cluttered import ClutteredImages, VisualSearch
 from heedful.data.images.scenes import Scenes
 from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
 from heedful.data.own import OwnData
+from heedful.data.tables.pictures import ImageTable
 from heedful.models import any_of
 from heedful.tasks.recipe_parts import Recipe, Start, check_image_batching
 from heedful.training.configs import TrainConfig
 
 LabelledImagesConfig = Annotated[
-    IdxImages | ImageFolders | ArrayImages | CsvImages | Digits | Scenes | ClutteredImages | VisualSearch | OwnData,
+    IdxImages
+    | ImageFolders
+    | ArrayImages
+    | CsvImages
+    | ImageTable
+    | Digits
+    | Scenes
+    | ClutteredImages
+    | VisualSearch
+    | OwnData,
     Field(discriminator="kind"),
 ]
 
