@@ -19,10 +19,10 @@ from PIL import Image
 from heedful.errors import UserError
 from heedful.explore.export import Export, PageCall, page_of, show
 from heedful.explore.server.app import application
-from heedful.explore.server.guard import Policy, serving
 from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, parse_request
 from heedful.explore.views import VIEWS, find
+from heedful.http.guard import Policy, serving
 
 # Views that are shown with another model than the first that fits.
 SHOWN_ON = {"next": "gpt", "lens": "gpt", "map": "gpt", "source": "gpt", "recurrent": "recurrent"}

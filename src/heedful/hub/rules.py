@@ -18,7 +18,7 @@ from heedful.errors import UserError
 from heedful.models.exchange import Rule, Table
 
 MAX_NAMES = 10  # in an error
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,15 @@ def read_tensors(
                 raise UserError(
                     f"not supported: {sources[name]} of its own", where=str(where),
                     found=f"{sources[name]}: not the same as {sources[of]}, which the model uses in its place",
-                    expected=f"the same values as in {sources[of]}", todo="name the folder of a model that ties them",
+                    expected=f"the same values as in {sources[of]}",
+                    todo="name the folder of a model that ties them, or, of a GPT that was trained without, "
+                    "set tie_word_embeddings to false in its config.json",
                 )  # fmt: skip
+    wrong += [
+        f"{source}: values beyond those of float32"
+        for source in (sources[name] for name in known if not wrong and name in sources)
+        if tensors[source].dtype == torch.float64 and not tensors[source].float().isfinite().all()
+    ]
     if wrong:
         raise mismatch_error(wrong, len(known), where)
     theirs = {
@@ -113,8 +120,8 @@ def read_tensors(
     for source, name in sorted(names.items(), key=lambda pair: order[pair[1]]):
         rule = known.get(name)
         if rule is not None:
-            wider = "" if tensors[source].dtype == torch.float32 or rule.counter else ", made float32"
-            lines.append(LedgerLine(source, rule.ours, rule.operation + wider, tensors[source]))
+            changed = "" if tensors[source].dtype == torch.float32 or rule.counter else ", made float32"
+            lines.append(LedgerLine(source, rule.ours, rule.operation + changed, tensors[source]))
         else:
             operation = "left out, it is no weight" if name in table.spare else "left out, of a part that is not used"
             operation = f"left out, the same as {sources[twins[name]]}" if name in twins else operation

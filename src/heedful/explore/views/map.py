@@ -239,7 +239,9 @@ def table(subject: Subject) -> Tensor | None:
     """The token embeddings (V, D), if the model has them."""
     models = [model for model in (subject.model, part_of(subject.model, "encoder")) if model is not None]
     tables = [tokens for model in models if (tokens := part_of(model, "tokens")) is not None]
-    weight = part_of(tables[0], "weight") if tables else None
+    inner = tables[0] if tables else None
+    weight = None if inner is None else part_of(inner, "input")  # an output matrix of its own has another name
+    weight = part_of(inner, "weight") if weight is None and inner is not None else weight
     return None if weight is None else weight.detach()
 
 

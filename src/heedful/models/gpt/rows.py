@@ -48,7 +48,7 @@ class RowByRow:
         """Whether the kernels support this model."""
         c, weight = model.config, model.tokens.weight
         plain = c.norm == "pre" and c.activation == "gelu_tanh" and c.positions in ("learned", "none")
-        plain = plain and has_kernel(c.score, c.normalize) and c.window is None
+        plain = plain and c.output == "tied" and has_kernel(c.score, c.normalize) and c.window is None
         return plain and weight.is_cuda and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
     def begin(self, texts: Sequence[Sequence[int]], room: int, hypotheses: int, run: Run) -> tuple[RowsState, Tensor]:

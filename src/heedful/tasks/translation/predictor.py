@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.layouts import Layout, PackedPairs, Padded
-from heedful.blocks.losses import Loss, projected_cross_entropy
+from heedful.blocks.losses import Loss
 from heedful.blocks.taps import taps, watch, watched
 from heedful.data.formats.parallel import require_language, tagged
 from heedful.data.formats.sources import Jsonl, Pair, Tsv
@@ -60,9 +60,7 @@ def translation_loss(model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0)
         layout = Padded(batch.source_real, gaps=False)
         inputs, labels = batch.target[:, :-1], batch.target[:, 1:]
     x = model.read(batch.source, inputs, layout)  # (B, T, D)
-    return projected_cross_entropy(
-        x.flatten(0, 1), model.tokens.weight, labels.flatten(), label_smoothing, ignore=TrainedTokenizer.pad
-    )
+    return model.tokens.loss(x.flatten(0, 1), labels.flatten(), TrainedTokenizer.pad, label_smoothing)
 
 
 def reinforce_loss(model: HardAttentionModel, batch: PairBatch, label_smoothing: float = 0.0) -> Loss:
@@ -75,9 +73,7 @@ def reinforce_loss(model: HardAttentionModel, batch: PairBatch, label_smoothing:
     inputs, labels = batch.target[:, :-1], batch.target[:, 1:]
     layout = Padded(batch.source_real, gaps=False)
     x, choice_logs = model.read_sampled(batch.source, inputs, layout)  # (B, T, D), (B, T)
-    loss = projected_cross_entropy(
-        x.flatten(0, 1), model.tokens.weight, labels.flatten(), label_smoothing, ignore=TrainedTokenizer.pad
-    )
+    loss = model.tokens.loss(x.flatten(0, 1), labels.flatten(), TrainedTokenizer.pad, label_smoothing)
     real = labels != TrainedTokenizer.pad  # (B, T)
     with torch.no_grad():
         dtype = torch.promote_types(x.dtype, torch.float32)

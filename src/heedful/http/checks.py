@@ -7,8 +7,8 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope
 
-from heedful.explore.server.answers import Refused
-from heedful.explore.server.policy import Policy
+from heedful.http.answers import Refused
+from heedful.http.policy import Policy
 
 METHODS = ("GET", "HEAD", "POST")
 PRINTABLE = re.compile(rb"[\x21-\x7e]*")
@@ -17,7 +17,7 @@ PLAIN = re.compile(rb"/(?:[A-Za-z0-9 ._~!$&'()*+,=@-]+/)*[A-Za-z0-9 ._~!$&'()*+,
 
 
 def check(scope: Scope, policy: Policy) -> None:
-    """Refuse a request that the explorer's own page would never send."""
+    """Refuse a request that neither a page of this server nor a program would send."""
     check_target(scope, policy)
     host = check_host(scope, policy)
     check_origin(scope, host)
@@ -62,7 +62,7 @@ def check_origin(scope: Scope, host: bytes) -> None:
     """Check the Origin header, if there is one: only pages of this server may send requests."""
     origin = header(scope, b"origin")
     if origin is not None and origin.lower() != b"http://" + host.lower():
-        raise Refused(403, "only the explorer's own page may send requests")
+        raise Refused(403, "only pages of this server may send requests")
 
 
 def check_site(scope: Scope) -> None:
@@ -72,7 +72,7 @@ def check_site(scope: Scope) -> None:
         return
     linked = header(scope, b"sec-fetch-mode") == b"navigate" and header(scope, b"sec-fetch-dest") == b"document"
     if not (linked and scope["method"] == "GET" and scope["raw_path"] == b"/"):
-        raise Refused(403, "other sites may only link to the explorer")
+        raise Refused(403, "other sites may only link to this server")
 
 
 def check_body(scope: Scope, policy: Policy) -> None:

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import pytest
 
 from heedful.errors import UserError
-from heedful.explore.server.answers import SECURITY
-from heedful.explore.server.guard import Guard, Policy, Refused, read_json
-from heedful.explore.server.login import ADDRESSES, PAGE, Login, address
+from heedful.http.answers import SECURITY
+from heedful.http.guard import Guard, Policy, Refused, read_json
+from heedful.http.login import PAGE, Login
+from heedful.http.tokens import ADDRESSES, address
 
 TOKEN = "a-token-that-nobody-guesses"
 HERE = (b"host", b"127.0.0.1:8000")
@@ -468,7 +469,7 @@ def test_program_may_send_the_token_in_a_header(locked: Guard) -> None:
 )
 def test_invalid_login_request_is_not_counted_as_a_guess(locked: Guard, body: bytes) -> None:
     assert post(locked, body, path="/login").status == 400
-    assert locked.login is not None and not locked.login.wrong
+    assert locked.login is not None and not locked.login.tokens.wrong
 
 
 def test_login_requests_have_a_small_limit(locked: Guard) -> None:
@@ -481,7 +482,7 @@ def test_guesses_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr("heedful.explore.server.login.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("heedful.http.tokens.asyncio", SimpleNamespace(sleep=sleep))
     guard = Guard(answering(), Policy(port=8000, token=TOKEN, pause=0.2, guesses=3))
     for guess in ("", "é" * 20, TOKEN[:-1]):
         assert log_in(guard, guess).status == 401
@@ -491,7 +492,7 @@ def test_guesses_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert post(guard, b"{}", (b"authorization", b"Bearer " + TOKEN.encode())).status == 429
     assert len(pauses) == 3, "what is refused at once is not slowed"
     assert guard.login is not None
-    guard.login.wrong[""][0] -= 61
+    guard.login.tokens.wrong[""][0] -= 61
     assert log_in(guard).status == 204
 
 
@@ -648,14 +649,14 @@ def test_guesses_from_one_address_do_not_block_others() -> None:
     async def story() -> None:
         for _ in range(3):
             with pytest.raises(Refused, match="wrong token"):
-                await login.compare(b"x", "10.0.0.1")
+                await login.tokens.compare(b"x", "10.0.0.1")
         with pytest.raises(Refused, match="too many"):
-            await login.compare(TOKEN.encode(), "10.0.0.1")
-        await login.compare(TOKEN.encode(), "10.0.0.2")
+            await login.tokens.compare(TOKEN.encode(), "10.0.0.1")
+        await login.tokens.compare(TOKEN.encode(), "10.0.0.2")
         for number in range(ADDRESSES + 50):
             with pytest.raises(Refused, match="wrong token"):
-                await login.compare(b"x", f"stranger {number}")
-        assert len(login.wrong) == ADDRESSES
+                await login.tokens.compare(b"x", f"stranger {number}")
+        assert len(login.tokens.wrong) == ADDRESSES
 
     finished(story())
 

@@ -1,7 +1,7 @@
-"""The guard around the explorer's application: access, limits of size and time, and security headers.
+"""Guards around an application: access, limits of size and time, and security headers.
 
-A request passes `checks`, then `login` where there is a token, and waits for a free slot. Answers are buffered whole:
-the application cannot stream.
+A request passes `checks`. The guard of the explorer's page then asks for a login where there is a token, waits for a
+free slot, and buffers answers whole. That of an API (`api_guard`) asks for a key, and streams.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import sys
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +19,12 @@ from dataclasses import replace
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heedful.errors import printable
-from heedful.explore.server.answers import Answer, Headers, Refused, busy
-from heedful.explore.server.checks import check, too_long
-from heedful.explore.server.login import Login
-from heedful.explore.server.policy import Policy
-from heedful.explore.server.protocol import Server, listen
-from heedful.explore.server.strict_json import read_json
+from heedful.http.answers import Answer, Headers, Refused, busy
+from heedful.http.checks import check, too_long
+from heedful.http.login import Login
+from heedful.http.policy import Policy
+from heedful.http.protocol import Server, listen
+from heedful.http.strict_json import read_json
 
 __all__ = ["Guard", "Policy", "Refused", "read_json", "serve", "serving"]
 
@@ -35,15 +36,12 @@ class Disconnected(Exception):  # noqa: N818  (it never reaches a user)
     """The client has disconnected."""
 
 
-class Guard:
+class RequestGuard(ABC):
     """ASGI middleware: checks the raw request, limits the work, and adds security headers to every answer."""
 
     def __init__(self, app: ASGIApp, policy: Policy) -> None:
         self.app = app
         self.policy = policy
-        self.login = None if policy.token is None else Login(policy.token, policy)
-        self.api = Slots(policy.at_work, policy.waiting)
-        self.files = Slots(policy.connections, 0)
         self.held = 0  # bytes of the bodies of all pending requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,19 +51,50 @@ class Guard:
         if scope["type"] != "http":
             return
         try:
-            answer = await self.answer(scope, receive)
+            answer = await self.answer(scope, receive, send)
         except Disconnected:
             return
         except asyncio.CancelledError:
-            answer = busy("the explorer is shutting down").answer()
+            answer = busy("the server is shutting down").answer()
         except Exception:
             answer = internal_error()
+        if answer is None:
+            return
         cached = answer.status == 200 and scope["path"].startswith("/assets/")
         start = {"type": "http.response.start", "status": answer.status, "headers": answer.all_headers(cached)}
         await send(start)
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def answer(self, scope: Scope, receive: Receive) -> Answer:
+    @abstractmethod
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+        """The answer to a request, or None if it has been sent."""
+
+    async def read(self, receive: Receive, body: bytearray, longest: int) -> None:
+        """Read a body to its end; refuse one that is too long."""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            part, more = message.get("body", b""), message.get("more_body", False)
+            body += part
+            self.held += len(part)
+            if len(body) > longest:
+                raise too_long(longest)
+            if self.held > self.policy.held:
+                raise busy("the pending requests are too large; try again")
+
+
+class Guard(RequestGuard):
+    """The guard of the explorer's page: a login, and a limit on concurrent requests."""
+
+    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+        super().__init__(app, policy)
+        self.login = None if policy.token is None else Login(policy.token, policy)
+        self.api = Slots(policy.at_work, policy.waiting)
+        self.files = Slots(policy.connections, 0)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
         """The answer to a request; one that is refused before its body is read closes the connection."""
         body, unread = bytearray(), [CLOSE]
         try:
@@ -83,21 +112,6 @@ class Guard:
             return replace(refusal, headers=[*refusal.headers, *unread])
         finally:
             self.held -= len(body)
-
-    async def read(self, receive: Receive, body: bytearray, longest: int) -> None:
-        """Read a body to its end; refuse one that is too long."""
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            part, more = message.get("body", b""), message.get("more_body", False)
-            body += part
-            self.held += len(part)
-            if len(body) > longest:
-                raise too_long(longest)
-            if self.held > self.policy.held:
-                raise busy("the pending requests are too large; try again")
 
     async def in_turn(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         """The application's answer, once there is a free slot, unless the client disconnects or it takes too long.
@@ -200,19 +214,21 @@ def internal_error() -> Answer:
     return Refused(500, "internal error; the traceback is in the terminal").answer()
 
 
-def serve(app: ASGIApp, policy: Policy, ready: Callable[[str], None]) -> None:
+def serve(
+    app: ASGIApp, policy: Policy, ready: Callable[[str], None], guard: Callable[[ASGIApp, Policy], ASGIApp] = Guard
+) -> None:
     """Serve until Ctrl-C or SIGTERM; `ready` is called with the address once the server is up."""
     listener, policy = listen(policy)
-    Server(Guard(app, policy), policy, lambda: ready(policy.url)).run_until_signal(listener)
+    Server(guard(app, policy), policy, lambda: ready(policy.url)).run_until_signal(listener)
 
 
 @contextmanager
-def serving(app: ASGIApp, policy: Policy) -> Iterator[str]:
+def serving(app: ASGIApp, policy: Policy, guard: Callable[[ASGIApp, Policy], ASGIApp] = Guard) -> Iterator[str]:
     """Serve in a thread while the block runs; yields the address."""
     listener, policy = listen(policy)
     ready = threading.Event()
-    server = Server(Guard(app, policy), policy, ready.set)
-    thread = threading.Thread(target=server.run, args=([listener],), name="heedful explorer", daemon=True)
+    server = Server(guard(app, policy), policy, ready.set)
+    thread = threading.Thread(target=server.run, args=([listener],), name="heedful server", daemon=True)
     thread.start()
     try:
         while not ready.wait(0.1):

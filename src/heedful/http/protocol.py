@@ -29,10 +29,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from heedful.errors import UserError, shown
-from heedful.explore.server.answers import Refused, busy
-from heedful.explore.server.policy import Policy
+from heedful.http.answers import Refused, busy
+from heedful.http.policy import Policy
 
-DRAIN = {signal.SIGINT: 1, signal.SIGTERM: 8}  # seconds for running requests when the server stops
+INTERRUPTED = 1  # seconds for running requests after Ctrl-C
 JOIN = 0.3  # seconds for idle threads to end
 GRACE = 0.05  # seconds in which a request that was sent at once has been read, however many came with it
 OVERLOAD = 3  # times the allowed number of connections, from which on new ones are refused
@@ -207,18 +207,19 @@ class Server(uvicorn.Server):
             cast(Any, app), http=cast(type[asyncio.Protocol], partial(Protocol, policy)),
             loop="asyncio", ws="none", lifespan="off",
             log_config=None, log_level="critical", access_log=False, proxy_headers=False, server_header=False,
-            timeout_keep_alive=policy.idle, timeout_graceful_shutdown=DRAIN[signal.SIGINT],
+            timeout_keep_alive=policy.idle, timeout_graceful_shutdown=INTERRUPTED,
             h11_max_incomplete_event_size=policy.head,
         )  # fmt: skip
         super().__init__(config)
-        self.ready = ready
+        self.ready, self.drain = ready, policy.drain
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         threading.Thread(target=self.ready, daemon=True).start()  # it may open a browser, which must be answered
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.config.timeout_graceful_shutdown = DRAIN[signal.Signals(sig)]
+        seconds = self.drain if sig == signal.SIGTERM else INTERRUPTED
+        self.config.timeout_graceful_shutdown = seconds  # type: ignore[assignment]  # it is a float in use
         super().handle_exit(sig, frame)
 
     def run_until_signal(self, listener: socket.socket) -> None:
@@ -264,7 +265,7 @@ def cannot_listen(policy: Policy, error: OSError) -> UserError:
     """The error of an address or port that cannot be used."""
     if error.errno == errno.EADDRINUSE:
         return UserError(
-            f"port {policy.port} is in use, perhaps by another explorer",
+            f"port {policy.port} is in use, perhaps by another server of Heedful",
             where="port", todo="add --port 0 to use a free one",
         )  # fmt: skip
     if error.errno == errno.EACCES:

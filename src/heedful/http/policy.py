@@ -1,4 +1,4 @@
-"""The address of the explorer, its access rules, and its limits."""
+"""The address of a server, its access rules, and its limits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ SHORTEST = 16  # characters of a token
 
 @dataclass(frozen=True)
 class Policy:
-    """Address, access and limits; the loopback address needs no token, every other address must have one."""
+    """Address, access and limits; the loopback address needs no token or key, every other address must have one."""
 
     host: str = "127.0.0.1"
     port: int = 0  # 0: the system chooses
     token: str | None = field(default=None, repr=False)
+    keys: tuple[str, ...] = field(default=(), repr=False)  # of an API
     names: tuple[str, ...] = ()  # host names that are accepted besides addresses
     head: int = 2**14  # bytes of all headers
     path: int = 512
@@ -39,6 +40,7 @@ class Policy:
     idle: int = 5  # seconds of silence between two requests
     guesses: int = 20  # wrong tokens per minute
     pause: float = 0.5  # seconds of delay after a wrong token
+    drain: float = 8.0  # seconds for running requests after SIGTERM
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 2**16:
@@ -48,7 +50,7 @@ class Policy:
                 "the token is too short", where="token", found=f"{len(self.token)} characters",
                 expected=f"at least {SHORTEST}", todo="leave it out, and one is generated",
             )  # fmt: skip
-        if self.token is None and not self.loopback:
+        if self.token is None and not self.keys and not self.loopback:
             raise UserError(
                 "other machines could read the models at this address", where="host", found=shown(self.host),
                 expected="a token for any address but 127.0.0.1",
@@ -62,7 +64,7 @@ class Policy:
         """The policy of an address, with a generated token where it needs one and none is given."""
         if is_loopback(host):
             return cls(host, port, token)
-        return cls(host, port, secrets.token_urlsafe(32) if token is None else token, own_names())
+        return cls(host, port, secrets.token_urlsafe(32) if token is None else token, names=own_names())
 
     @property
     def loopback(self) -> bool:
@@ -76,7 +78,12 @@ class Policy:
         return frozenset(f"{name}:{self.port}" for name in known) | (known if self.port == 80 else set())
 
     def answers_to(self, host: bytes) -> bool:
-        """Whether a Host header names this server, apart from case."""
+        """Whether a Host header names this server, apart from case; with keys, any name will do.
+
+        A page that is reached by DNS rebinding does not know a key.
+        """
+        if self.keys:
+            return True
         text = host.decode("latin-1").lower()
         if text in self.hosts:
             return True

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from heedful.explore.server.answers import Refused
+from heedful.http.answers import Refused
 
 STRUCTURE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)  # an unterminated string is one match too
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
