@@ -39,7 +39,8 @@ SIDEBAR = {
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",
     "Settings and commands": """reference/README reference/recipes reference/tasks reference/data-text
         reference/data-table reference/data-labelled reference/data-tables reference/data-images reference/tokenizers
-        reference/models reference/heads reference/training reference/decoding reference/commands reference/catalogue""",
+        reference/models reference/heads reference/training reference/decoding reference/commands
+        reference/catalogue""",
     "Models": """models/transformer models/seq2seq models/hred models/bert models/roberta
         models/xlm_roberta models/albert models/distilbert models/xlnet models/linformer models/bigbird
         models/gpt models/transformer_xl models/conv_classifier models/style_transfer models/text_vae

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
-from heedful.config import Config
+from heedful.config import Config, FieldError
 from heedful.data.dialogues.sources import Dialogues, Utterance, collect_dialogues, utterance
 from heedful.data.formats.conll import CHUNK, Sentence, Sentences, iob2
 from heedful.data.formats.sources import SPLITS, Examples, Pair, Split, no_data
@@ -15,6 +15,7 @@ from heedful.data.formats.squad import Answer, Question, Questions
 from heedful.data.formats.tables import Item, Items
 from heedful.data.labelled import choices as multiple_choice
 from heedful.data.located import located
+from heedful.data.modules import module_examples, module_problems
 from heedful.data.text.documents import Prose
 from heedful.data.text.files import Text, collect
 from heedful.data.text.sentences import SentenceText
@@ -34,12 +35,28 @@ class Dataset(NamedTuple):
     test: Iterable[object] | None = None
 
 
+Collect = Callable[[Iterable[object], Split], Any]
+
+
 class OwnData(Config):
     """Examples from Python; a run stores their SHA-256, not the examples."""
 
-    kind: Literal["own"] = "own"
+    kind: Literal["own", "module"] = "own"
+    path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=200)] | None = Field(
+        None,
+        exclude_if=lambda path: path is None,
+        description="of `kind: module`: your class or function, as mydata:Reviews; it is called with the name of a "
+        "split, train, valid or test, and returns examples",
+    )
     test: Literal[True] | None = Field(None, description="whether there are examples for the test scores; null: none")
     _splits: dict[Split, Any] = PrivateAttr(default_factory=dict)
+    _collect: list[Collect] = PrivateAttr(default_factory=list)  # of the task, once it is known
+
+    @model_validator(mode="after")
+    def _has_path(self) -> Self:
+        if (self.path is None) == (self.kind == "module"):
+            raise FieldError("kind: module needs a path, such as mydata:Reviews, and kind: own has none", "path")
+        return self
 
     @classmethod
     def of(cls, splits: Mapping[Split, Any]) -> Self:
@@ -53,8 +70,15 @@ class OwnData(Config):
         """There are always validation examples."""
         return True
 
+    def attach(self, collect: Collect) -> None:
+        """Read examples of a module as a task has them."""
+        self._collect[:] = [collect]
+
     def read(self, split: Split) -> Any:
-        """The examples of a split, as the task reads them."""
+        """The examples of a split, as the task reads them; a module is imported only now."""
+        if self.path is not None and split not in self._splits and (split != "test" or self.test):
+            (collect,) = self._collect
+            self._splits[split] = collect(module_examples(self.path, split), split)
         if split in self._splits:
             return self._splits[split]
         raise self.problems()[0] if not self._splits else no_data(split)
@@ -64,7 +88,9 @@ class OwnData(Config):
         return f"data.{split}"
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """An error if no examples were given."""
+        """An error if no examples were given, or if there is no such module."""
+        if self.path is not None:
+            return module_problems(self.path)
         if self._splits:
             return []
         return [

@@ -183,11 +183,19 @@ class DataFrame(Protocol):
         """The rows."""
 
 
-Table = Sequence[Row] | DataFrame | Iterable[Row]
+@runtime_checkable
+class PolarsFrame(Protocol):
+    """What is used of a DataFrame of polars."""
+
+    def iter_rows(self, *, named: Literal[True]) -> Iterable[Row]:
+        """The rows."""
+
+
+Table = Sequence[Row] | DataFrame | PolarsFrame | Iterable[Row]
 
 
 def from_python(table: Table, name: str = "row") -> Rows:
-    """Rows from Python: dicts, a DataFrame of pandas, or a `Dataset` of the package `datasets`."""
+    """Rows from Python: dicts, a DataFrame of pandas or polars, or a `Dataset` of the package `datasets`."""
     found = list(_records(table))
     places = [f"{name}[{number}]" for number in range(len(found))]
     for row, place in zip(found, places, strict=True):
@@ -206,7 +214,7 @@ def _records(table: Table) -> Iterator[Row]:
             cells = zip(names, values, missing, strict=True)
             yield {name: None if bool(absent) else value for name, value, absent in cells}
         return
-    yield from table
+    yield from table.iter_rows(named=True) if isinstance(table, PolarsFrame) else table
 
 
 def _plain(value: object) -> object:

@@ -73,6 +73,7 @@ class Table(Config):
     encoding: Encoding = Field("utf-8", description="encoding of the texts; a byte-order mark is skipped")
     longest: int = Field(1_000_000, ge=1, le=MAX_FIELD, description="maximum characters per line")
     _given: dict[Split, list[Record]] = PrivateAttr(default_factory=dict)
+    _parts: dict[Split, list[int]] = PrivateAttr(default_factory=dict)  # of the training rows, once they are read
 
     @field_validator("separator")
     @classmethod
@@ -187,8 +188,15 @@ class Table(Config):
         """The rows of a split."""
         rows = list(self.source(split))
         self.require_columns(rows, str(self.file(split) or f"data.{split}"))
-        held = split == "train" or split in self.shares
-        return [rows[number] for number in self.parts(rows)[split]] if held and self.shares else rows
+        if not self.shares or (split != "train" and split not in self.shares):
+            return rows
+        self._parts = self.parts(rows)
+        return [rows[number] for number in self._parts[split]]
+
+    @property
+    def division(self) -> dict[str, list[int]]:
+        """The numbers of the held-out rows, counted from 1 without the header, once the rows are read."""
+        return {split: [number + 1 for number in rows] for split, rows in self._parts.items() if split != "train"}
 
     def parts(self, records: Sequence[Record]) -> dict[Split, list[int]]:
         """The numbers of the rows of each split that is a part of the training rows."""
