@@ -52,7 +52,7 @@ CASES = sorted(TASKS.keys() - WITHOUT)
 WAYS = ["csv", "csv.gz", "semicolon.csv", "bom.csv", "crlf.csv", "tsv", "tsv.gz", "jsonl", "jsonl.gz", "parquet"]
 
 
-def table_class(task: str) -> type[Table]:
+def table_class(task: str) -> Any:
     """The table of a task, of which each has one."""
     field = recipe_class(task).model_fields["data"]
     (found,) = {cls for cls in config_classes(field.annotation) if issubclass(cls, Table)}

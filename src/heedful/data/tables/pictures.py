@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # settings are checked without numpy
 class PictureTable(ColumnTable):
     """Base of tables with the path of an image in each row."""
 
+    cuts: ClassVar = False
+
     channels: Literal[1, 3] = Field(3, description="1: greyscale, 3: RGB")
     size: tuple[Side, Side] | None = Field(
         None, description="rows and columns that images are resized to; null: all have one size"
@@ -95,6 +97,8 @@ class CaptionColumns(ColumnNames):
 
 class CaptionRowTable(PictureTable):
     """Rows with the path of an image and a caption."""
+
+    repeats: ClassVar = True
 
     columns: CaptionColumns = Field(CaptionColumns(), description="the columns that are read")
     size: tuple[Side, Side] | None = Field((224, 224), description="rows and columns that images are resized to")

@@ -83,6 +83,9 @@ class Table(Config):
         return separator
 
     # -------------------------------------------------------------- what a task says
+    cuts: ClassVar[bool] = True  # whether a text that is longer than the model reads is cut or left out
+    repeats: ClassVar[bool] = False  # whether rows with the same input are as they should be
+
     @abstractmethod
     def examples(self, records: Sequence[Record], split: Split) -> Any:
         """The examples of some rows, as the task reads them."""

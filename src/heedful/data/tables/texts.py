@@ -182,6 +182,8 @@ class QuestionColumns(RowColumns):
 class QuestionTable(RowTable):
     """Rows with a question, a passage, and the answer."""
 
+    cuts: ClassVar = False
+
     columns: QuestionColumns = Field(QuestionColumns(), description="the columns that are read")
     collect: ClassVar = staticmethod(own.questions)
 
@@ -229,6 +231,9 @@ class UtteranceColumns(ColumnNames):
 
 class UtteranceTable(ColumnTable):
     """Rows with an utterance of a dialogue each, or with a whole dialogue."""
+
+    cuts: ClassVar = False
+    repeats: ClassVar = True
 
     columns: UtteranceColumns = Field(UtteranceColumns(), description="the columns that are read")
 
@@ -294,6 +299,8 @@ class SentenceTable(RowTable):
 
 class DocumentTable(RowTable):
     """Rows with a document each."""
+
+    cuts: ClassVar = False
 
     columns: TextColumns = Field(TextColumns(), description="the column that is read")
     collect: ClassVar = staticmethod(own.text)

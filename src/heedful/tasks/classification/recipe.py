@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -58,6 +58,8 @@ class RegressionTaskConfig(Config):
 class ClassificationRecipe(Finetuning):
     """A text classification experiment with an encoder."""
 
+    predicts_classes: ClassVar = True
+
     task: ClassificationTaskConfig = ClassificationTaskConfig()
     data: ClassesConfig = Field(description="texts and their labels")
     model: ClassifierConfig = Field(ClassifierConfig(), description="the model")
@@ -96,6 +98,8 @@ class TextClassificationTaskConfig(ClassesTask):
 
 class TextClassificationRecipe(Recipe):
     """A text classification experiment without an encoder, optionally with pre-trained word vectors."""
+
+    predicts_classes: ClassVar = True
 
     task: TextClassificationTaskConfig = TextClassificationTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -67,6 +67,8 @@ class ImageClassificationTaskConfig(Config):
 
 class ImageClassificationRecipe(Recipe):
     """An image classification experiment."""
+
+    predicts_classes: ClassVar = True
 
     task: ImageClassificationTaskConfig = ImageClassificationTaskConfig()
     start: Start | None = Field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -57,6 +57,8 @@ class StyleTransferTaskConfig(Config):
 
 class StyleTransferRecipe(Recipe):
     """A style transfer experiment."""
+
+    predicts_classes: ClassVar = True
 
     task: StyleTransferTaskConfig = StyleTransferTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
