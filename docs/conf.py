@@ -43,7 +43,7 @@ SIDEBAR = {
         reference/catalogue""",
     "Models": """models/transformer models/seq2seq models/hred models/bert models/roberta
         models/xlm_roberta models/albert models/distilbert models/xlnet models/linformer models/bigbird
-        models/gpt models/transformer_xl models/conv_classifier models/style_transfer models/text_vae
+        models/rnn_encoder models/gpt models/transformer_xl models/conv_classifier models/style_transfer models/text_vae
         models/memory_network models/rnn_classifier models/transformer_classifier models/autoencoder models/lenet
         models/alexnet models/vgg models/googlenet models/resnet models/vit models/recurrent_attention
         models/captioner models/paragraph_captioner models/tabular models/agents""",

@@ -96,7 +96,8 @@ def test_other_encodings_are_reported_with_what_to_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "other", "near"),
     [("good", "goood", True), ("good", "godo", True), ("good", "bad", False), ("class1", "class2", False),
-     ("pos", "pas", False), ("positive", "positiv", True), ("positive", "negative", False), ("good", "good morning", False)],
+     ("pos", "pas", False), ("positive", "positiv", True), ("positive", "negative", False),
+     ("good", "good morning", False)],
 )  # fmt: skip
 def test_labels_one_letter_apart(one: str, other: str, near: bool) -> None:
     assert distance_one(one, other) == distance_one(other, one) == near

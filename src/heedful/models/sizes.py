@@ -100,6 +100,18 @@ def layer_parameters(cell: CellKind, width: int, hidden: int) -> int:
     return gates * hidden * (width + hidden + biases)
 
 
+def gated_parameters(width: int, size: int) -> int:
+    """The number of parameters of a gated convolution over a text: values and gates."""
+    return 2 * width * (width * size + 1)
+
+
+def has_a_middle(size: int) -> int:
+    """A number of tokens that a filter covers, if one of them is its middle."""
+    if size % 2 == 0:
+        raise ValueError(f"a filter of {size} tokens has none in its middle; write size: {size + 1}")
+    return size
+
+
 Label = Annotated[str, Field(min_length=1, max_length=1000)]
 
 

@@ -96,12 +96,14 @@ def check_batching(train: TrainConfig, model: Any) -> TrainConfig:
         raise FieldError(model.uncompiled, "compile")
     if train.batch_examples is not None:
         raise FieldError("the batch size of this task is batch_tokens; leave this out", "batch_examples")
-    if train.batching == "packed" and model is not None and not model.packs:
-        raise FieldError(
-            f"{with_article(model.kind)} cannot read packed batches; write batching: padded",
-            "batching",
-        )
+    check_packing(train, model)
     return train
+
+
+def check_packing(train: TrainConfig, model: Any) -> None:
+    """Refuse packed batches for a model that cannot read them; None: an invalid model."""
+    if train.batching == "packed" and model is not None and not model.packs:
+        raise FieldError(f"this {model.kind} cannot read packed batches; write batching: padded", "batching")
 
 
 def check_generating(train: TrainConfig) -> None:

@@ -150,7 +150,7 @@ def labels(rows: Rows, partial: bool) -> Iterator[Finding]:
             text = f"{split}: {len(missing):,} of {len(some):,} rows have no label"
             yield _finding("error", "missing label", text, missing, some)
     train = rows.get("train", ())
-    known = {row.label for row in train if row.label}
+    known = {label for row in train if (label := row.label)}
     for split, some in rows.items():
         others = [row for row in some if row.label and row.label not in known]
         if split != "train" and known and others:
@@ -162,7 +162,7 @@ def labels(rows: Rows, partial: bool) -> Iterator[Finding]:
             )
             yield _finding(level, "unknown label", text + near, [row.place for row in others], some)
     if len(known) == 1:
-        yield _finding(level, "one class", f"train: there is only one class, {shown(*known)}", [], train)
+        yield _finding(level, "one class", f"train: there is only one class, {shown(min(known))}", [], train)
 
 
 def classes_of(train: Sequence[Row]) -> Iterator[Finding]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
-from heedful.config import Config, FieldError
+from heedful.config import Config
 from heedful.data.formats.conll import TagsConfig, collect_labels
 from heedful.data.own import OwnData
 from heedful.data.tables.texts import TagTable
@@ -31,14 +31,6 @@ class TaggingRecipe(Finetuning):
     )
     model: TaggerConfig = Field(TaggerConfig(), description="the model")
     train: TrainConfig = Field(description="training settings")
-
-    @field_validator("train")
-    @classmethod
-    def _require_padding_for_lstm(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
-        model: TaggerConfig | None = info.data.get("model")
-        if train.batching == "packed" and model is not None and not model.packs:
-            raise FieldError("an LSTM cannot read packed batches; write batching: padded", "batching")
-        return train
 
     def inferred_settings(self) -> dict[str, Any]:
         """The labels of the training data, unless the recipe lists labels itself."""
