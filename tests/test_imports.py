@@ -66,9 +66,10 @@ LAYERS["plots.classifier_plots"] = {
     "data.images.sources",
     "plots",
     "tasks.image_classification.predictor",
-    "training.metrics",
     *ERRORS_AND_FILES,
 }
+# The figures of any classifier's report.
+LAYERS["plots.class_plots"] = {"plots", "training.class_report", *ERRORS_AND_FILES}
 # Runs combine all packages; the command line uses them.
 LAYERS["runs"] = {*LAYERS}
 # Parts and swaps are made from the classes of recipes, without torch.
@@ -86,8 +87,12 @@ LAYERS["extras"] = set()
 LAYERS["extras.word2vec_config"] = {"config"}
 LAYERS["extras.word2vec"] = {"config", "data", "errors", "extras.word2vec_config"}
 # Sweeps of runs, one process each, and their scaling laws.
+LAYERS["extras.parallel"] = {"config", "runs.events", "training.checkpoint.ownership", *ERRORS_AND_FILES}
 LAYERS["extras.scaling"] = {"config", "plots", "runs.recipe", "runs.events", "tasks.language_model.recipe"}
-LAYERS["extras.scaling"] |= {"training.checkpoint.ownership", *ERRORS_AND_FILES}
+LAYERS["extras.scaling"] |= {"extras.parallel", *ERRORS_AND_FILES}
+# Studies of settings, one process a run.
+LAYERS["extras.tuning"] = {"config", "extras.parallel", "plots", "runs", "training.checkpoint.ownership"}
+LAYERS["extras.tuning"] |= ERRORS_AND_FILES
 # What image models have learned; a probe is that of the lectures.
 LAYERS["extras.vision"] = {"blocks", "errors", "models", "lectures.linear_probes"}
 # Figures that are computed by models, data, searches and studies.
@@ -116,12 +121,15 @@ THIRD_PARTY: dict[str, set[str]] = {
     "lectures.claims": set(),
     "extras": set(),
     "extras.estimators": {"torch", "numpy", "pydantic", "sklearn"},
+    "extras.parallel": set(),
     "extras.scaling": {"numpy", "matplotlib"},
+    "extras.tuning": {"numpy", "scipy", "optuna", "matplotlib"},
     "extras.vision": {"torch"},
     "extras.word2vec": {"torch", "numpy"},
     "extras.word2vec_config": {"pydantic"},
     "plots": {"numpy", "PIL", "matplotlib"},
     "plots.autoencoder_plots": {"numpy"},
+    "plots.class_plots": {"numpy"},
     "plots.classifier_plots": {"numpy"},
     "plots.gallery": {"torch", "numpy", "pydantic", "matplotlib"},
     "shapes": {"torch"},

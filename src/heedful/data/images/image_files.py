@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Literal
@@ -23,6 +25,7 @@ ImageFile = Path | ZipMember
 
 MOST_NAMED = 10  # unreadable images in an error
 REDUCED = 2  # a JPEG is decoded at a half, a quarter or an eighth of its size that is still twice what is needed
+WARNINGS = threading.Lock()  # filters of warnings are the process's
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
 
 
@@ -103,14 +106,28 @@ def _decode(
     shorter: int | None = None,
     resample: Resample = "lanczos",
 ) -> NDArray[np.uint8]:
+    with _checked(path), Image.open(plain) as file:
+        if size is not None and shorter is None:
+            file.draft(None, (REDUCED * max(size),) * 2)  # nothing for formats other than JPEG
+        return image_pixels(file, str(path), channels, size, shorter, resample)
+
+
+def open_image(contents: bytes, where: str) -> Image.Image:
+    """The image in the contents of a file."""
+    with WARNINGS, _checked(where):
+        image = Image.open(BytesIO(contents))
+        image.load()
+        return image
+
+
+@contextmanager
+def _checked(path: object) -> Iterator[None]:
+    """Errors of Pillow as errors for the user; suspiciously large images are errors."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(plain) as file:
-                if size is not None and shorter is None:
-                    file.draft(None, (REDUCED * max(size),) * 2)  # nothing for formats other than JPEG
-                return image_pixels(file, str(path), channels, size, shorter, resample)
+            yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(
             "this image is suspiciously large", where=str(path), found=str(error).split(",")[0],
@@ -120,7 +137,7 @@ def _decode(
         raise _damaged_error(path, error) from None
 
 
-def _damaged_error(path: ImageFile, error: Exception) -> UserError:
+def _damaged_error(path: object, error: Exception) -> UserError:
     unknown = isinstance(error, UnidentifiedImageError)
     found = "no known image format" if unknown else f"{getattr(error, 'strerror', None) or error}"
     return UserError(
