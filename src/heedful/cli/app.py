@@ -71,6 +71,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "notebook": CommandSpec(models.notebook, "transformer"),
         "explore": CommandSpec(models.explore, "runs/numbers"),
         "summary": CommandSpec(models.summary, "numbers --depth 2"),
+        "doctor": CommandSpec(models.doctor, "model.py:build causal=true"),
         "figure": CommandSpec(models.figure, "sinusoids length=50 width=128 --out sinusoids.svg"),
         "claims": CommandSpec(models.claims, ""),
     },

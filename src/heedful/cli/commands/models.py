@@ -112,6 +112,38 @@ def explore(
     )
 
 
+def doctor(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A run, a model folder, one of Hugging Face, or code: file.py:function or package.module:function.",
+            autocompletion=run_folders,
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="How code is called, such as causal=true or shape=[3,32,32]."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="CHECK", help="Run this check alone; may be repeated.")
+    ] = None,
+    example: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Other arguments of the code by name, in a .safetensors file of a few rows."),
+    ] = None,
+    package: Annotated[
+        Literal["heedful", "transformers"],
+        typer.Option("--in", help="The implementation of a Hugging Face folder that is checked."),
+    ] = "heedful",
+    as_json: Json = False,
+) -> None:
+    """Check that a model keeps what it promises: padding, batches, causality, caches, precision, files."""
+    from heedful.cli.doctor import doctor_command
+
+    doctor_command(model, settings or [], only or [], example, package == "transformers", as_json)
+
+
 def serve(
     folders: Annotated[
         list[Path],
