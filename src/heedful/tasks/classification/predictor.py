@@ -40,9 +40,9 @@ def outputs(model: Any, batch: LabelledBatch) -> Tensor:
     return found
 
 
-def class_loss(model: Any, batch: LabelledBatch, label_smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of the class of each text."""
-    return cross_entropy(outputs(model, batch), batch.targets, label_smoothing, ignore=IGNORE_INDEX)
+def class_loss(model: Any, batch: LabelledBatch, label_smoothing: float = 0.0, weights: Tensor | None = None) -> Loss:
+    """Cross-entropy of the class of each text; classes may have weights (C,)."""
+    return cross_entropy(outputs(model, batch), batch.targets, label_smoothing, IGNORE_INDEX, weights)
 
 
 def number_loss(model: Any, batch: LabelledBatch) -> Loss:

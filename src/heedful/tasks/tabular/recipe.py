@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from heedful.config import Config, FieldError
+from heedful.config import FieldError
 from heedful.data.fields.columns import Column, ColumnType, complete, describe
 from heedful.data.fields.parcels import Parcels
 from heedful.data.fields.rows import CsvRows, JsonlRows, ParquetRows, Rows, TsvRows, joined
@@ -15,7 +15,7 @@ from heedful.data.own import OwnData
 from heedful.data.tables.texts import FieldTable
 from heedful.errors import UserError, shown
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import Recipe, Start
+from heedful.tasks.recipe_parts import Recipe, Sampling, Start
 from heedful.training.configs import TrainConfig
 
 RowsConfig = Annotated[
@@ -29,7 +29,7 @@ else:
     TabularModelConfig = any_of("tabular", usual=USUAL)
 
 
-class TabularTaskConfig(Config):
+class TabularTaskConfig(Sampling):
     """The task: predict a column, a class or a number, from the other columns of a row."""
 
     kind: Literal["tabular"] = "tabular"

@@ -29,9 +29,9 @@ SENTIMENTS = ("very negative", "negative", "neutral", "positive", "very positive
 TreeModel = Callable[[TreeBatch], Tensor]  # a batch -> logits (N, C); see `models/tree_lstm/model.py`
 
 
-def tree_loss(model: TreeModel, batch: TreeBatch, label_smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of the class of every labelled node."""
-    return cross_entropy(model(batch), batch.labels, label_smoothing, ignore=IGNORE_INDEX)
+def tree_loss(model: TreeModel, batch: TreeBatch, label_smoothing: float = 0.0, weights: Tensor | None = None) -> Loss:
+    """Cross-entropy of the class of every labelled node; classes may have weights (C,)."""
+    return cross_entropy(model(batch), batch.labels, label_smoothing, IGNORE_INDEX, weights)
 
 
 @torch.inference_mode()
