@@ -164,7 +164,8 @@ class ClassificationTask(TextTask[TextClassifier]):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """Cross-entropy of the classes."""
-        return partial(class_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(class_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
 
     @staticmethod
     def predictor(

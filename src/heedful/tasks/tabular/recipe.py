@@ -14,7 +14,7 @@ from heedful.data.formats.sources import SPLITS, Name
 from heedful.data.own import OwnData
 from heedful.errors import UserError, shown
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import Recipe, Start
+from heedful.tasks.recipe_parts import ConfidencePenalty, Recipe, Start
 from heedful.training.configs import TrainConfig
 
 RowsConfig = Annotated[CsvRows | TsvRows | JsonlRows | ParquetRows | Parcels | OwnData, Field(discriminator="kind")]
@@ -33,6 +33,7 @@ class TabularTaskConfig(Config):
     predict: Name = Field(description="the column to predict")
     leave_out: tuple[Name, ...] = Field((), max_length=10_000, description="columns that are not read")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all classes")
+    confidence_penalty: ConfidencePenalty = 0.0
     metric: Literal["accuracy", "f1", "r2", "pearson", "spearman", "loss"] = Field(
         "loss",
         description="the score that selects the best checkpoint: accuracy or f1 of classes; r2, pearson or spearman of "

@@ -100,7 +100,8 @@ class TabularTask(Task[Rows, TableSpec, EncodedRows, TablePredictor]):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[RowBatch], Loss]:
         """The cross-entropy of the class, or the squared error of the normalized number."""
-        return partial(row_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(row_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
 
     @staticmethod
     def predictor(

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heedful.blocks.losses import Loss
+from heedful.blocks.losses import Loss, confidence_penalty
 from heedful.data.batch import IGNORE_INDEX
 from heedful.data.formats.conll import Conll, JsonTags, Sentence, chunks, marks_chunks
 from heedful.data.labelled.tagging import EncodedTags, TagBatch, encode_tags, encode_words
@@ -41,10 +41,11 @@ def outputs(model: Any, batch: TagBatch) -> Tensor:
     return found
 
 
-def tag_loss(model: Any, batch: TagBatch) -> Loss:
-    """Cross-entropy of the tag of each word, at its first token."""
-    total = F.cross_entropy(outputs(model, batch).float(), batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
-    return Loss(total, total.detach(), (batch.labels != IGNORE_INDEX).sum())
+def tag_loss(model: Any, batch: TagBatch, penalty: float = 0.0) -> Loss:
+    """Cross-entropy of the tag of each word, at its first token, with a confidence penalty."""
+    logits, keep = outputs(model, batch).float(), batch.labels != IGNORE_INDEX
+    total = F.cross_entropy(logits, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
+    return confidence_penalty(Loss(total, total.detach(), keep.sum()), logits, keep, penalty)
 
 
 @torch.inference_mode()

@@ -60,7 +60,7 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """Cross-entropy of the tags."""
-        return partial(tag_loss, model)
+        return partial(tag_loss, model, penalty=self.recipe.task.confidence_penalty)
 
     @staticmethod
     def predictor(

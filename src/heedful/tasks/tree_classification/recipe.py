@@ -11,7 +11,7 @@ from heedful.config import Config, FieldError
 from heedful.data.own import OwnData
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import Recipe, Start, check_batching
+from heedful.tasks.recipe_parts import ConfidencePenalty, Recipe, Start, check_batching
 from heedful.training.configs import TrainConfig
 
 USUAL = "tree_lstm"
@@ -26,6 +26,7 @@ class TreeTaskConfig(Config):
 
     kind: Literal["tree_classification"] = "tree_classification"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all classes")
+    confidence_penalty: ConfidencePenalty = 0.0
 
 
 class TreeRecipe(Recipe):

@@ -105,7 +105,8 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The cross-entropy of the class of every node."""
-        return partial(tree_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(tree_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
 
     @staticmethod
     def predictor(
