@@ -154,7 +154,8 @@ def assert_a_lecture_hall_can_read(page: Any) -> None:
     small = page.evaluate(
         """least => [...document.querySelectorAll("main *")].filter((one) =>
           [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()) && one.getClientRects().length
-          && parseFloat(getComputedStyle(one).fontSize) * (one.getScreenCTM?.().a ?? 1) < least - 0.01).map((one) => one.outerHTML.slice(0, 120))""",
+          && parseFloat(getComputedStyle(one).fontSize) * (one.getScreenCTM?.().a ?? 1) < least - 0.01)
+          .map((one) => one.outerHTML.slice(0, 120))""",
         SMALLEST,
     )
     assert small == []

@@ -53,12 +53,18 @@ def _ours(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
     flat = rule.heads or rule.inner
     parts = [tensors[name].flatten(1) if flat else tensors[name] for name in rule.theirs]
     parts = [part.T if rule.transposed else part for part in parts]
+    parts = [part[0] if rule.flat else part for part in parts]
+    parts = [part[list(rule.rows)] if rule.rows else part for part in parts]
     return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
 
 
 def _theirs(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
     """The external tensors from Heedful's."""
     parts = tensor.chunk(len(rule.theirs)) if len(rule.theirs) > 1 else (tensor,)
+    if rule.rows:  # of several rows of ours that were one of theirs, the last one is written
+        last = {theirs: ours for ours, theirs in enumerate(rule.rows)}
+        parts = tuple(part[[last[row] for row in range(len(last))]] for part in parts)
+    parts = tuple(part[None] if rule.flat else part for part in parts)
     parts = tuple(part.T if rule.transposed else part for part in parts)
     parts = tuple(part.unflatten(1, (rule.heads, -1)) if rule.heads else part for part in parts)
     parts = tuple(part.unflatten(1, rule.inner) if rule.inner else part for part in parts)

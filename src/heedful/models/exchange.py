@@ -92,6 +92,8 @@ class Rule(NamedTuple):
     transposed: bool = False
     heads: int = 0  # of theirs, whose last dimension is split into this many; 0: it is not
     inner: tuple[int, ...] = ()  # the dimensions of theirs that are the last one of ours; (): the same as ours
+    rows: tuple[int, ...] = ()  # the row of theirs that each row of ours is; (): the same
+    flat: bool = False  # whether theirs has one dimension more, of size 1, before those of ours
     counter: bool = False  # whether it counts batches: a whole number, which some files lack
 
     @property
@@ -99,6 +101,8 @@ class Rule(NamedTuple):
         """The conversion, as the ledger records it."""
         if self.inner:
             return "flattened"
+        if self.rows:
+            return "rows in another order"
         stacked = f"one of {len(self.theirs)} stacked" if len(self.theirs) > 1 else "as it is"
         if not self.transposed:
             return stacked
@@ -109,6 +113,8 @@ class Rule(NamedTuple):
         one = (shape[0] // len(self.theirs), *shape[1:]) if len(self.theirs) > 1 else tuple(shape)
         one = one[::-1] if self.transposed else one
         one = (*one[:-1], *self.inner) if self.inner else one
+        one = (max(self.rows) + 1, *one[1:]) if self.rows else one
+        one = (1, *one) if self.flat else one
         return (*one[:-1], self.heads, one[-1] // self.heads) if self.heads else one
 
 

@@ -17,7 +17,7 @@ from heedful.runs.finish import finish, record
 from heedful.runs.load import read_recipe
 from heedful.runs.own import builder, require_named, with_own_data, with_own_model
 from heedful.runs.prepare import Data, Run, prepare, require_memory
-from heedful.runs.progress import Event, Finished, Noted, Stage, Started
+from heedful.runs.progress import Event, Finished, Hint, Noted, Stage, Started
 from heedful.runs.recipe import check_recipe, recipe_of
 from heedful.tasks.base import AnyTask, Evaluated, HeldOut
 from heedful.tasks.finetuning.recipe import Finetuning
@@ -31,7 +31,7 @@ from heedful.training.distributed.team import Team
 from heedful.training.loop import Due, Epoch, Saved, Step, choose_device, fit, is_finished, set_deterministic
 from heedful.training.penalties import penalized
 
-__all__ = ["Epoch", "Evaluated", "Event", "Finished", "Noted", "Saved", "Stage", "Started", "Step", "train"]
+__all__ = ["Epoch", "Evaluated", "Event", "Finished", "Hint", "Noted", "Saved", "Stage", "Started", "Step", "train"]
 
 NOTHING_SAVED = "nothing was saved yet"
 
@@ -105,7 +105,9 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     sharded = team.distributed and recipe.train.parallel == "fsdp"
     shown = copy.deepcopy(model) if sharded and team.leads else model
     predictor = task.predictor(shown, ready.config, data.vocabulary, task.decode, device)
-    loss_of = penalized(task.loss_of(model, ready.about["packed"]), model, recipe.train.regularize)
+    loss_of = penalized(
+        task.loss_on(model, ready.about["packed"], data.encoded, data.vocabulary), model, recipe.train.regularize
+    )
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
         for event in fit(
             model, loss_of, ready.batches, settings, device, saver, ready.about, counters, ready.saved, stop, team,

@@ -17,6 +17,7 @@ from heedful.data.formats.sources import Split
 from heedful.data.workers import BatchSource
 from heedful.errors import UserError
 from heedful.models.heads.config import with_vocab
+from heedful.training.class_report import ClassReport
 from heedful.training.configs import PlayerConfig
 from heedful.training.metrics import Score
 
@@ -264,6 +265,10 @@ class Task(Protocol[R, V, E, P]):
     def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
         """The loss of a batch, compiled if the recipe asks for it; with `first_carry`, of a batch and a carry."""
 
+    def loss_on(self, model: Any, packed: bool, encoded: E, vocabulary: V) -> Callable[..., Any]:
+        """The loss of training on these examples, whose classes may have weights."""
+        return self.loss_of(model, packed)
+
     def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
         """The carry before the first batch, such as zeros for each lane; None: there is no carry."""
         return None
@@ -302,6 +307,10 @@ class Task(Protocol[R, V, E, P]):
 
     def evaluate(self, predictor: P, held_out: HeldOut[R, E]) -> Evaluated:
         """Scores on a split, and a few samples."""
+
+    def details(self, predictor: P, split: Split) -> ClassReport | None:
+        """How a classifier is right and wrong on a split; None for other tasks."""
+        return None
 
     @property
     def metric(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -77,6 +77,27 @@ class Recipe(Config):
     @abstractmethod
     def size(self) -> int:
         """The number of parameters, as far as it is known before the data are read."""
+
+
+class ClassWeights(Config):
+    """Weights of rare classes; recipes that set none stay as they are."""
+
+    class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, le=1e6)]] | None = Field(
+        None,
+        exclude_if=lambda weights: weights is None,
+        description="weights of the loss by class name, others 1, scaled to a mean of 1 over the training examples; "
+        "balanced: the same total for each class; null: none",
+    )
+
+
+class Sampling(ClassWeights):
+    """Weights of rare classes, or how often their examples are drawn."""
+
+    sampling: Literal["shuffled", "balanced"] = Field(
+        "shuffled",
+        exclude_if=lambda sampling: sampling == "shuffled",
+        description="shuffled: each example once an epoch; balanced: as many examples of each class",
+    )
 
 
 class Start(Config):

@@ -40,10 +40,12 @@ def outputs(model: Any, batch: LabelledBatch) -> Tensor:
     return found
 
 
-def class_loss(model: Any, batch: LabelledBatch, label_smoothing: float = 0.0, penalty: float = 0.0) -> Loss:
-    """Cross-entropy of the class of each text, with a confidence penalty."""
+def class_loss(
+    model: Any, batch: LabelledBatch, label_smoothing: float = 0.0, penalty: float = 0.0, weights: Tensor | None = None
+) -> Loss:
+    """Cross-entropy of the class of each text, with a confidence penalty; classes may have weights (C,)."""
     logits = outputs(model, batch)  # (N, C)
-    loss = cross_entropy(logits, batch.targets, label_smoothing, ignore=IGNORE_INDEX)
+    loss = cross_entropy(logits, batch.targets, label_smoothing, IGNORE_INDEX, weights)
     return confidence_penalty(loss, logits, batch.targets != IGNORE_INDEX, penalty)
 
 

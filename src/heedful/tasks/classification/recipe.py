@@ -16,7 +16,7 @@ from heedful.errors import UserError
 from heedful.models import any_of, config_class
 from heedful.models.heads.config import ClassifierConfig, RegressorConfig
 from heedful.tasks.finetuning.recipe import Finetuning
-from heedful.tasks.recipe_parts import ConfidencePenalty, Recipe, Start
+from heedful.tasks.recipe_parts import ConfidencePenalty, Recipe, Sampling, Start
 from heedful.training.configs import TrainConfig
 
 ClassesConfig = Annotated[TsvTable | CsvTable | JsonlTable | NumberLanguages | OwnData, Field(discriminator="kind")]
@@ -29,7 +29,7 @@ else:
     WordClassifierConfig = any_of("word_classifier", usual=USUAL_WORDS)
 
 
-class ClassesTask(Config):
+class ClassesTask(Sampling):
     """Settings that both classification tasks share."""
 
     kind: str

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from heedful.config import Config, FieldError
+from heedful.config import FieldError
 from heedful.data.fields.columns import Column, ColumnType, complete, describe
 from heedful.data.fields.parcels import Parcels
 from heedful.data.fields.rows import CsvRows, JsonlRows, ParquetRows, Rows, TsvRows, joined
@@ -14,7 +14,7 @@ from heedful.data.formats.sources import SPLITS, Name
 from heedful.data.own import OwnData
 from heedful.errors import UserError, shown
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import ConfidencePenalty, Recipe, Start
+from heedful.tasks.recipe_parts import ConfidencePenalty, Recipe, Sampling, Start
 from heedful.training.configs import TrainConfig
 
 RowsConfig = Annotated[CsvRows | TsvRows | JsonlRows | ParquetRows | Parcels | OwnData, Field(discriminator="kind")]
@@ -26,7 +26,7 @@ else:
     TabularModelConfig = any_of("tabular", usual=USUAL)
 
 
-class TabularTaskConfig(Config):
+class TabularTaskConfig(Sampling):
     """The task: predict a column, a class or a number, from the other columns of a row."""
 
     kind: Literal["tabular"] = "tabular"
@@ -72,7 +72,7 @@ class TabularRecipe(Recipe):
         if target not in fitting:
             raise UserError(
                 "this column cannot be predicted", where=f"columns.{self.task.predict}", found=f"kind: {target}",
-                expected="a class or a number",
+                expected="a class or a number", todo=f"write columns.{self.task.predict}: {{kind: class}}, or number",
             )  # fmt: skip
         if self.task.metric not in fitting[target]:
             raise UserError(

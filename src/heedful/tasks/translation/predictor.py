@@ -24,7 +24,7 @@ from heedful.data.tokenizers.base import require_list
 from heedful.data.tokenizers.multilingual import MultilingualTokenizer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import ForcedPrefix, Rule, SuppressTokens, sampling_rules
+from heedful.decode.rules import ForcedEnd, ForcedPrefix, Renormalize, Rule, SuppressTokens, sampling_rules
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.errors import UserError, shown
@@ -321,8 +321,12 @@ class Translator(Predictor[str, Translation, tuple[str, str]]):
         return None if watched(self.model) else self.graphs
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rule that suppresses special tokens."""
-        return (SuppressTokens((TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)),)
+        """The rules of the search: no special tokens, and maybe an end token where a translation is cut."""
+        rules: list[Rule] = [SuppressTokens(self.tokenizer.suppressed)]
+        longest = self.settings.max_length
+        if longest is not None and self.tokenizer.forces_end:
+            rules.append(ForcedEnd(min(longest, self.context - 1), TrainedTokenizer.eos))
+        return (*rules, Renormalize()) if self.settings.renormalize else tuple(rules)
 
     @torch.inference_mode()
     def _decode(

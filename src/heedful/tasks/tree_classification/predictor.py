@@ -29,10 +29,16 @@ SENTIMENTS = ("very negative", "negative", "neutral", "positive", "very positive
 TreeModel = Callable[[TreeBatch], Tensor]  # a batch -> logits (N, C); see `models/tree_lstm/model.py`
 
 
-def tree_loss(model: TreeModel, batch: TreeBatch, label_smoothing: float = 0.0, penalty: float = 0.0) -> Loss:
-    """Cross-entropy of the class of every labelled node, with a confidence penalty."""
+def tree_loss(
+    model: TreeModel,
+    batch: TreeBatch,
+    label_smoothing: float = 0.0,
+    penalty: float = 0.0,
+    weights: Tensor | None = None,
+) -> Loss:
+    """Cross-entropy of the class of every labelled node, with a confidence penalty; classes may have weights (C,)."""
     logits = model(batch)  # (N, C)
-    loss = cross_entropy(logits, batch.labels, label_smoothing, ignore=IGNORE_INDEX)
+    loss = cross_entropy(logits, batch.labels, label_smoothing, IGNORE_INDEX, weights)
     return confidence_penalty(loss, logits, batch.labels != IGNORE_INDEX, penalty)
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config, FieldError
+from heedful.config import FieldError
 from heedful.data.own import OwnData
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import ConfidencePenalty, Recipe, Start, check_batching
+from heedful.tasks.recipe_parts import ClassWeights, ConfidencePenalty, Recipe, Start, check_batching
 from heedful.training.configs import TrainConfig
 
 USUAL = "tree_lstm"
@@ -21,7 +21,7 @@ else:
     TreeModelConfig = any_of("tree_classifier", usual=USUAL)
 
 
-class TreeTaskConfig(Config):
+class TreeTaskConfig(ClassWeights):
     """The task: predict the class of every node of a tree from the words below it."""
 
     kind: Literal["tree_classification"] = "tree_classification"
