@@ -48,7 +48,7 @@ def foreign_subjects(
         except RefusedError as error:
             errors.append(f"{kind.name}: {error}")
             continue
-        called = f"{type(module).__name__}({names.described}) on {kind.name}"
+        called = f"{type(module).__name__}({names.described if kind.sequence else names.rows}) on {kind.name}"
         every = (fitted, *targets(fitted, names, settings))
         return every, (called,)
     raise UserError(
