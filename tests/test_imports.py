@@ -117,7 +117,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tasks": {"torch", "numpy", "pydantic"},
     "tasks.predictor": {"torch", "numpy"},
     "training": {"torch", "numpy", "pydantic", "safetensors", "sacrebleu", "sklearn"},
-    "hub": {"torch", "numpy", "pydantic", "safetensors"},
+    "hub": {"torch", "numpy", "pydantic", "safetensors", "huggingface_hub"},
     "runs": {"torch", "numpy", "pydantic"},
     "runs.events": set(),
     "catalogue": {"pydantic"},

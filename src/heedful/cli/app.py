@@ -85,6 +85,8 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     },
     "Exchange": {
         "convert": CommandSpec(models.convert, "bert-base-uncased my-bert"),
+        "pull": CommandSpec(models.pull, "Helsinki-NLP/opus-mt-en-de --revision main"),
+        "push": CommandSpec(models.push, "runs/bert-prose my-name/bert-prose"),
     },
 }
 COMMANDS = {name: spec for group in GROUPS.values() for name, spec in group.items()}

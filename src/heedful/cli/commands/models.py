@@ -47,6 +47,35 @@ def convert(
     convert_command(checkpoint_path(source, checkpoint), target, to, ledger, force, as_json, context, kind)
 
 
+def pull(
+    repository: Annotated[str, typer.Argument(metavar="ORG/NAME", help="A model on the Hugging Face Hub.")],
+    target: Annotated[Path | None, typer.Argument(metavar="DST", help="The new folder; by default NAME.")] = None,
+    revision: Annotated[
+        str, typer.Option(metavar="REVISION", help="A branch, a tag, or the hash of a commit.")
+    ] = "main",
+    as_json: Json = False,
+) -> None:
+    """Download a model from the Hugging Face Hub: safetensors and settings alone, every hash checked."""
+    from heedful.cli.remote import pull_command
+
+    pull_command(repository, target, revision, as_json)
+
+
+def push(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run or a model.", autocompletion=run_folders)
+    ],
+    repository: Annotated[str, typer.Argument(metavar="ORG/NAME", help="A model on the Hugging Face Hub.")],
+    public: Annotated[bool, typer.Option("--public", help="A new repository can be seen by all.")] = False,
+    checkpoint: CheckpointOption = None,
+    as_json: Json = False,
+) -> None:
+    """Upload a model to the Hugging Face Hub, as a folder that transformers loads."""
+    from heedful.cli.remote import push_command
+
+    push_command(checkpoint_path(run, checkpoint), repository, public, as_json)
+
+
 def explore(
     folders: Annotated[
         list[Path],
