@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords,
 
 class Recipe(Config):
     """All settings of a run, typed and frozen; each task has its own subclass."""
+
+    predicts_classes: ClassVar[bool] = False  # whether the label of an example is one of a few classes
 
     own_model: str = Field(
         "",
@@ -48,6 +50,13 @@ class Recipe(Config):
         @property
         def train(self) -> Any:
             """Training settings."""
+
+    @property
+    def text_limit(self) -> int | None:
+        """The number of tokens of a text that the model reads, as far as it is known before training."""
+        settings = dict(self.model)
+        found: int | None = settings.get("longest") or settings.get("context")
+        return found
 
     @property
     def comments(self) -> list[str]:

@@ -12,12 +12,15 @@ from heedful.data.fields.parcels import Parcels
 from heedful.data.fields.rows import CsvRows, JsonlRows, ParquetRows, Rows, TsvRows, joined
 from heedful.data.formats.sources import SPLITS, Name
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import FieldTable
 from heedful.errors import UserError, shown
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Sampling, Start
 from heedful.training.configs import TrainConfig
 
-RowsConfig = Annotated[CsvRows | TsvRows | JsonlRows | ParquetRows | Parcels | OwnData, Field(discriminator="kind")]
+RowsConfig = Annotated[
+    CsvRows | TsvRows | JsonlRows | ParquetRows | FieldTable | Parcels | OwnData, Field(discriminator="kind")
+]
 
 USUAL = "tabular"
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from heedful.data.formats.conll import TagsConfig, collect_labels
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import TagTable
 from heedful.errors import UserError
 from heedful.models.heads.config import TaggerConfig
 from heedful.tasks.finetuning.recipe import Finetuning
@@ -25,7 +26,9 @@ class TaggingRecipe(Finetuning):
     """An experiment in token tagging, such as named-entity recognition."""
 
     task: TaggingTaskConfig = TaggingTaskConfig()
-    data: TagsConfig | OwnData = Field(discriminator="kind", description="sentences and the tags of their words")
+    data: TagsConfig | TagTable | OwnData = Field(
+        discriminator="kind", description="sentences and the tags of their words"
+    )
     model: TaggerConfig = Field(TaggerConfig(), description="the model")
     train: TrainConfig = Field(description="training settings")
 

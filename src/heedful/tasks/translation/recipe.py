@@ -11,6 +11,7 @@ from heedful.data.embedded import NumberWords
 from heedful.data.formats.parallel import ParallelColumns, ParallelCorpora, ParallelNumbers
 from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import TranslationTable
 from heedful.decode.settings import DecodeConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import (
@@ -24,7 +25,15 @@ from heedful.tasks.recipe_parts import (
 from heedful.training.configs import TrainConfig
 
 PairsConfig = Annotated[
-    ParallelFiles | Tsv | Jsonl | NumberWords | ParallelCorpora | ParallelColumns | ParallelNumbers | OwnData,
+    ParallelFiles
+    | Tsv
+    | Jsonl
+    | TranslationTable
+    | NumberWords
+    | ParallelCorpora
+    | ParallelColumns
+    | ParallelNumbers
+    | OwnData,
     Field(discriminator="kind"),
 ]
 USUAL = "transformer"

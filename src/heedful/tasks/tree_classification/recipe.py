@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import FieldError
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import TreeTable
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import ClassWeights, Recipe, Start, check_batching
@@ -33,7 +34,7 @@ class TreeRecipe(Recipe):
 
     task: TreeTaskConfig = TreeTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
-    data: SentimentTrees | OwnData = Field(
+    data: SentimentTrees | TreeTable | OwnData = Field(
         discriminator="kind", description="files of labelled trees, and word vectors"
     )
     tokenizer: WordsConfig = Field(WordsConfig(), description="vocabulary of words")
