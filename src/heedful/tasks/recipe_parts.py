@@ -16,6 +16,17 @@ from heedful.training.configs import TrainConfig
 
 TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords, Field(discriminator="kind")]
 
+ConfidencePenalty = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=100,
+        exclude_if=lambda weight: weight == 0,  # recipes and runs without it stay as they are
+        description="weight of the entropy of each prediction, which is subtracted from the loss so that predictions "
+        "are not too certain (Pereyra et al., 2017)",
+    ),
+]
+
 
 class Recipe(Config):
     """All settings of a run, typed and frozen; each task has its own subclass."""

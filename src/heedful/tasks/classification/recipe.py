@@ -17,7 +17,7 @@ from heedful.errors import UserError
 from heedful.models import any_of, config_class
 from heedful.models.heads.config import ClassifierConfig, RegressorConfig
 from heedful.tasks.finetuning.recipe import Finetuning
-from heedful.tasks.recipe_parts import Recipe, Sampling, Start
+from heedful.tasks.recipe_parts import ConfidencePenalty, Recipe, Sampling, Start
 from heedful.training.configs import TrainConfig
 
 ClassesConfig = Annotated[
@@ -37,6 +37,7 @@ class ClassesTask(Sampling):
 
     kind: str
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all classes")
+    confidence_penalty: ConfidencePenalty = 0.0
     metric: Literal["accuracy", "f1", "matthews"] = Field(
         "accuracy", description="the score that selects the best checkpoint"
     )

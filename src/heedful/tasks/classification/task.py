@@ -178,7 +178,8 @@ class ClassificationTask(TextTask[TextClassifier]):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """Cross-entropy of the classes."""
-        return partial(class_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(class_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
 
     def loss_on(
         self, model: Any, packed: bool, encoded: EncodedTexts, vocabulary: PairTokenizer
@@ -186,7 +187,9 @@ class ClassificationTask(TextTask[TextClassifier]):
         """Cross-entropy of the classes with their weights."""
         task, names = self.recipe.task, self.labels(vocabulary)
         weights = weights_for(model, encoded.targets, names, task.class_weights)
-        return partial(class_loss, model, label_smoothing=task.label_smoothing, weights=weights)
+        return partial(
+            class_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty, weights=weights
+        )
 
     @staticmethod
     def predictor(

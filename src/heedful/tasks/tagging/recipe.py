@@ -12,7 +12,7 @@ from heedful.data.tables.texts import TagTable
 from heedful.errors import UserError
 from heedful.models.heads.config import TaggerConfig
 from heedful.tasks.finetuning.recipe import Finetuning
-from heedful.tasks.recipe_parts import ClassWeights
+from heedful.tasks.recipe_parts import ClassWeights, ConfidencePenalty
 from heedful.training.configs import TrainConfig
 
 
@@ -20,6 +20,7 @@ class TaggingTaskConfig(ClassWeights):
     """The task: predict a tag for each word, such as B-PER for the first word of a person's name."""
 
     kind: Literal["tagging"] = "tagging"
+    confidence_penalty: ConfidencePenalty = 0.0
 
 
 class TaggingRecipe(Finetuning):

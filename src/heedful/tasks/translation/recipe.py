@@ -15,6 +15,7 @@ from heedful.data.tables.texts import TranslationTable
 from heedful.decode.settings import DecodeConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import (
+    ConfidencePenalty,
     Recipe,
     Start,
     TokenizerConfig,
@@ -121,6 +122,7 @@ class TranslationTaskConfig(Config):
         description="what is trained",
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="probability spread evenly over all tokens")
+    confidence_penalty: ConfidencePenalty = 0.0
 
 
 class TranslationRecipe(Recipe):
@@ -156,6 +158,11 @@ class TranslationRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_objective(self) -> Self:
+        sampled = self.model.hard or isinstance(self.task.objective, RewardObjective)
+        if self.task.confidence_penalty and sampled:
+            raise FieldError(
+                "only likelihood has it, without hard attention; leave it out", "task", "confidence_penalty"
+            )
         if not isinstance(self.task.objective, RewardObjective):
             return self
         if self.start is None:
