@@ -18,6 +18,8 @@ from heedful.config import AnyConfig
 from heedful.errors import UserError, shown
 from heedful.explore import inspect, samples
 from heedful.explore.inspect import TextInput, Trace
+from heedful.explore.lessons.lesson import Lesson
+from heedful.explore.lessons.reading import shipped
 from heedful.explore.samples import Examples
 from heedful.explore.views import VIEWS, ModelRequest, View, find
 from heedful.files.reading import is_file
@@ -169,7 +171,7 @@ def texts_of(predictor: Any) -> str:
 class Explorer:
     """The open subjects, and the answers to the page's calls."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], lesson: Lesson | None = None) -> None:
         if not folders:
             raise UserError("there is no model to open", todo="name a run or a model folder")
         for number, folder in enumerate(folders):
@@ -183,6 +185,13 @@ class Explorer:
             called = {above if name == "model" else name: folder for name, folder in called.items()}
         self.subjects: dict[str, Subject] = {}
         self.subjects |= {name: Subject(name, folder, self.subjects) for name, folder in called.items()}
+        self.lessons = shipped() if lesson is None else {lesson.name: lesson} | shipped() | {lesson.name: lesson}
+
+    def lesson(self, name: str) -> Lesson:
+        """A lesson by its name."""
+        if name not in self.lessons:
+            raise UserError("there is no such lesson", found=shown(name), expected=", ".join(self.lessons))
+        return self.lessons[name]
 
     def subject(self, name: str) -> Subject:
         """An open subject by its name."""

@@ -5,7 +5,7 @@ type State = Record<string, string>;
 type Changes = Record<string, string | null>;
 
 const ROLES = ["layer", "head", "token"] as const;
-const SHARED = ["view", "model", "text", "other", "look", "theme"]; // what all views understand
+const SHARED = ["view", "model", "text", "other", "look", "theme", "lesson"]; // what all views understand
 
 /** What a view calls each of the three, where not by its own name. */
 const NAMES: Record<string, Partial<Record<(typeof ROLES)[number], string>>> = {
