@@ -32,7 +32,7 @@ from heedful.serve.worker import Batcher, Job, Worker
 from heedful.tasks import TASKS
 from patience import until
 
-KEYS = ("a-key-that-nobody-guesses", "another-key-for-somebody")
+KEYS = ("a-key-that-nobody-guesses", "another-key-for-a-program")
 GREY = (np.arange(36).reshape(6, 6) % 7 * 36).astype(np.uint8)
 COLOURS = (np.arange(16 * 16 * 3).reshape(16, 16, 3) % 11 * 23).astype(np.uint8)
 
