@@ -32,7 +32,7 @@ SIDEBAR = {
         tutorials/autoencoders tutorials/images tutorials/classify-images tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/tune how-to/checkpoints how-to/resume
         how-to/decode how-to/distributed how-to/convert how-to/long-texts how-to/explorer how-to/explorer-views
-        how-to/own-model how-to/own-loop how-to/plots how-to/figures how-to/look-into-image-models
+        how-to/own-model how-to/own-loop how-to/doctor how-to/plots how-to/figures how-to/look-into-image-models
         how-to/scikit-learn""",
     "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
         python/language-models python/encoders python/autoencoders python/word-vectors""",
@@ -51,8 +51,8 @@ SIDEBAR = {
         encoders claims""",
     "Results": """results results/translation results/language-models results/classification
         results/autoencoders results/vision results/captions results/tables results/adversarial results/rewards
-        results/stories results/dialogues results/long results/control results/speed-gpu results/speed-family
-        results/speed-cpu results/notes""",
+        results/stories results/dialogues results/doctor results/long results/control results/speed-gpu
+        results/speed-family results/speed-cpu results/notes""",
     "Project": """reliability mutants docs-check recipes-check design/architecture design/mechanisms
         design/readers design/tries""",
 }

@@ -71,6 +71,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "notebook": CommandSpec(models.notebook, "transformer"),
         "explore": CommandSpec(models.explore, "runs/numbers"),
         "summary": CommandSpec(models.summary, "numbers --depth 2"),
+        "doctor": CommandSpec(models.doctor, "model.py:build causal=true"),
         "figure": CommandSpec(models.figure, "sinusoids length=50 width=128 --out sinusoids.svg"),
         "claims": CommandSpec(models.claims, ""),
     },
@@ -84,6 +85,8 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     },
     "Exchange": {
         "convert": CommandSpec(models.convert, "bert-base-uncased my-bert"),
+        "pull": CommandSpec(models.pull, "Helsinki-NLP/opus-mt-en-de --revision main"),
+        "push": CommandSpec(models.push, "runs/bert-prose my-name/bert-prose"),
     },
 }
 COMMANDS = {name: spec for group in GROUPS.values() for name, spec in group.items()}

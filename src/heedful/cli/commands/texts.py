@@ -35,7 +35,7 @@ def classify(
     run: EncoderFolder,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT|IMAGE", help="Texts, or - for lines of stdin; images, or folders of them."),
+        typer.Argument(metavar="TEXT|IMAGE", help="Texts, or - for lines of stdin; images, folders or zip files."),
     ] = None,
     pair: Annotated[
         bool, typer.Option("--pair", help="Read pairs of texts; on stdin, with a tab between the two.")

@@ -90,7 +90,8 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
                     f"there must be one {name} for each channel", where=f"task.{name}", found=f"{len(given)} numbers",
                     expected=f"{channels}, as the images have channels",
                 )  # fmt: skip
-        return ImageSpec((channels, rows, columns), read.names, task.mean or mean, task.std or std)
+        image = (channels, rows, columns)
+        return ImageSpec(image, read.names, task.mean or mean, task.std or std, resample=read.resample)
 
     def adapted(self, vocabulary: ImageSpec, read: Images) -> ImageSpec:
         """The classes and the size of these images, with the normalization of the model to start from."""
@@ -99,7 +100,7 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
             return own
         task = self.recipe.task
         mean, std = task.mean or vocabulary.mean, task.std or vocabulary.std
-        return replace(vocabulary, image=own.image, names=own.names, mean=mean, std=std)
+        return replace(own, mean=mean, std=std)
 
     def reused(self, source: Source, vocabulary: ImageSpec) -> Source:
         """All weights; without the last layers, named `head`, where the classes are others."""
