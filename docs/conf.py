@@ -38,8 +38,9 @@ SIDEBAR = {
         python/language-models python/encoders python/autoencoders python/word-vectors""",
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",
     "Settings and commands": """reference/README reference/recipes reference/tasks reference/data-text
-        reference/data-labelled reference/data-tables reference/data-images reference/tokenizers reference/models
-        reference/heads reference/training reference/decoding reference/commands reference/catalogue""",
+        reference/data-table reference/data-labelled reference/data-tables reference/data-images reference/tokenizers
+        reference/models reference/heads reference/training reference/decoding reference/commands
+        reference/catalogue""",
     "Models": """models/transformer models/seq2seq models/hred models/bert models/roberta
         models/xlm_roberta models/albert models/distilbert models/xlnet models/linformer models/bigbird
         models/rnn_encoder models/gpt models/transformer_xl models/conv_classifier models/style_transfer models/text_vae

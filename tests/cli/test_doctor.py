@@ -33,6 +33,10 @@ class Mean(Bag):
 def three():
     return 3
 
+class Refuses(Bag):
+    def forward(self, tokens):
+        raise KeyError()
+
 def broken():
     raise ValueError("no")
 """
@@ -52,6 +56,7 @@ def test_exit_code_says_whether_a_check_failed(heedful: Run, tmp_path: Path) -> 
     [
         (("bags.py:Bagg",), "expected: one of Bag, Mean"),
         (("bags.py:three",), "a torch.nn.Module"),
+        (("bags.py:Refuses",), "cannot be called"),
         (("bags.py:broken",), "ValueError: no"),
         (("bags.py:",), "file.py:function"),
         (("none.py:f",), "no such file"),

@@ -139,6 +139,18 @@ def test_causal_is_declared_where_it_cannot_be_measured(causal: str, verdict: st
     assert doctor(Encoder, [f"causal={causal}"], only=["causal"])["causal"].verdict == verdict
 
 
+def test_model_in_half_precision_is_checked_in_float32() -> None:
+    report = doctor(lambda: Encoder().bfloat16())
+    assert report.failed == () and "in float32" in report.model
+    half = Encoder().half()
+    assert doctor(half, only=["padding-left", "dtype"]).ok and half.out.weight.dtype == torch.float16
+
+
+def test_predictor_in_place_of_its_model_is_an_error() -> None:
+    with pytest.raises(heedful.UserError, match=r"pass its \.model"):
+        doctor(3)
+
+
 def test_cache_in_a_module_of_torch_and_padding_by_lengths() -> None:
     assert "cache" in doctor(lambda: nn.LSTM(8, 8, batch_first=True)).passed
     report = doctor(CORRECT["packed LSTM"])

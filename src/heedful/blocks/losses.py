@@ -4,11 +4,13 @@ N predictions (positions of all rows), D width, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+
+from heedful.blocks.regularizers import entropy
 
 MAX_LOGITS = 1 << 29  # held in memory at a time
 EVEN = 64  # matrix products on a GPU are faster for multiples of this
@@ -53,6 +55,21 @@ def cross_entropy(
         return Loss(total, plain.detach(), keep.sum())
     even = -torch.where(keep, logs.mean(-1), 0.0).sum()
     return Loss((1 - smoothing) * plain + smoothing * even, plain.detach(), keep.sum())
+
+
+def confidence_penalty(loss: Loss, logits: Tensor, keep: Tensor, weight: float) -> Loss:
+    """The loss minus the weighted entropy of softmax(logits) (N, V) where `keep` (N,) is true (Pereyra et al., 2017).
+
+    A positive weight keeps predictions from being too certain; without one, the loss is as it was.
+    """
+    if weight == 0:
+        return loss
+    certain = torch.where(keep, entropy(_at_least_float32(logits)), 0.0).sum()
+    parts = loss.parts or {"cross_entropy": loss.plain}
+    return replace(
+        loss, total=loss.total - weight * certain, plain=loss.plain - weight * certain.detach(),
+        parts={**parts, "entropy": certain.detach()},
+    )  # fmt: skip
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:

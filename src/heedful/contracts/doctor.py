@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ WHOLE: dict[str, Check] = {
     "dtype": check_dtype, "gradient": check_gradient, "save": check_save, "tokenizer": check_tokenizer,
 }  # fmt: skip
 CHECKS = (*COMPARISONS, *WHOLE)
+HALVES = {torch.float16, torch.bfloat16}
 NEEDED = tuple(FUNCTION_CHECKS)  # what fails them is no function, whose outputs could be compared
 
 
@@ -145,11 +147,19 @@ def open_folder(folder: Path, call: CallConfig, example: Mapping[str, Tensor], t
     return with_subjects(str(folder), predictor.model, call, example, None, codec_of(predictor.tokenizer))
 
 
+def as_single(rebuild: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """The same model in float32."""
+    return lambda: rebuild().float()
+
+
 def with_subjects(
     name: str, module: nn.Module, call: CallConfig, example: Mapping[str, Tensor],
     rebuild: Callable[[], nn.Module] | None, codec: Codec | None = None,
 ) -> Loaded:  # fmt: skip
     """A model of ours by its role, any other one by its signature."""
+    if {weight.dtype for weight in module.parameters()} & HALVES:  # whose rounding would hide what is looked for
+        name, module = f"{name}, in float32", copy.deepcopy(module).float()
+        rebuild = as_single(rebuild) if rebuild else None
     config = vars(module).get("config")
     if isinstance(config, ModelConfig) and not own_class(module):
         if example or call != CallConfig():

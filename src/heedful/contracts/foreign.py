@@ -48,7 +48,7 @@ def foreign_subjects(
         except RefusedError as error:
             errors.append(f"{kind.name}: {error}")
             continue
-        called = f"{type(module).__name__}({names.described}) on {kind.name}"
+        called = f"{type(module).__name__}({names.described if kind.sequence else names.rows}) on {kind.name}"
         every = (fitted, *targets(fitted, names, settings))
         return every, (called,)
     raise UserError(
@@ -221,7 +221,7 @@ def with_steps(subject: Subject, names: Arguments, settings: CallConfig) -> Subj
 
     try:
         _, cache = advance(subject.module, subject.batch(subject.rows([3, 3]))[0].to(subject.device), None, 3)
-    except (RuntimeError, TypeError, ValueError):
+    except Exception:  # any: it is the user's code, and may take no cache under this name
         return subject
     if cache is None:
         return replace(subject, uncached="it returns no cache")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.contracts.comparison import Cause, Comparison, one_row
-from heedful.contracts.subject import RefusedError, Subject, distance
+from heedful.contracts.subject import RefusedError, Subject, distance, refused
 
 LEAK = 1e-5  # of the largest output: one kernel may add in another order
 PAIRS = 3  # neighbours at the end that are not distinguished before positions are said to end
@@ -172,8 +172,10 @@ def stepped(subject: Subject, inputs: Tensor, sizes: list[int]) -> Tensor:
     assert subject.step is not None
     try:
         return subject.step(subject.module, inputs.to(subject.device), sizes)
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-        raise RefusedError(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # any: it is the user's code
+        raise refused(error) from error
 
 
 def cache_cause(subject: Subject, rows: list[Tensor]) -> Cause:

@@ -22,6 +22,11 @@ def build_module(source: Source) -> tuple[nn.Module, Callable[[], nn.Module] | N
     """The module, and how to build another one like it, with other random weights, if that is known."""
     if isinstance(source, nn.Module):
         return source, None
+    if not callable(source):
+        raise UserError(
+            "this is no model", where="model", found=type(source).__name__,
+            expected="a torch.nn.Module, a function that builds one, or a path", todo="of a predictor, pass its .model",
+        )  # fmt: skip
 
     def build() -> nn.Module:
         try:

@@ -24,6 +24,11 @@ class RefusedError(Exception):
     """The model raised an error of its own on an input."""
 
 
+def refused(error: Exception) -> RefusedError:
+    """The error with the first line of a model's own one."""
+    return RefusedError(f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}")
+
+
 @dataclass(frozen=True)
 class Subject:
     """One input of a model, which the checks vary; the others stay as they are.
@@ -66,8 +71,10 @@ class Subject:
             torch.manual_seed(seed)
             try:
                 return self.call(self.module, inputs.to(self.device), None if real is None else real.to(self.device))
-            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, NotImplementedError) as error:
-                raise RefusedError(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+            except MemoryError:
+                raise
+            except Exception as error:  # any: it is the user's code
+                raise refused(error) from error
 
     def outputs(self, rows: Rows, side: Side = "right", more: int = 0, seed: int = 0) -> list[Tensor]:
         """The output of each row of a batch, padded to the longest row plus `more`; of real positions alone."""

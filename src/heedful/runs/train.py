@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from heedful.config import render
-from heedful.data.own import Dataset
 from heedful.errors import UserError
 from heedful.models.own import OwnModel
 from heedful.runs.finish import finish, record
 from heedful.runs.load import read_recipe
 from heedful.runs.loggers import loggers
-from heedful.runs.own import builder, require_named, with_own_data, with_own_model
+from heedful.runs.own import AnyData, builder, require_named, with_own_data, with_own_model
 from heedful.runs.prepare import Data, Run, prepare, require_memory
 from heedful.runs.progress import Event, Finished, Hint, Noted, Stage, Started
 from heedful.runs.recipe import check_recipe, recipe_of
@@ -44,12 +43,13 @@ def train(
     team: Team | None = None,
     *,
     model: OwnModel | None = None,
-    data: Dataset | None = None,
+    data: AnyData | None = None,
 ) -> Iterator[Event]:
     """Train a recipe in a run folder, or resume its run; events are recorded in the folder as they happen.
 
     `model` is a module of your own, or a function that builds one from the recipe's model settings, trained in place of
-    the library's; `data` are examples in place of the recipe's. To resume, pass the same again.
+    the library's; `data` are examples in place of the recipe's, or a table: a DataFrame, a `Dataset` of
+    the package `datasets`, or a list of dicts. To resume, pass the same again.
 
     Every process of a team calls this; only the leader opens the folder.
     """

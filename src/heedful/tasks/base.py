@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 from heedful.config import Config
 from heedful.data.formats.sources import Split
+from heedful.data.own import OwnData
 from heedful.data.workers import BatchSource
 from heedful.errors import UserError
 from heedful.models.heads.config import with_vocab
@@ -185,6 +186,8 @@ class Task(Protocol[R, V, E, P]):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        if isinstance(recipe.data, OwnData):
+            recipe.data.attach(self.collect)
 
     @property
     def decode(self) -> Config | None:

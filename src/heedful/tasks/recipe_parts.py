@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,9 +16,22 @@ from heedful.training.configs import TrainConfig
 
 TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords, Field(discriminator="kind")]
 
+ConfidencePenalty = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=100,
+        exclude_if=lambda weight: weight == 0,  # recipes and runs without it stay as they are
+        description="weight of the entropy of each prediction, which is subtracted from the loss so that predictions "
+        "are not too certain (Pereyra et al., 2017)",
+    ),
+]
+
 
 class Recipe(Config):
     """All settings of a run, typed and frozen; each task has its own subclass."""
+
+    predicts_classes: ClassVar[bool] = False  # whether the label of an example is one of a few classes
 
     own_model: str = Field(
         "",
@@ -48,6 +61,13 @@ class Recipe(Config):
         @property
         def train(self) -> Any:
             """Training settings."""
+
+    @property
+    def text_limit(self) -> int | None:
+        """The number of tokens of a text that the model reads, as far as it is known before training."""
+        settings = dict(self.model)
+        found: int | None = settings.get("longest") or settings.get("context")
+        return found
 
     @property
     def comments(self) -> list[str]:

@@ -184,7 +184,8 @@ class ImageFolders(ImageData):
         (path,) = self.files(split)
         listed = list_images(path)
         if not listed.classes:
-            return Images(self._pixels(listed.loose), skipped=listed.others, resample=self.resample)
+            pixels = load_files(listed.loose, self.channels, self.size, self.keep, self.resample)
+            return Images(pixels, skipped=listed.others, resample=self.resample)
         for problem in self.problems(["train"]):
             raise problem
         names = tuple(list_images(self.files("train")[0]).classes or listed.classes)
@@ -194,16 +195,8 @@ class ImageFolders(ImageData):
                     "there are no training images of this class", where=f"{path}/{name}",
                     expected="a class of the training images: " + ", ".join(map(shown, names[:20])),
                 )  # fmt: skip
-        return Images(self._pixels(listed.files), listed.labels(names), names, listed.others, self.resample)
-
-    def _pixels(self, files: Sequence[Path | ZipMember]) -> NDArray[Any] | FileImages:
-        from heedful.data.images.file_images import FileImages
-        from heedful.data.images.image_files import read_image_files
-
-        large = self.size is not None and len(files) * self.channels * math.prod(self.size) > MOST_IN_MEMORY
-        if self.keep == "files" or (self.keep == "auto" and large):
-            return FileImages(files, self.channels, self.size, self.resample)
-        return read_image_files(files, self.channels, self.size, resample=self.resample)
+        pixels = load_files(listed.files, self.channels, self.size, self.keep, self.resample)
+        return Images(pixels, listed.labels(names), names, listed.others, self.resample)
 
     def unreadable(self, path: Path) -> UserError | None:
         """The error for a folder or a zip file without images."""
@@ -224,6 +217,23 @@ class ImageFolders(ImageData):
         except UserError as error:
             return error
         return None
+
+
+def load_files(
+    files: Sequence[Path | ZipMember],
+    channels: Literal[1, 3],
+    size: tuple[int, int] | None,
+    keep: Literal["auto", "memory", "files"],
+    resample: Resample = "lanczos",
+) -> NDArray[Any] | FileImages:
+    """The pixels of image files, in memory or in their files; `auto`: in files where they take more than 4 GiB."""
+    from heedful.data.images.file_images import FileImages
+    from heedful.data.images.image_files import read_image_files
+
+    large = size is not None and len(files) * channels * math.prod(size) > MOST_IN_MEMORY
+    if keep == "files" or (keep == "auto" and large):
+        return FileImages(files, channels, size, resample)
+    return read_image_files(files, channels, size, resample=resample)
 
 
 @dataclass(frozen=True)

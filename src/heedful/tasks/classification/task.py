@@ -18,6 +18,7 @@ from heedful.data.formats.sources import Split
 from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, collect_labels, label_values
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
 from heedful.data.own import labelled
+from heedful.data.tables.texts import LabelTable
 from heedful.data.tokenizers.base import PairTokenizer
 from heedful.data.tokenizers.vocabulary import TextVocab, split_words
 from heedful.data.word_vectors import WordVectors
@@ -146,7 +147,7 @@ def next_commands(folder: Path, data: Any) -> list[str]:
 
 def are_pairs(data: Any) -> bool:
     """Whether each example of some data is a pair of texts."""
-    return isinstance(data, Columns | JsonlTable) and data.pair is not None
+    return isinstance(data, Columns | JsonlTable | LabelTable) and data.pair is not None
 
 
 def sample_text(text: str, pair: str | None) -> str:
@@ -177,7 +178,8 @@ class ClassificationTask(TextTask[TextClassifier]):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """Cross-entropy of the classes."""
-        return partial(class_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(class_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
 
     def loss_on(
         self, model: Any, packed: bool, encoded: EncodedTexts, vocabulary: PairTokenizer
@@ -185,7 +187,9 @@ class ClassificationTask(TextTask[TextClassifier]):
         """Cross-entropy of the classes with their weights."""
         task, names = self.recipe.task, self.labels(vocabulary)
         weights = weights_for(model, encoded.targets, names, task.class_weights)
-        return partial(class_loss, model, label_smoothing=task.label_smoothing, weights=weights)
+        return partial(
+            class_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty, weights=weights
+        )
 
     @staticmethod
     def predictor(

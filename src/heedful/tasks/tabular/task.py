@@ -105,7 +105,8 @@ class TabularTask(Task[Rows, TableSpec, EncodedRows, TablePredictor]):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[RowBatch], Loss]:
         """The cross-entropy of the class, or the squared error of the normalized number."""
-        return partial(row_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(row_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
 
     def loss_on(
         self, model: Any, packed: bool, encoded: EncodedRows, vocabulary: TableSpec
@@ -116,7 +117,9 @@ class TabularTask(Task[Rows, TableSpec, EncodedRows, TablePredictor]):
             return self.loss_of(model, packed)
         names = self._require_classes(encoded.spec, "task.class_weights")
         weights = weights_for(model, encoded.targets, names, task.class_weights)
-        return partial(row_loss, model, label_smoothing=task.label_smoothing, weights=weights)
+        return partial(
+            row_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty, weights=weights
+        )
 
     def _require_classes(self, spec: TableSpec, where: str) -> tuple[str, ...]:
         """The names of the classes to predict; an error for a number."""

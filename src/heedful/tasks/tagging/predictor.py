@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heedful.blocks.losses import Loss, cross_entropy
+from heedful.blocks.losses import Loss, confidence_penalty, cross_entropy
 from heedful.data.batch import IGNORE_INDEX
 from heedful.data.formats.conll import Conll, JsonTags, Sentence, chunks, marks_chunks
 from heedful.data.labelled.tagging import EncodedTags, TagBatch, encode_tags, encode_words
@@ -41,12 +41,15 @@ def outputs(model: Any, batch: TagBatch) -> Tensor:
     return found
 
 
-def tag_loss(model: Any, batch: TagBatch, weights: Tensor | None = None) -> Loss:
-    """Cross-entropy of the tag of each word, at its first token; tags may have weights (C,)."""
+def tag_loss(model: Any, batch: TagBatch, penalty: float = 0.0, weights: Tensor | None = None) -> Loss:
+    """Cross-entropy of the tag of each word, with a confidence penalty; tags may have weights (C,)."""
+    logits, keep = outputs(model, batch).float(), batch.labels != IGNORE_INDEX
     if weights is not None:
-        return cross_entropy(outputs(model, batch), batch.labels, ignore=IGNORE_INDEX, weights=weights)
-    total = F.cross_entropy(outputs(model, batch).float(), batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
-    return Loss(total, total.detach(), (batch.labels != IGNORE_INDEX).sum())
+        loss = cross_entropy(logits, batch.labels, ignore=IGNORE_INDEX, weights=weights)
+    else:
+        total = F.cross_entropy(logits, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        loss = Loss(total, total.detach(), keep.sum())
+    return confidence_penalty(loss, logits, keep, penalty)
 
 
 @torch.inference_mode()

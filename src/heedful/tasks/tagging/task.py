@@ -64,7 +64,7 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """Cross-entropy of the tags."""
-        return partial(tag_loss, model)
+        return partial(tag_loss, model, penalty=self.recipe.task.confidence_penalty)
 
     def loss_on(
         self, model: Any, packed: bool, encoded: EncodedTags, vocabulary: MaskTokenizer
@@ -72,7 +72,7 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         """Cross-entropy of the tags with their weights."""
         recipe = self.recipe
         weights = weights_for(model, encoded.labels, recipe.model.labels, recipe.task.class_weights)
-        return partial(tag_loss, model, weights=weights)
+        return partial(tag_loss, model, penalty=self.recipe.task.confidence_penalty, weights=weights)
 
     @staticmethod
     def predictor(

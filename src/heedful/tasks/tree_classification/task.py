@@ -108,14 +108,17 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The cross-entropy of the class of every node."""
-        return partial(tree_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(tree_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
 
     def loss_on(self, model: Any, packed: bool, encoded: EncodedTrees, vocabulary: WordVocab) -> Callable[[Any], Loss]:
         """The cross-entropy of the class of every node, with the weights of the classes."""
         task, classes = self.recipe.task, self.recipe.model.classes
         names = [class_name(number, classes) for number in range(classes)]
         weights = weights_for(model, encoded.labels, names, task.class_weights)
-        return partial(tree_loss, model, label_smoothing=task.label_smoothing, weights=weights)
+        return partial(
+            tree_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty, weights=weights
+        )
 
     @staticmethod
     def predictor(
