@@ -34,9 +34,9 @@ import torch  # noqa: E402
 
 from heedful.data.tokenizers.wordpiece import BertTokenizer  # noqa: E402
 from heedful.explore.server.app import application  # noqa: E402
-from heedful.explore.server.guard import Policy, serving  # noqa: E402
 from heedful.explore.server.page import built  # noqa: E402
 from heedful.explore.subjects import Explorer  # noqa: E402
+from heedful.http.guard import Policy, serving  # noqa: E402
 from heedful.hub.model_folder import write_model  # noqa: E402
 from heedful.models.bert.config import BertConfig  # noqa: E402
 from heedful.models.bert.model import Bert  # noqa: E402

@@ -35,7 +35,7 @@ JSON = ("Content-Type", "application/json")
 SERVE = """
 import sys
 from pathlib import Path
-from heedful.explore.server.guard import Policy, serve
+from heedful.http.guard import Policy, serve
 from heedful.explore.server.app import application
 from heedful.explore.subjects import Explorer
 serve(application(Explorer([Path(sys.argv[1])])), Policy(), lambda url: print(url, flush=True))

@@ -490,7 +490,9 @@ def models(options: argparse.Namespace) -> dict[str, Any]:
         names = [name for name in CONTENDERS if any(kind in name for kind in (*options.kinds, "full"))]
         names = [name for name in names if not (options.quick and "flex" in name)]  # which runs on a GPU only
         names = [name for name in names if length <= LONGEST.get(name, length)]
-        found |= time_contenders(command, [f"{rows}x{length} {name}" for name in names], line)
+        large = [name for name in names if "flex" in name and length > 16_384]  # 64 GiB each, so one after the other
+        for group in ([name for name in names if name not in large], *([name] for name in large)):
+            found |= time_contenders(command, [f"{rows}x{length} {name}" for name in group], line)
         if options.out:
             options.out.write_text(json.dumps(found, indent=1) + "\n")
     for name, other, (rows, length), goal in GOALS:

@@ -31,9 +31,9 @@ from PIL import Image  # noqa: E402
 from heedful.cli.convert import convert_command  # noqa: E402
 from heedful.cli.train import run_to_end  # noqa: E402
 from heedful.explore.server.app import application  # noqa: E402
-from heedful.explore.server.guard import Policy, serving  # noqa: E402
 from heedful.explore.subjects import Explorer  # noqa: E402
 from heedful.explore.views import VIEWS  # noqa: E402
+from heedful.http.guard import Policy, serving  # noqa: E402
 from heedful.runs.recipe import load_recipe  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images" / "explorer"

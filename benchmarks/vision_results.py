@@ -1,6 +1,7 @@
 """Accuracy of image models beside plain loops with the same budget, three seeds each, in one run.
 
     python benchmarks/vision_results.py --data FOLDER --out vision-results.json         # on one GPU, minutes
+    python benchmarks/vision_results.py --data FOLDER --only "heedful vit" "plain vit"  # jobs whose names begin so
     python benchmarks/vision_results.py --data FOLDER --quick                           # tiny, on a CPU
 
 FOLDER has mnist/ (the four idx files) and cifar10-subset/ (10,000 training and 2,000 test images) in it.
@@ -9,7 +10,8 @@ MNIST: LeNet-5 by the recipe mnist-lenet, and by a loop in plain torch. CIFAR-10
 small form, half as wide, and ViT-tiny with patches of 4 x 4 pixels, by Heedful and by a loop with timm's models; then
 Heedful's again on the first 500, 1,000, 2,500 and 5,000 images, for the same number of steps. Loops have the same
 steps, batches, augmentation (random crops of padded images; on CIFAR-10 flips), AdamW, schedule and bf16. Nothing was
-tuned on test images. Jobs are processes, several at a time; results in the JSON file are not computed again.
+tuned on test images. Jobs are processes, several at a time; the JSON file is written after each, and results in it are
+not computed again. --minutes ends what still runs then.
 """
 
 from __future__ import annotations
@@ -212,13 +214,14 @@ def train_plain(name: str, folder: Path, count: int | None, seed: int) -> float:
 
 # ------------------------------------------------------------------ jobs
 def jobs() -> list[str]:
-    """What is trained, the longest first."""
+    """What is trained, the comparisons first, then Heedful's models by the number of images."""
     seeds = SEEDS[:1] if is_quick() else SEEDS
     sizes = SIZES[:1] if is_quick() else SIZES[::-1]
+    ways = ("heedful", "plain")
     return [
-        *(f"{how} lenet all {seed}" for seed in seeds for how in ("heedful", "plain")),
-        *(f"plain {name} {sizes[0]} {seed}" for seed in seeds for name in MODELS),
-        *(f"heedful {name} {size} {seed}" for size in sizes for seed in seeds for name in MODELS),
+        *(f"{how} {name} {sizes[0]} {seed}" for name in ("vit", "resnet") for seed in seeds for how in ways),
+        *(f"{how} lenet all {seed}" for seed in seeds for how in ways),
+        *(f"heedful {name} {size} {seed}" for seed in seeds for size in sizes[1:] for name in ("vit", "resnet")),
     ]
 
 
@@ -231,7 +234,8 @@ def run_job(job: str, folder: Path) -> None:
 
 
 def run_all(options: argparse.Namespace, found: dict[str, Any]) -> None:
-    waiting = [job for job in jobs() if job not in found]
+    end = time.monotonic() + 60 * options.minutes
+    waiting = [job for job in jobs() if job not in found and job.startswith(tuple(options.only))]
     running: dict[str, subprocess.Popen[str]] = {}
     command = [sys.executable, __file__, "--data", str(options.data), *(["--quick"] if is_quick() else [])]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -251,8 +255,20 @@ def run_all(options: argparse.Namespace, found: dict[str, Any]) -> None:
             found[job] = json.loads(lines[0][7:])
             print(f"{job:<28} {100 * found[job]['accuracy']:>6.2f} %  {found[job]['seconds']:>5.0f} s", flush=True)
             if options.out:
-                options.out.write_text(json.dumps(found, indent=1) + "\n")
+                write(found, options.out)
+        if time.monotonic() > end:
+            print(f"time is up; missing: {', '.join([*running, *waiting])}", flush=True)
+            for child in running.values():
+                child.kill()
+            return
         time.sleep(0.2)
+
+
+def write(found: dict[str, Any], out: Path) -> None:
+    """Write the file at once, or leave it as it was."""
+    new = out.with_suffix(".new")
+    new.write_text(json.dumps(found, indent=1) + "\n")
+    new.replace(out)
 
 
 def summary(found: dict[str, Any]) -> None:
@@ -270,6 +286,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with mnist/ and cifar10-subset/")
     parser.add_argument("--jobs", type=int, default=14, help="processes at a time")
+    parser.add_argument("--only", nargs="+", default=[""], help="the jobs whose names begin like one of these")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="when to stop")
     parser.add_argument("--quick", action="store_true", help="a few steps each, to see that it works")
     parser.add_argument("--out", type=Path, help="write all numbers here as JSON; those in it are kept")
     parser.add_argument("--job", help=argparse.SUPPRESS)

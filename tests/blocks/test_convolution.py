@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from heedful.blocks.convolution import ConvNorm, ConvNormRelu, Convolution, Residual, batch_norm, track
+from heedful.blocks.convolution import ConvNorm, ConvNormRelu, Convolution, Residual, batch_norm, in_blocks, track
 from heedful.blocks.taps import watch
 from tolerance import close
 
@@ -31,6 +31,20 @@ def test_outputs_and_gradients_match_torch(channels: int, filters: int, padding:
     assert ours.weight.grad.is_contiguous()
     if filters > 1:
         assert ours(x).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("size", [1, 3, 5, 7, 11])
+def test_convolution_over_blocks_of_pixels_is_that_with_stride_two(size: int, channels: int) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(2, channels, 12, 20), torch.randn(6, channels, size, size), torch.randn(6)
+    given = [part.double().requires_grad_() for part in (x, weight, bias)]
+    results = []
+    for y in (in_blocks(*given), functional.conv2d(*given, stride=2, padding=size // 2)):
+        probe = torch.arange(y.numel(), dtype=torch.float64).view_as(y).sin()
+        results.append((y, *torch.autograd.grad((y * probe).sum(), given)))
+    for one, other in zip(*results, strict=True):
+        close(one, other)
 
 
 def test_statistics_are_tracked_as_torch_does() -> None:

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend
+from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend, has_short_kernel
 from heedful.blocks.convolution import batch_norm
 from heedful.blocks.layouts import PackedPairs, PackedTexts, Padded
 from heedful.blocks.losses import cross_entropy, projected_cross_entropy
 from heedful.blocks.norms import PostNorm
+from heedful.blocks.recurrent import Layer
 from heedful.blocks.relative import gathered_bias, relative_attention, relative_bias, segment_bias
 from heedful.models.xlnet.model import Keys, Memory
 
@@ -106,7 +107,11 @@ def test_projected_cross_entropy(dtype: torch.dtype, smoothing: float) -> None:
 
 
 @each_precision
-@pytest.mark.parametrize("lengths", [[70, 128, 33, 0, 127, 1], [9, 200, 64, 65]], ids=["one tile", "several"])
+@pytest.mark.parametrize(
+    "lengths",
+    [[70, 128, 33, 0, 127, 1], [9, 200, 64, 65, 256], [9, 300, 64]],
+    ids=["one tile", "one of queries", "several"],
+)
 def test_attention_within_sequences(dtype: torch.dtype, lengths: list[int]) -> None:
     room, count = sum(lengths) + 40, sum(lengths)
     mask = PackedTexts.of(torch.tensor(lengths, device="cuda"), room, max(lengths)).mask
@@ -123,6 +128,37 @@ def test_attention_within_sequences(dtype: torch.dtype, lengths: list[int]) -> N
     for found, right in zip((mine[:, :count], *grads), (truth[:, :count], *truths), strict=True):
         assert bool(found.isfinite().all())
         assert float((found.double().cpu() - right).detach().abs().max()) <= ERROR[dtype] * float(right.abs().max())
+
+
+@pytest.mark.parametrize("length", [65, 197, 256])
+def test_full_attention_of_short_rows(length: int) -> None:
+    """Rows of equal length without a mask take the kernel of packed sequences where gradients are needed."""
+    block = SelfAttention(64, 2, dropout=0.0).cuda().bfloat16()
+    exact = SelfAttention(64, 2, dropout=0.0).double()
+    exact.load_state_dict({name: value.double().cpu() for name, value in block.state_dict().items()})
+    x = torch.randn(3, length, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    y = x.detach().double().cpu().requires_grad_()
+    assert has_short_kernel(block.qkv(x).unflatten(-1, (3, 2, -1)))
+    mine, truth = block(x), exact(y)
+    probe = torch.randn_like(truth)
+    grads = torch.autograd.grad((mine * probe.to(mine)).sum(), (x, block.qkv.weight))
+    truths = torch.autograd.grad((truth * probe).sum(), (y, exact.qkv.weight))
+    for found, right in zip((mine, *grads), (truth, *truths), strict=True):
+        assert float((found.double().cpu() - right).detach().abs().max()) <= 3e-2 * float(right.abs().max())
+
+
+def test_lstm_reads_more_steps_than_cudnn_takes_at_once() -> None:
+    layer = Layer("lstm", 4, 8).cuda()
+    x = torch.randn(1, 70_000, 4, device="cuda", requires_grad=True)
+    y, state = layer(x)
+    first, between = layer(x[:, :30_000])
+    rest, last = layer(x[:, 30_000:], between)
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(y, torch.cat([first, rest], 1), **near)
+    torch.testing.assert_close(state[0], last[0], **near)
+    probe = torch.randn_like(y)
+    grads = [torch.autograd.grad((found * probe).sum(), x)[0] for found in (y, torch.cat([first, rest], 1))]
+    torch.testing.assert_close(*grads, **near)
 
 
 def test_attention_dropout_keeps_the_mean_and_repeats_with_the_seed() -> None:
@@ -203,12 +239,14 @@ def test_dropout_does_not_depend_on_the_tiling(longest: int, monkeypatch: pytest
     qkv = torch.randn(256, 3, 4, 32, dtype=torch.bfloat16, device="cuda", requires_grad=True)
     probe = torch.randn(256, 4, 32, dtype=torch.bfloat16, device="cuda")
     found = []
-    for one in (sequences.ONE_TILE, 0):
+    for one, tall in ((sequences.ONE_TILE, sequences.TALL), (0, sequences.TALL), (0, 0)):
         monkeypatch.setattr(sequences, "ONE_TILE", one)
+        monkeypatch.setattr(sequences, "TALL", tall)
         torch.manual_seed(5)
         o = sequences.attend(qkv, mask.begin, mask.end, longest, 0.2)
         found.append(torch.autograd.grad((o * probe).sum(), qkv)[0].float())
-    assert float((found[0] - found[1]).abs().max()) <= ERROR[torch.bfloat16] * float(found[1].abs().max())
+    for each in found[:2]:
+        assert float((each - found[2]).abs().max()) <= ERROR[torch.bfloat16] * float(found[2].abs().max())
 
 
 def test_add_and_norm_gradient_with_dropout() -> None:
@@ -275,8 +313,8 @@ def test_batch_norm_kernels(shape: tuple[int, int, int, int], add: bool, relu: b
         return torch.randn(shape, device="cuda").to(dtype).contiguous(memory_format=torch.channels_last)
 
     norm, exact = torch.nn.BatchNorm2d(shape[1]).cuda(), torch.nn.BatchNorm2d(shape[1]).double().cuda()
-    for part in (norm, exact):
-        torch.nn.init.normal_(part.weight, generator=torch.Generator("cuda").manual_seed(3))
+    torch.nn.init.normal_(norm.weight)
+    exact.load_state_dict(norm.state_dict())
     x, y, g = (2 * made() + 3).requires_grad_(), made().requires_grad_(), made()
     inputs = [x, *([y] if add else []), norm.weight, norm.bias]
     o = batch_norm(x, norm, y if add else None, relu)

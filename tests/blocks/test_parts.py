@@ -36,6 +36,7 @@ def test_activations_match_their_formulas() -> None:
     bell = 0.5 * x * (1 + torch.erf(x / 2**0.5))
     wave = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
     right = {"relu": x.clamp(min=0), "gelu": bell, "gelu_tanh": wave, "swish": x * x.sigmoid(), "tanh": x.tanh()}
+    right |= {"quick_gelu": x / (1 + (-1.702 * x).exp()), "mish": x * (1 + x.exp()).log().tanh()}
     assert right.keys() == ACTIVATIONS.keys()
     for name, values in right.items():
         torch.testing.assert_close(ACTIVATIONS[name](x), values)

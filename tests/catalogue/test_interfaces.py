@@ -35,6 +35,24 @@ def test_encoders_give_a_memory_and_a_summary(encoder: str) -> None:
 
 
 @pytest.mark.claim("M9")
+@pytest.mark.parametrize("encoder", ["rnn_encoder", "conv_encoder", "bert"])
+@pytest.mark.parametrize("head", kinds_of("classifier", "tagger", "answerer", "regressor", "multiple_choice"))
+def test_every_head_takes_recurrent_convolutional_and_transformer_encoders(head: str, encoder: str) -> None:
+    """The kind alone is another: what heads read is a vector of each token, and one of the text."""
+    torch.manual_seed(0)
+    tiny = config_class(head).tiny()
+    settings = tiny.model_dump() | {"encoder": config_class(encoder).tiny().model_dump()}
+    for unwanted in ("pooler", "masked_words", "next_sentence"):
+        settings["encoder"].pop(unwanted)
+    config = type(tiny).model_validate(settings)
+    model: Any = build(config).eval()
+    x = model.encoder(SOURCE, None, Padded(REAL))
+    assert config.encoder.kind == encoder and x.shape == (3, 9, config.encoder.width)
+    alone = model.encoder(SOURCE[1:2, :4], None, Padded(REAL[1:2, :4]))
+    close(x[1:2, :4], alone, slack=16)
+
+
+@pytest.mark.claim("M9")
 @pytest.mark.parametrize("kind", kinds_of("causal"))
 def test_decoders_take_tokens_and_a_state(kind: str) -> None:
     """tokens (B, T), state -> logits (B, T, V), state: all at once as one by one."""

@@ -121,10 +121,15 @@ class Case:
     @property
     def plain(self) -> "Case":
         """The same without dropout."""
-        none = {name: 0.0 for name in ("dropout", "attention_dropout") if name in type(self.config).model_fields}
-        if (encoder := getattr(self.config, "encoder", None)) is not None:
-            none["encoder"] = encoder.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
-        return replace(self, config=self.config.model_copy(update=none))
+        encoder = getattr(self.config, "encoder", None)
+        below = {} if encoder is None else {"encoder": without_dropout(encoder)}
+        return replace(self, config=without_dropout(self.config).model_copy(update=below))
+
+
+def without_dropout(config: Any) -> Any:
+    """The same settings, and no dropout."""
+    names = {"dropout", "attention_dropout"} & type(config).model_fields.keys()
+    return config.model_copy(update=dict.fromkeys(names, 0.0))
 
 
 SAYS: dict[Role, tuple[Any, Any, Any]] = {  # by role: outputs, their shape, and a loss
@@ -142,8 +147,9 @@ def table() -> Iterator[tuple[str, Case]]:
     encoders = [config_class(kind).tiny() for kind in kinds_of("encoder")]
     for number, encoder in enumerate(encoders):
         yield encoder.kind, Case(encoder, *SAYS["encoder"])
-        sparse = encoder.model_copy(update={"score": "additive", "normalize": "sparsemax"})
-        yield f"{encoder.kind}-sparsemax", Case(sparse, *SAYS["encoder"])
+        if "normalize" in type(encoder).model_fields:
+            sparse = encoder.model_copy(update={"score": "additive", "normalize": "sparsemax"})
+            yield f"{encoder.kind}-sparsemax", Case(sparse, *SAYS["encoder"])
         for kind in kinds_of(*(role for role in SAYS if role != "encoder")):
             head = config_class(kind).tiny()
             under = head.model_copy(update={"encoder": encoder.under_head(type(head).pools, kind)})

@@ -535,6 +535,17 @@ def captioning() -> None:
             model.eval()(tokens[:B], model.start(x))
 
 
+def layered() -> None:
+    """Encoders without attention, and what heads read of them."""
+    for kind in ("rnn_encoder", "conv_encoder"):
+        model: Any = build(config_class(kind).tiny().model_copy(update={"pooler": True}))
+        ids, layout = torch.randint(0, V, (B, S)), Padded(torch.ones(B, S, dtype=torch.bool))
+        x = model(ids, None, layout)
+        model.summarize(x, layout)
+        model.words(model.masked_vectors(ids, None, layout, torch.arange(3)).flatten(0, 1)[:4])
+        model.lens(x)
+
+
 def columns() -> None:
     """A table with a column of each type, its texts read in each way."""
     tiny: Any = config_class("tabular").tiny()
@@ -549,7 +560,10 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "captioner": [captioning],
     "tabular": [columns],
     "texts": [columns],
-    "text_filters": [columns, sliding],
+    "text_filters": [columns, sliding, layered],
+    "encoder_model": [reading, layered],
+    "rnn_encoder": [layered],
+    "conv_encoder": [layered],
     "hred": [dialogues],
     "own": [own],
     "transformer": [models],
@@ -574,7 +588,7 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "rnn_lm": [recurrent],
     "gpt": [ahead_alone],
     "state": [models, ahead_alone, with_memory],
-    "layouts": [models, reading, ahead_alone, sliding],
+    "layouts": [models, reading, ahead_alone, sliding, layered],
     "relative": [relative],
     "xlnet": [two_streams],
     "bigbird": [sparse_blocks],
@@ -620,6 +634,9 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "grids": {"B": (B,), "Y": (T,), "X": (S,), "H": (F,)},
     "tree_lstm": {"H": (F,), "C": (11,), "K": (3,)},
     "bert": {"B": (B, 1), "T": (S,), "D": (D,), "V": (V,), "M": (4, B * S), "N": (B,)},
+    "encoder_model": {"B": (B, 1), "T": (S,), "D": (D, 16), "V": (V, 23), "M": (4, B * S), "N": (B,)},
+    "rnn_encoder": {"B": (B,), "T": (S,), "D": (16,), "N": (B,)},
+    "conv_encoder": {"B": (B,), "T": (S,), "D": (16,)},
     "int8": {"M": (B * S, 1), "D": (D, F), "E": (3 * D, D, F)},
     "head": {"B": (B,), "T": (S,), "D": (D,), "N": (B,)},
     "classifier": {"D": (D,), "N": (B,), "C": (4,)},

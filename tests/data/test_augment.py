@@ -117,7 +117,10 @@ def test_crop_of_everything_is_the_image_and_of_a_quarter_is_larger() -> None:
     x = images().pixels.float()[:2]
     close(resized(x, [(0, 0, 9, 7), (0, 0, 9, 7)]), x)
     ramp = torch.arange(8.0).expand(1, 1, 8, 8)
-    close(resized(ramp, [(2.0, 2.0, 4.0, 4.0)])[0, 0, 0], torch.arange(8) / 2 + 1.75)
+    close(resized(ramp, [(2.0, 2.0, 4.0, 4.0)])[0, 0, 0], (torch.arange(8) / 2 + 1.75).clamp(2, 5))
+    rows = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8)
+    found = resized(rows, [(2.4, 0.0, 0.3, 8.0)])  # thinner than a row: bytes of the nearest one
+    assert torch.equal(found, rows[:, :, 2:3].expand(1, 1, 8, 8))
 
 
 def test_flip_swaps_left_and_right_of_half_of_the_images() -> None:

@@ -210,7 +210,7 @@ def chromium() -> Iterator[Any]:
 def browse(chromium: Any) -> Iterator[Callable[..., Browsing]]:
     """A page on an explorer of these folders; any error in the page fails the test."""
     from heedful.explore.server.app import application
-    from heedful.explore.server.guard import Policy, serving
+    from heedful.http.guard import Policy, serving
 
     with ExitStack() as stack:
         errors: list[str] = []

@@ -24,9 +24,9 @@ from fastapi import FastAPI, Request, Response
 
 from heedful.errors import UserError
 from heedful.explore.server import app as server
-from heedful.explore.server.answers import SECURITY
-from heedful.explore.server.guard import Policy, read_json, serve, serving
 from heedful.explore.subjects import Explorer
+from heedful.http.answers import SECURITY
+from heedful.http.guard import Policy, read_json, serve, serving
 from patience import LONG
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -59,7 +59,7 @@ ECHO = """
 import time
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from heedful.explore.server.guard import Policy, read_json, serve
+from heedful.http.guard import Policy, read_json, serve
 app = FastAPI(openapi_url=None)
 
 @app.post("/api/heads/tokens")

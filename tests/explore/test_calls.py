@@ -27,11 +27,11 @@ from heedful.config import Config
 from heedful.errors import UserError
 from heedful.explore.export import Export, page_of
 from heedful.explore.packets import unpack
-from heedful.explore.server.answers import Refused
 from heedful.explore.server.app import application
-from heedful.explore.server.guard import Policy, read_json, serving
 from heedful.explore.subjects import MAX_BYTES, MAX_ENTRIES, Explorer, Subject, parse_request
 from heedful.explore.views import LONGEST, VIEWS, find, positions, recurrent
+from heedful.http.answers import Refused
+from heedful.http.guard import Policy, read_json, serving
 
 TRAINED = ("translation", "recurrent", "gpt", "rnn", "images", "noisy", "lenet", "vit", "captions")
 RECORDED = (  # golden runs

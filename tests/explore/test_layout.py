@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 import pytest
 
 from heedful.explore.server.app import application
-from heedful.explore.server.guard import Policy, serving
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import VIEWS
 from heedful.explore.views.heads import InputRequest
+from heedful.http.guard import Policy, serving
 from patience import until
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"

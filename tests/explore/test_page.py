@@ -16,10 +16,10 @@ import pytest
 
 from heedful.explore.packets import pack
 from heedful.explore.server.app import application
-from heedful.explore.server.guard import Policy, serving
 from heedful.explore.subjects import Explorer
 from heedful.explore.views.heads import InputRequest
 from heedful.files.yaml import write_yaml
+from heedful.http.guard import Policy, serving
 from patience import until
 from tolerance import near
 

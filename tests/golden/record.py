@@ -251,12 +251,12 @@ def per_split(form: str) -> str:
 RunSpec = tuple[str, Callable[[Texts, str, int], Files]]
 
 
-def pretraining(task: str, tokenizer: str, model: str) -> RunSpec:
+def pretraining(task: str, tokenizer: str, model: str, sizes: str = "heads: 2, hidden: 16") -> RunSpec:
     """An encoder of two layers, pre-trained on documents."""
     recipe = f"""task: {{{task}}}
 data: {{kind: documents, root: data, {per_split(TEXT_FILES)}}}
 tokenizer: {{{tokenizer}}}
-model: {{{model}, width: 8, heads: 2, layers: 2, hidden: 16, context: 32}}
+model: {{{model}, width: 8, {sizes}, layers: 2, context: 32}}
 """
     return recipe + TRAIN + "  batch_tokens: 128\n", documents
 
@@ -398,6 +398,12 @@ model: {kind: elmo, width: 8, layers: 2, hidden: 8, context: 12}
     ),
     "pretraining-bigbird": pretraining(
         "kind: pretraining", "kind: bigbird_unigram, vocab: 60", "kind: bigbird, block: 2, random_blocks: 1"
+    ),
+    "pretraining-rnn_encoder": pretraining(
+        "kind: pretraining", "kind: wordpiece, vocab: 60, lowercase: true", "kind: rnn_encoder", "cell: lstm"
+    ),
+    "pretraining-conv_encoder": pretraining(
+        "kind: pretraining", "kind: wordpiece, vocab: 60, lowercase: true", "kind: conv_encoder", "size: 3"
     ),
     "permutation_lm-xlnet": pretraining(
         "kind: permutation_lm, one_in: 3, longest_span: 2, memory: 16", "kind: xlnet_unigram, vocab: 60", "kind: xlnet"

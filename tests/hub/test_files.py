@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+import transformers
 from bert_folders import change, random_bert, save_folder
 
 from heedful.cli import app as cli
@@ -92,10 +93,18 @@ def test_model_of_impossible_size_is_rejected(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "num_attention_heads"])
-def test_missing_settings_are_named(folder: Path, key: str) -> None:
+def test_missing_settings_are_those_of_transformers_and_must_fit_the_weights(folder: Path, key: str) -> None:
     change(folder, **{key: None})
-    with pytest.raises(UserError, match=key):
-        read_config(folder)
+    theirs = transformers.BertConfig.from_pretrained(folder)
+    config = read_config(folder)
+    assert (config.vocab, config.width, config.heads) == (
+        theirs.vocab_size, theirs.hidden_size, theirs.num_attention_heads
+    )  # fmt: skip
+    if key == "num_attention_heads":  # which no weight shows
+        assert "num_attention_heads 12" in pretrained(folder).notes[0]
+        return
+    with pytest.raises(UserError, match="do not fit"):
+        pretrained(folder)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "unheard-of", 7])

@@ -16,7 +16,7 @@ from heedful.errors import UserError
 from heedful.hub import onnx, pretrained
 from heedful.hub.loading import Pretrained
 from heedful.hub.onnx import Exported, write_onnx
-from heedful.models import build
+from heedful.models import build, config_class
 from heedful.models.bigbird.config import BigBirdConfig
 from tolerance import close
 
@@ -51,6 +51,23 @@ def test_onnx_outputs_equal_the_model_at_any_size(tmp_path: Path) -> None:
         x, weight = theirs["last_hidden_state"], given["attention_mask"][:, :, None]
         mean = torch.nn.functional.normalize((x * weight).sum(1) / weight.sum(1), dim=-1)
         close(torch.from_numpy(results[names.index("sentence_embedding")]), mean)
+
+
+@pytest.mark.parametrize("kind", ["rnn_encoder", "conv_encoder"])
+def test_encoders_without_attention_are_exported(kind: str, tmp_path: Path) -> None:
+    config = config_class(kind).tiny().model_copy(update={"pooler": True})
+    model: Any = build(config).eval()
+    session = export(Pretrained(config, None, model.state_dict(), ()), tmp_path / "model.onnx")
+    for rows, length in ((1, 2), (3, 5), (4, config.context)):
+        ids, real = torch.randint(1, 23, (rows, length)), torch.ones(rows, length, dtype=torch.long)
+        real[0, 1:] = 0
+        given = {"input_ids": ids, "attention_mask": real, "token_type_ids": torch.zeros_like(ids)}
+        x, pooled, words = map(torch.from_numpy, session.run(None, {name: one.numpy() for name, one in given.items()}))
+        with torch.no_grad():
+            ours = model(ids, None, Padded(real != 0))
+            close(x[real != 0], ours[real != 0])
+            close(pooled, model.summarize(ours, Padded(real != 0)))
+            close(words[real != 0], model.words(ours)[real != 0])
 
 
 def test_random_blocks_by_a_seed_are_not_exported(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_positions_start_at_two_and_segments_are_ignored() -> None:
         ({"pad_token_id": 0}, "pad_token_id"),
         ({"is_decoder": True}, "is_decoder"),
         ({"max_position_embeddings": 3}, "max_position_embeddings"),
-        ({"hidden_act": "tanh"}, "hidden_act"),
+        ({"hidden_act": "laplace"}, "hidden_act"),
     ],
 )
 def test_unsupported_settings_are_rejected(family: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:

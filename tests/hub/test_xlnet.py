@@ -196,7 +196,7 @@ def test_published_sizes() -> None:
         ("summary_proj_to_labels", True, "summary_proj_to_labels is not supported"),
         ("summary_activation", "relu", "not supported: summary_activation"),
         ("attn_type", "tri", "not supported: attn_type"),
-        ("ff_activation", "mish", "not supported: ff_activation"),
+        ("ff_activation", "laplace", "not supported: ff_activation"),
         ("clamp_len", "far", "clamp_len"),
         ("d_head", 7, "d_head"),
         ("n_head", 5, "n_head"),

@@ -153,7 +153,7 @@ SEQ2SEQ = "model={kind: seq2seq}"
     ("name", "overrides", "where", "message"),
     [
         ("numbers", [SEQ2SEQ, "train.batching=packed"], "override train.batching", "write batching: padded"),
-        ("language-model", ["train.batching=packed"], "override train.batching", "an rnn_lm cannot read"),
+        ("language-model", ["train.batching=packed"], "override train.batching", "this rnn_lm cannot read"),
         (
             "numbers",
             ["model={kind: seq2seq, attention: {choice: hard}}", "train.compile=true"],

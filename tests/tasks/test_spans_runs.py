@@ -129,7 +129,7 @@ def test_missing_feature_layers_are_reported_before_training(data: Path, tmp_pat
 
 
 def test_packed_batches_for_lstm_are_rejected(data: Path) -> None:
-    with pytest.raises(UserError, match="an LSTM cannot read packed batches"):
+    with pytest.raises(UserError, match="this tagger cannot read packed batches"):
         recipe_of("features", data, "train.batching=packed")
 
 

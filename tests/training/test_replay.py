@@ -120,6 +120,19 @@ def test_recording_of_random_graphs_matches(wiring: list[tuple[str, int, int]]) 
             torch.testing.assert_close(output, expected, rtol=1e-6, atol=0, equal_nan=True)
 
 
+def test_a_buffer_keeps_its_shape_where_a_result_changes_its_own_in_place() -> None:
+    """Autograd squeezes gradients so; run again, the product would be written into a buffer of another shape."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return ((x.mT @ torch.ones(4, 3)).squeeze_(0).t_() * 2,)
+
+    output = torch.empty(3)
+    recording = Recording(function, [torch.arange(4.0)[:, None]], [output])
+    for _ in range(2):  # warnings are errors
+        recording.run()
+        assert output.tolist() == [12.0] * 3
+
+
 def test_recording_reads_current_weights() -> None:
     weight = torch.ones(3)
     output = torch.zeros(3)

@@ -70,6 +70,25 @@ def packed_self_attention(qkv: Tensor, mask: BlockDiagonal, dropout: float) -> T
     return sequences.attend(qkv.flatten(0, 1), mask.begin, mask.end, mask.longest, dropout)[None]  # (1, T, H, K)
 
 
+SHORT, NARROW = 256, 64  # positions of a row, and width of a head, that the kernel of packed sequences takes at once
+
+
+def has_short_kernel(qkv: Tensor) -> bool:
+    """Whether queries, keys and values (B, T, 3, H, K) are better off in the kernel of packed sequences."""
+    half = qkv.dtype in (torch.bfloat16, torch.float16)
+    return qkv.is_cuda and half and qkv.requires_grad and 64 < qkv.shape[1] <= SHORT and qkv.shape[-1] <= NARROW
+
+
+def short_self_attention(qkv: Tensor, dropout: float) -> Tensor:
+    """Full self-attention of rows of equal length in that kernel, from queries, keys and values (B, T, 3, H, K)."""
+    from heedful.blocks.kernels import sequences  # needs Triton, which comes with torch's GPU builds only
+
+    rows, length = qkv.shape[:2]
+    begin = torch.arange(rows + 1, dtype=torch.int32, device=qkv.device) * length  # (B + 1,)
+    o = sequences.attend(qkv.flatten(0, 1), begin, (begin + length).clamp(max=rows * length), length, dropout)
+    return o.unflatten(0, (rows, length))  # (B, T, H, K)
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -338,6 +357,8 @@ class SelfAttention(nn.Module):
         if isinstance(mask, BlockSparse) and linear and alone and self.has_kernel and has_block_kernel(qkv):
             o = sparse_self_attention(qkv, mask, bias, self.dropout if self.training else 0.0)
             return self.out(o.transpose(1, 2).flatten(2))
+        if mask is None and bias is None and alone and self.has_kernel and has_short_kernel(qkv):
+            return self.out(short_self_attention(qkv, self.dropout if self.training else 0.0).flatten(2))
         q, kv = self.split_qkv(qkv, at)
         return self.attend_to(q, past(kv), mask, bias)  # (B, T, D)
 

@@ -43,6 +43,32 @@ class ConvRelu(nn.Module):
         return self.output(functional.relu(self.conv(x)))  # (B, F, Y, X)
 
 
+def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """conv(x); with stride 2 and few channels, a GPU takes 2 x 2 pixels as one of four times the channels."""
+    size, pad = conv.kernel_size[0], conv.padding[0]
+    halves = conv.stride == (2, 2) and conv.kernel_size == (size, size) and conv.padding == (pad, pad)
+    even = x.shape[2] % 2 == x.shape[3] % 2 == 0 and size % 2 == 1 and pad == size // 2
+    if x.is_cuda and conv.in_channels <= 4 and halves and even:
+        return in_blocks(x, conv.weight, conv.bias)
+    y: Tensor = conv(x)
+    return y
+
+
+def in_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The convolution with stride 2, and half the filter's odd size around the image, over blocks of 2 x 2 pixels."""
+    size, channels = weight.shape[2], x.shape[1]
+    before = size // 2 % 2  # so that a filter begins at the first pixel of a block
+    after = -(size + before) % 2
+    blocks, rest = (size + before + after) // 2, -4 * channels % 8
+    left = (size // 2 + before) // 2
+    weight = functional.pad(weight, (before, after, before, after))
+    weight = weight.unflatten(3, (blocks, 2)).unflatten(2, (blocks, 2)).permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
+    edges = (left, blocks - 1 - left)
+    x = functional.pad(functional.pixel_unshuffle(x, 2), (*edges, *edges, 0, rest))  # (B, 4 C, Y / 2, X / 2), padded
+    weight = functional.pad(weight, (0, 0, 0, 0, 0, rest))  # matrix products are faster with multiples of eight
+    return functional.conv2d(x.contiguous(memory_format=torch.channels_last), weight, bias)  # (B, F, Y / 2, X / 2)
+
+
 def batch_norm(x: Tensor, norm: nn.BatchNorm2d, add: Tensor | None = None, relu: bool = False) -> Tensor:
     """relu(norm(x) + add), or without one of both; on a GPU, training uses fused kernels."""
     plain = type(norm) is nn.BatchNorm2d and norm.momentum is not None  # not one that processes share
@@ -92,7 +118,7 @@ class ConvNormRelu(NormedConvolution):
     """relu(norm(W * x))."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(batch_norm(self.conv(x), self.norm, relu=True))  # (B, F, Y, X)
+        return self.output(batch_norm(convolve(self.conv, x), self.norm, relu=True))  # (B, F, Y, X)
 
 
 class Residual(nn.Module):

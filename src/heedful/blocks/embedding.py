@@ -4,6 +4,7 @@ B batch, T positions, D width, V vocabulary.
 """
 
 import math
+from abc import abstractmethod
 
 import torch
 import torch.nn.functional as F
@@ -14,32 +15,85 @@ from heedful.blocks.losses import Loss, projected_cross_entropy
 FEW = 512  # at most this many rows in a decoding step
 
 
-class TiedEmbedding(nn.Module):
-    """Input and output embedding with shared weights: x = s E[tokens], logits = x E^T (Press and Wolf, 2017).
+class Embedding(nn.Module):
+    """x = s E[tokens], logits = x W^T + b; by default s = sqrt(D)."""
 
-    By default s = sqrt(D), and E is initialized with standard deviation 1 / s (Vaswani et al., 2017).
-    """
+    weight: Tensor  # W (V, D)
+    bias: Tensor | None  # b (V,)
 
-    def __init__(self, vocab: int, width: int, scale: float | None = None) -> None:
+    def __init__(self, width: int, scale: float | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(vocab, width) * width**-0.5)
         self.scale = math.sqrt(width) if scale is None else scale
+        self.register_parameter("bias", None)
+
+    @property
+    @abstractmethod
+    def table(self) -> Tensor:
+        """The vectors of the input, E (V, D)."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = F.embedding(tokens, self.weight)  # (B, T, D)
+        x = F.embedding(tokens, self.table)  # (B, T, D)
         return x if self.scale == 1 else x * self.scale
 
     def logits(self, x: Tensor) -> Tensor:
         few = x.dim() > 1 and 0 < x.numel() <= FEW * x.shape[-1]
         if few and x.device.type == "cpu" and x.dtype == self.weight.dtype == torch.float32 and onednn():
             # The same product by oneDNN, which is up to 1.4 times as fast for the few rows of a decoding step.
-            logits: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "none", [], "")  # (B, T, V)
+            logits: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # (B, T, V)
             return logits
-        return F.linear(x, self.weight)  # (B, T, V)
+        return F.linear(x, self.weight, self.bias)  # (B, T, V)
 
-    def loss(self, x: Tensor, targets: Tensor, ignore: int = -100) -> Loss:
+    def loss(self, x: Tensor, targets: Tensor, ignore: int = -100, smoothing: float = 0.0) -> Loss:
         """-sum log p(target) for x (N, D) and targets (N,)."""
-        return projected_cross_entropy(x, self.weight, targets, ignore=ignore)
+        return projected_cross_entropy(x, self.weight, targets, smoothing, ignore, self.bias)
+
+
+class TiedEmbedding(Embedding):
+    """Input and output embedding with shared weights, W = E (Press and Wolf, 2017).
+
+    By default E is initialized with standard deviation 1 / s (Vaswani et al., 2017).
+    """
+
+    def __init__(self, vocab: int, width: int, scale: float | None = None) -> None:
+        super().__init__(width, scale)
+        self.weight = nn.Parameter(torch.randn(vocab, width) * width**-0.5)
+
+    @property
+    def table(self) -> Tensor:
+        return self.weight
+
+
+class BiasedEmbedding(Embedding):
+    """Shared weights, and a bias for each logit, as in Marian (Junczys-Dowmunt et al., 2018)."""
+
+    def __init__(self, vocab: int, width: int, scale: float | None = None) -> None:
+        super().__init__(width, scale)
+        self.weight = nn.Parameter(torch.randn(vocab, width) * width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(vocab))
+
+    @property
+    def table(self) -> Tensor:
+        return self.weight
+
+
+class UntiedEmbedding(Embedding):
+    """An output matrix of its own, as before weights were shared."""
+
+    def __init__(self, vocab: int, width: int, scale: float | None = None) -> None:
+        super().__init__(width, scale)
+        self.weight = nn.Parameter(torch.randn(vocab, width) * width**-0.5)
+        self.input = nn.Parameter(torch.randn(vocab, width) * width**-0.5)
+
+    @property
+    def table(self) -> Tensor:
+        return self.input
+
+
+EMBEDDINGS: dict[str, type[TiedEmbedding | BiasedEmbedding | UntiedEmbedding]] = {
+    "tied": TiedEmbedding,
+    "biased": BiasedEmbedding,
+    "untied": UntiedEmbedding,
+}
 
 
 def onednn() -> bool:

@@ -14,12 +14,21 @@ from torch.utils.checkpoint import checkpoint
 from heedful.blocks.linear import Linear
 
 Activation = Callable[[Tensor], Tensor]
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x), an approximation of GELU (Hendrycks and Gimpel, 2016)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 GELU_TANH = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": GELU_TANH,
+    "quick_gelu": quick_gelu,
     "swish": F.silu,
+    "mish": F.mish,
     "tanh": torch.tanh,
 }
 

@@ -3,7 +3,7 @@
 `Padded` gives each sequence its own row, padded to the longest. `PackedTexts` and `PackedPairs` concatenate them in one
 row, so that almost nothing is padding and every batch has the same shape. Models get positions and masks from a layout.
 
-B batch, S source positions, T target positions, N sequences.
+B batch, S source positions, T target positions, D width, N sequences.
 """
 
 from dataclasses import dataclass
@@ -127,6 +127,12 @@ def real_first(real: Tensor) -> Tensor:
     tokens = real.cumsum(1)  # (B, S)
     padding = tokens[:, -1:] + (~real).cumsum(1)  # (B, S)
     return torch.where(real, tokens, padding) - 1
+
+
+def mean(x: Tensor, layout: Layout) -> Tensor:
+    """The mean (B, D) of the vectors (B, S, D) of real tokens."""
+    real = x.new_ones(x.shape[:2]) if layout.real is None else layout.real.to(x.dtype)
+    return (real[:, None] @ x)[:, 0] / real.sum(1, keepdim=True).clamp(min=1)  # (B, D)
 
 
 @dataclass(frozen=True)

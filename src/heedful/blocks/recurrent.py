@@ -18,6 +18,7 @@ from heedful.blocks.taps import Tap, watched
 
 State = tuple[Tensor, ...]
 SHUT = 1e4  # sigmoid(-SHUT) is 0 and sigmoid(SHUT) is 1 exactly, in every precision
+LONGEST = 32_768  # steps of one call; cuDNN takes fewer than 65,536
 FLAGS = 8  # columns of the padding flag: matrix products are faster with multiples of eight
 
 
@@ -178,7 +179,11 @@ def _fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> t
         whole = torch.cat([weight.flatten() for weight in weights]).split([weight.numel() for weight in weights])
         weights = [part.view_as(weight) for part, weight in zip(whole, weights, strict=True)]
     with torch.autocast(place, enabled=False):  # the precision is chosen above
-        y, after = cell.fused(x.contiguous(), tuple(part.contiguous() for part in state), weights)
+        outputs, after = [], tuple(part.contiguous() for part in state)
+        for piece in x.split(LONGEST, 1) if x.is_cuda else (x,):
+            y, after = cell.fused(piece.contiguous(), after, weights)  # (B, T, H)
+            outputs.append(y)
+        y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)  # (B, T, H)
     if real is None:
         return y, after
     y = y.masked_fill(~real[:, :, None], 0.0)  # (B, T, H)
@@ -200,7 +205,7 @@ def last(y: Tensor, real: Tensor) -> Tensor:
     """The output at the last real step of each row; zeros where there is none."""
     steps = torch.arange(real.shape[1], device=real.device)
     at = torch.where(real, steps, 0).amax(1)  # (B,)
-    return y[torch.arange(len(y), device=y.device), at]  # (B, H)
+    return y[torch.arange(y.shape[0], device=y.device), at]  # (B, H)
 
 
 class Layer(nn.Module):
@@ -213,7 +218,7 @@ class Layer(nn.Module):
         self.cell, self.size = CELLS[kind](width, hidden), hidden
 
     def zeros(self, x: Tensor) -> State:
-        return (x.new_zeros(len(x), self.size),) * self.cell.parts
+        return (x.new_zeros(x.shape[0], self.size),) * self.cell.parts
 
     def step(self, x: Tensor, state: State) -> State:
         after: State = (self.cell if watched(self.cell) else self.cell.quick)(x, state)

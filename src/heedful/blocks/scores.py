@@ -7,6 +7,7 @@ B batch, H heads, T queries, S keys, K width of one head, M width of a key.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +28,16 @@ def dot(q: Tensor, k: Tensor) -> Tensor:
 def scaled_dot(q: Tensor, k: Tensor) -> Tensor:
     """q . k / sqrt(K): unit-variance inputs give unit-variance scores; divided first, against overflow in fp16."""
     return (q / math.sqrt(q.shape[-1])) @ k.mT  # (B, H, T, S)
+
+
+@dataclass(frozen=True)
+class DepthScaledDot:
+    """q . k / (n sqrt(K)) in block n, counted from 1 (Karamcheti et al., 2021)."""
+
+    block: int
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        return scaled_dot(q / self.block, k)  # (B, H, T, S)
 
 
 def cosine(q: Tensor, k: Tensor) -> Tensor:

@@ -60,10 +60,10 @@ def _texts(folder: str, word: str) -> Iterator[tuple[str, str]]:
 def _modules() -> Iterator[Definition]:
     """The classes of blocks/ that are torch modules, themselves or by their base."""
     for file, text in _texts("blocks", "nn.Module"):
-        known = {"nn.Module", "nn.ModuleList"}
+        known = set[str]()
         kind = FILE_KINDS.get(Path(file).stem, "layer")
         for name, bases, about in CLASS.findall(text):
-            if known & {base.strip() for base in bases.split(",")}:
+            if any(base.strip() in known or base.strip().startswith("nn.") for base in bases.split(",")):
                 known.add(name)
                 yield Definition(kind, name, about, file)
 

@@ -10,6 +10,7 @@ import torch
 import typer
 
 from heedful.cli.output import print_table
+from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError, printable, shown
 from heedful.files.reading import is_file, is_folder, require_folder
@@ -71,7 +72,8 @@ def convert_command(
         write(target, model, kind)
     elif kind == "hf":
         write(target, model)
-        if model.writes and isinstance(model.tokenizer, TrainedTokenizer):
+        own = isinstance(model.tokenizer, TrainedTokenizer) and not isinstance(model.tokenizer, SentencePieceTokenizer)
+        if own:
             typer.echo("note: the tokenizer is not exported, since its format is Heedful's own", err=True)
     else:
         typer.echo(f"outputs: {', '.join(write_onnx(target, require_encoder(model, source)))}", err=True)
@@ -121,6 +123,9 @@ def describe(model: Pretrained) -> str:
             size = sum(weight.numel() for name, weight in build(config).named_parameters() if name in model.tensors)
         images = " x ".join(map(str, config.input))
         return f"{lead}{size:,} parameters, images of {images}, {config.classes or 'no'} classes"
+    if model.translates:
+        blocks = f"{config.encoder_layers} + {config.decoder_layers} blocks of width {config.width}"
+        return f"{lead}{size:,} parameters, {blocks}, a context of {config.context:,}"
     if not model.writes:
         parts = [name for name in ("pooler", "masked_words") if getattr(config, name)]
         parts += [config.pairs] if config.pairs else []
@@ -134,7 +139,7 @@ def describe(model: Pretrained) -> str:
 
 def require_encoder(model: Pretrained, source: Path) -> Pretrained:
     """The model, if it is an encoder: only encoders can be written as ONNX."""
-    if model.writes or model.sees:
+    if model.config.role != "encoder":
         raise UserError(
             f"a {model_names(model.config.role)} cannot be written as ONNX", where=str(source),
             expected=f"a {model_names('encoder')}", todo="write a Hugging Face folder: --to hf",
@@ -151,7 +156,8 @@ def write_own(target: Path, model: Pretrained, source: Path) -> None:
         typer.echo(f"note: {name} is not used with this head, and is dropped", err=True)
     settings = {"task": task, "model": config.model_dump(mode="json")}
     decoding = task_class(task).decoding
-    decode = {"start_token": model.starts} if model.writes else {}
+    decode: dict[str, Any] = {"start_token": model.starts} if model.writes else {}
+    decode |= model.decode.model_dump(mode="json") if model.translates else {}
     settings |= {"decode": decoding().model_dump(mode="json") | decode} if decoding else {}
     if task == "pretraining" and model.sentences != SentenceConfig():
         settings["sentences"] = model.sentences.model_dump(mode="json")

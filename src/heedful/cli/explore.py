@@ -19,12 +19,12 @@ from heedful.cli.output import say
 from heedful.errors import UserError, printable
 from heedful.explore.export import Export, complete_state, first_view, page_of, require_html, require_indices
 from heedful.explore.server.app import application
-from heedful.explore.server.guard import Policy, serve
 from heedful.explore.server.page import built
-from heedful.explore.server.protocol import listen
 from heedful.explore.subjects import Explorer
 from heedful.files.writing import write_text_atomic
 from heedful.files.yaml import has_lone_surrogate
+from heedful.http.guard import Policy, serve
+from heedful.http.protocol import listen
 from heedful.runs.load import few_threads
 
 PORT = 8765  # a fixed default, so that links to views stay valid

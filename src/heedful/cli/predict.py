@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,57 +14,30 @@ from heedful.cli.loading import load_run, wrong_command_error
 from heedful.cli.output import say
 from heedful.cli.reading import MAX_LINE, Line, batched
 from heedful.cli.translate import too_long_error
-from heedful.data.dialogues.sources import utterances_in
 from heedful.data.fields.rows import Rows, rows_in
-from heedful.data.formats.sources import lines, list_keys, parse_object, string_field
+from heedful.data.formats.sources import lines
 from heedful.data.formats.tables import Columns, JsonlTable
-from heedful.data.stories.sources import sentences_of
-from heedful.errors import UserError, shown
+from heedful.data.tables.reading import SUFFIXES, Format, read_records
+from heedful.data.tables.source import ColumnTable
+from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.files.reading import exists, is_file
 from heedful.models.own import settings_of
 from heedful.runs.load import read_recipe
+from heedful.runs.rows import FIELDS, row_input
 from heedful.tasks import task_class
-from heedful.tasks.answering.predictor import QuestionAnswerer
-from heedful.tasks.captioning.predictor import Caption, ImageCaptioner
-from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
-from heedful.tasks.dialogue.predictor import DialogueModel, Reply
-from heedful.tasks.image_classification.predictor import ImageClassifier
-from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
-from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator
-from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
-from heedful.tasks.paragraphs.predictor import ImageDescriber
+from heedful.tasks.captioning.predictor import Caption
+from heedful.tasks.dialogue.predictor import Reply
+from heedful.tasks.language_model.predictor import GeneratedText
 from heedful.tasks.predictor import Result
-from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
-from heedful.tasks.story_answering.predictor import StoryAnswerer
-from heedful.tasks.style_transfer.predictor import StyledText, TextStyleTransfer
+from heedful.tasks.pretraining.predictor import Embedding
+from heedful.tasks.style_transfer.predictor import StyledText
 from heedful.tasks.tabular.predictor import TablePredictor
-from heedful.tasks.tagging.predictor import TokenTagger
-from heedful.tasks.text_autoencoding.predictor import DecodedSentence, SentenceAutoencoder
+from heedful.tasks.text_autoencoding.predictor import DecodedSentence
 from heedful.tasks.translation.predictor import Translation, Translator
-from heedful.tasks.tree_classification.predictor import TreeClassifier
 from heedful.training.checkpoint.choice import split_checkpoint
 
-FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model's input
-    Translator: ("source",),
-    DialogueModel: ("utterances",),
-    TextGenerator: ("prompt",),
-    TextClassifier: ("text",),
-    TextRegressor: ("text",),
-    TextStyleTransfer: ("text", "style"),
-    TokenTagger: ("text",),
-    TextEncoder: ("text",),
-    BidirectionalLanguageModel: ("text",),
-    SentenceAutoencoder: ("text",),
-    TreeClassifier: ("tree",),
-    ImageClassifier: ("image",),
-    ImageCaptioner: ("image",),
-    ImageDescriber: ("image", "boxes"),
-    QuestionAnswerer: ("question", "passage"),
-    MultipleChoiceAnswerer: ("text", "choices"),
-    TablePredictor: (),
-    StoryAnswerer: ("story", "question"),
-}
+NAME_FIELD = "name the field with the text: --field NAME"
 
 
 def predict_command(
@@ -93,7 +65,7 @@ def predict_command(
     names, count, blank = tuple(fields) or trained_fields(run, known), 0, 0
     with written(out) as write, counting("rows done") as advance:
         for chunk in batched(rows, batch):
-            inputs = [row if table else row_input(row, names, where) for row, where in chunk]
+            inputs = [row if table else row_input(row, names, where, NAME_FIELD) for row, where in chunk]
             if isinstance(predictor, Translator):
                 require_room(
                     predictor, [Line(str(one or ""), where) for one, (_, where) in zip(inputs, chunk, strict=True)]
@@ -131,9 +103,14 @@ def written(out: Path | None) -> Iterator[Callable[[str], None]]:
 
 def trained_fields(run: Path, known: tuple[str, ...]) -> tuple[str, ...]:
     """The columns of the texts that a classifier or regressor was trained on, by name; else the usual names."""
-    if known != ("text",) or not is_file(split_checkpoint(run)[0] / "recipe.yaml"):
+    if not is_file(split_checkpoint(run)[0] / "recipe.yaml"):
         return known
     data = read_recipe(run).data
+    if isinstance(data, ColumnTable):
+        names = data.columns.names
+        return tuple(names[key] for key in (*known, "pair") if key in names) or known
+    if known != ("text",):
+        return known
     names = (data.text, data.pair) if isinstance(data, Columns | JsonlTable) else ()
     found = tuple(name for name in names if isinstance(name, str))
     return found if len(found) == sum(name is not None for name in names) and found else known
@@ -147,20 +124,13 @@ def require_room(translator: Translator, texts: Sequence[Line]) -> None:
 
 
 def read_rows(path: Path) -> Iterator[tuple[dict[str, object], str]]:
-    """The rows of a file, each with its line: JSON lines, CSV or TSV with a header, else a text per line."""
+    """The rows of a table, each with its line, or a text per line of any other file."""
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    if kind in (".csv", ".tsv"):
-        table = csv.DictReader(
-            (f"{line}\n" for line in lines(path, MAX_LINE)), delimiter="\t" if kind == ".tsv" else ","
-        )
-        yield from (({str(key): value for key, value in row.items()}, f"{path}:{table.line_num}") for row in table)
+    if kind in SUFFIXES:
+        yield from read_records(path, Format(longest=MAX_LINE))
         return
     for number, line in enumerate(lines(path, MAX_LINE), 1):
-        where = f"{path}:{number}"
-        if kind not in (".jsonl", ".json"):
-            yield {"text": line}, where
-        elif line.strip():
-            yield parse_object(line, where), where
+        yield {"text": line}, f"{path}:{number}"
 
 
 def checked_rows(predictor: TablePredictor, path: Path) -> Iterator[tuple[dict[str, object], str]]:
@@ -168,60 +138,6 @@ def checked_rows(predictor: TablePredictor, path: Path) -> Iterator[tuple[dict[s
     rows = rows_in(path)
     predictor.check(rows)
     return rows.one_by_one()
-
-
-def row_input(row: dict[str, object], names: tuple[str, ...], where: str) -> Any:
-    """The model's input in a row: a text, or a tuple of several; None if all are blank."""
-    if len(names) == 1 and names[0] not in row and "text" in row:
-        names = ("text",)
-    for name in names:
-        if name not in row and name not in LISTS:
-            raise UserError(
-                f"there is no field {shown(name)}", where=where, found=list_keys(row),
-                todo="name the field with the text: --field NAME",
-            )  # fmt: skip
-    values = [LISTS[name](row, where) if name in LISTS else string_field(row, name, where) for name in names]
-    if all(isinstance(value, str) and not value.strip() for value in values):
-        return None
-    return values[0] if len(values) == 1 else tuple(values)
-
-
-def row_choices(row: dict[str, object], where: str) -> list[str]:
-    """The texts in the field `choices` of a row."""
-    choices = row.get("choices")
-    if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(one, str) for one in choices):
-        raise UserError(
-            "a row needs a list of choices", where=where, found=shown(choices) if choices else list_keys(row),
-            expected="'choices' with two texts or more, in a .jsonl file",
-        )  # fmt: skip
-    return choices
-
-
-def row_boxes(row: dict[str, object], where: str) -> list[object]:
-    """The boxes in the field `boxes` of a row."""
-    boxes = row.get("boxes")
-    if not isinstance(boxes, list) or not boxes or not all(isinstance(box, list) for box in boxes):
-        raise UserError(
-            "a row needs a list of boxes", where=where, found=shown(boxes) if boxes else list_keys(row),
-            expected="'boxes' with [top, left, bottom, right] in pixels for each, in a .jsonl file",
-        )  # fmt: skip
-    return boxes
-
-
-def row_utterances(row: dict[str, object], where: str) -> list[str | tuple[str, str]]:
-    """The utterances in the field `utterances` of a row."""
-    found = [one for one in utterances_in(row, where) if one.text.strip()]
-    if not found:
-        raise UserError("a row needs utterances", where=where, found="none with text", expected="one or more texts")
-    return [one.text if one.speaker is None else (one.speaker, one.text) for one in found]
-
-
-LISTS: dict[str, Callable[[dict[str, object], str], Sequence[Any]]] = {
-    "choices": row_choices,
-    "boxes": row_boxes,
-    "story": sentences_of,
-    "utterances": row_utterances,
-}
 
 
 def plain(result: Any) -> Any:

@@ -90,6 +90,26 @@ class ForcedPrefix:
 
 
 @dataclass(frozen=True)
+class ForcedEnd:
+    """The last of `length` tokens is the end of the sequence, with a probability of 1."""
+
+    length: int
+    eos: int
+
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
+        eos, last = torch.arange(logits.shape[1], device=logits.device) == self.eos, so_far.chosen == self.length - 1
+        return logits.masked_fill(~eos & last, -math.inf).masked_fill(eos & last, 0.0)
+
+
+@dataclass(frozen=True)
+class Renormalize:
+    """The probabilities of the tokens that are left sum to 1 again."""
+
+    def __call__(self, logits: Tensor, so_far: Generated) -> Tensor:
+        return logits.log_softmax(-1)
+
+
+@dataclass(frozen=True)
 class NoRepeatNgram:
     """No n-gram of `size` tokens occurs twice."""
 

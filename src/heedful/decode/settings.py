@@ -59,6 +59,11 @@ class DecodeConfig(Config):
         description="exponent of the length by which a score is divided; higher favours longer translations",
     )
     max_length: int | None = Field(None, ge=1, description="longest translation in tokens; null: 2 x source + 16")
+    renormalize: bool = Field(
+        False,
+        exclude_if=lambda renormalize: not renormalize,  # recipes and folders without it stay as they are
+        description="whether probabilities sum to 1 again without the tokens that are never generated, as in Marian",
+    )
 
 
 class CaptionConfig(Config):

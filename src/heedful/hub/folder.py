@@ -22,7 +22,7 @@ from heedful.models.roles import Role
 from heedful.training.checkpoint.choice import split_checkpoint
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-READABLE: tuple[Role, ...] = ("encoder", "causal")  # roles of published models that can be read
+READABLE: tuple[Role, ...] = ("encoder", "causal", "seq2seq")  # roles of published models that can be read
 
 
 @cache

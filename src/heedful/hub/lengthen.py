@@ -24,7 +24,7 @@ TABLE, SEGMENTS = "positions.table", "segments"  # names of tensors, in every en
 
 def lengthen(model: Pretrained, context: int, where: Path) -> Pretrained:
     """The encoder with a longer context: its table of positions is repeated, and all else is as it was."""
-    before, first = model.config.context, None if model.writes else model.config.first_position
+    before, first = model.config.context, model.config.first_position if model.config.role == "encoder" else None
     if first is None:
         raise UserError(
             "the context of this model cannot be changed", where=str(where), found=_title(model),
@@ -54,7 +54,7 @@ def lengthen(model: Pretrained, context: int, where: Path) -> Pretrained:
 
 def change_kind(model: Pretrained, kind: str, published: bool, where: Path) -> Pretrained:
     """The encoder as one of another kind, with the same weights; `published`: as a folder of Hugging Face has it."""
-    if model.writes or kind not in kinds_of("encoder") or model.config.kind == kind:
+    if model.config.role != "encoder" or kind not in kinds_of("encoder") or model.config.kind == kind:
         raise UserError(
             "the model cannot become one of this kind", where="--kind", found=f"{kind}, for this {_title(model)}",
             expected=f"an encoder of another kind: {', '.join(kinds_of('encoder'))}", todo="leave --kind out",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from heedful.data.tokenizers.base import MAX_FILE, Tokenizer
 from heedful.data.tokenizers.encoders import folder_tokenizer, open_encoder_tokenizer, tokenizer_class
 from heedful.data.tokenizers.gpt1_bpe import Gpt1Tokenizer
 from heedful.data.tokenizers.lm_tokenization import open_tokenizer
+from heedful.data.tokenizers.multilingual import open_translation_tokenizer
+from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
+from heedful.decode.settings import DecodeConfig
 from heedful.errors import AGAIN, UserError
 from heedful.files.folders import has_file, read_settings, read_text
 from heedful.files.reading import is_folder, require_folder
@@ -37,8 +40,9 @@ from heedful.hub.image_models import read_image_model
 from heedful.hub.model_folder import read_model
 from heedful.hub.rules import LedgerLine
 from heedful.hub.safetensors import read_safetensors
-from heedful.hub.sentence_transformers import SentenceConfig, read_sentence_config
+from heedful.hub.sentence_transformers import Pooling, SentenceConfig, read_sentence_config
 from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
+from heedful.hub.translation_folders import read_generation
 from heedful.hub.word_vocabularies import find_words
 from heedful.models import build, config_class, kinds_of
 from heedful.models.exchange import Exchange, PublishedConfig, Table, validate_config
@@ -54,7 +58,13 @@ Weights = Callable[[Path], tuple[dict[str, Tensor], Path]]  # returns tensors an
 TASKS: dict[str, str] = {  # by role
     "encoder": "pretraining",
     "causal": "language_model",
+    "seq2seq": "translation",
     "image_encoder": "image_classification",
+}
+OPEN: dict[str, Callable[[str, str], Any]] = {  # the reader of tokenizer.json, by role
+    "encoder": open_encoder_tokenizer,
+    "causal": open_tokenizer,
+    "seq2seq": open_translation_tokenizer,
 }
 IMAGES = "images.json"
 HEADS: dict[str, str] = {  # task by head
@@ -84,7 +94,7 @@ class Pretrained(NamedTuple):
     tensors: dict[str, Tensor]  # by their names in Heedful's model
     ledger: tuple[LedgerLine, ...]
     head: Head | None = None
-    pooling: Literal["mean", "first"] | None = None  # how token vectors are pooled, where the folder specifies it
+    pooling: Pooling | None = None  # how token vectors are pooled, where the folder specifies it
     normalize: bool = False
     longest: int | None = None  # maximum tokens per text, where the folder specifies it
     lowercase: bool = False  # whether a text is lowercased before tokenization
@@ -92,11 +102,17 @@ class Pretrained(NamedTuple):
     notes: tuple[str, ...] = ()  # for the user
     word_ends: Gpt1Tokenizer | None = None  # GPT-1's tokenizer, which is only converted, not used
     starts: bool = False  # whether texts start with the start token of documents
+    decode: DecodeConfig = DecodeConfig()  # how a translator searches
 
     @property
     def writes(self) -> bool:
-        """Whether it is a language model; otherwise it is an encoder."""
+        """Whether it is a language model; otherwise it is an encoder, or what the next two say."""
         return bool(self.config.role == "causal")
+
+    @property
+    def translates(self) -> bool:
+        """Whether it is a translator."""
+        return bool(self.config.role == "seq2seq")
 
     @property
     def sees(self) -> bool:
@@ -163,6 +179,11 @@ def no_tokenizer_error(model: Pretrained, folder: Path) -> UserError:
             expected="a GPT-2, or a GPT that was trained here",
             todo=f"heedful convert {shlex.quote(str(folder))} NEW_FOLDER --to hf converts it",
         )  # fmt: skip
+    if model.translates:
+        return UserError(
+            "there is no tokenizer in this folder", where=str(folder), expected="vocab.json, source.spm and target.spm",
+            todo="add the tokenizer files that the model was trained with",
+        )  # fmt: skip
     pairs, published = "tokenizer.json, or vocab.json and merges.txt", model.config.usual_tokenizer
     pairs = f"vocab.bin, vocab.pkl or vocab.txt, or {pairs}" if published == "words" else pairs
     return UserError(
@@ -207,6 +228,10 @@ def _with_head(
     labels = () if head is None else _output_labels(published.labels, len(own["bias"]), head, where)
     top = None if head is None else Head(head, labels, own, str(where))
     model = Pretrained(config, None, tensors, ledger, top, notes=published.notes)
+    if model.translates:
+        decode, notes = read_generation(folder, config.context)
+        pieces = SentencePieceTokenizer.from_folder(folder, config.vocab or 0)
+        return model._replace(tokenizer=pieces, decode=decode, notes=model.notes + notes)
     if model.writes:
         if config.usual_tokenizer == "words" and (words := find_words(folder, config.vocab or 0)) is not None:
             return model._replace(tokenizer=words, starts=True)  # a line begins after the end of another
@@ -298,7 +323,7 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     portable, settings, weights, file, text, _ = files
     refuse_own_model(settings, folder)
     where = str(portable / "tokenizer.json")
-    tokenizer = (open_encoder_tokenizer if config.role == "encoder" else open_tokenizer)(text, where)
+    tokenizer: Any = OPEN[config.role](text, where)
     files.require(tokenizer)
     config = config.model_copy(update={"vocab": config.vocab or tokenizer.vocab})
     model = settings["model"]
@@ -316,6 +341,8 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     if sentences is not None:
         more = dict(parse(SentenceConfig, sentences, file=portable / "config.json"))
     starts = config.role == "causal" and not (isinstance(decode, dict) and decode.get("start_token") is False)
+    if config.role == "seq2seq" and decode is not None:
+        more["decode"] = parse(DecodeConfig, decode, file=portable / "config.json")
     return Pretrained(config, tokenizer, tensors, tuple(ledger), head, starts=starts, **more)
 
 

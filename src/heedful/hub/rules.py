@@ -18,7 +18,7 @@ from heedful.errors import UserError
 from heedful.models.exchange import Rule, Table
 
 MAX_NAMES = 10  # in an error
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,18 @@ def _ours(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
     flat = rule.heads or rule.inner
     parts = [tensors[name].flatten(1) if flat else tensors[name] for name in rule.theirs]
     parts = [part.T if rule.transposed else part for part in parts]
+    parts = [part[0] if rule.flat else part for part in parts]
+    parts = [part[list(rule.rows)] if rule.rows else part for part in parts]
     return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
 
 
 def _theirs(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
     """The external tensors from Heedful's."""
     parts = tensor.chunk(len(rule.theirs)) if len(rule.theirs) > 1 else (tensor,)
+    if rule.rows:  # of several rows of ours that were one of theirs, the last one is written
+        last = {theirs: ours for ours, theirs in enumerate(rule.rows)}
+        parts = tuple(part[[last[row] for row in range(len(last))]] for part in parts)
+    parts = tuple(part[None] if rule.flat else part for part in parts)
     parts = tuple(part.T if rule.transposed else part for part in parts)
     parts = tuple(part.unflatten(1, (rule.heads, -1)) if rule.heads else part for part in parts)
     parts = tuple(part.unflatten(1, rule.inner) if rule.inner else part for part in parts)
@@ -98,8 +104,15 @@ def read_tensors(
                 raise UserError(
                     f"not supported: {sources[name]} of its own", where=str(where),
                     found=f"{sources[name]}: not the same as {sources[of]}, which the model uses in its place",
-                    expected=f"the same values as in {sources[of]}", todo="name the folder of a model that ties them",
+                    expected=f"the same values as in {sources[of]}",
+                    todo="name the folder of a model that ties them, or, of a GPT that was trained without, "
+                    "set tie_word_embeddings to false in its config.json",
                 )  # fmt: skip
+    wrong += [
+        f"{source}: values beyond those of float32"
+        for source in (sources[name] for name in known if not wrong and name in sources)
+        if tensors[source].dtype == torch.float64 and not tensors[source].float().isfinite().all()
+    ]
     if wrong:
         raise mismatch_error(wrong, len(known), where)
     theirs = {
@@ -113,8 +126,8 @@ def read_tensors(
     for source, name in sorted(names.items(), key=lambda pair: order[pair[1]]):
         rule = known.get(name)
         if rule is not None:
-            wider = "" if tensors[source].dtype == torch.float32 or rule.counter else ", made float32"
-            lines.append(LedgerLine(source, rule.ours, rule.operation + wider, tensors[source]))
+            changed = "" if tensors[source].dtype == torch.float32 or rule.counter else ", made float32"
+            lines.append(LedgerLine(source, rule.ours, rule.operation + changed, tensors[source]))
         else:
             operation = "left out, it is no weight" if name in table.spare else "left out, of a part that is not used"
             operation = f"left out, the same as {sources[twins[name]]}" if name in twins else operation

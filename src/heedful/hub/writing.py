@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
+from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
 from heedful.data.tokenizers.words import WordTokenizer
 from heedful.errors import UserError
 from heedful.files import writing as files
@@ -19,6 +20,7 @@ from heedful.hub.image_models import image_files
 from heedful.hub.loading import Pretrained
 from heedful.hub.rules import LedgerLine
 from heedful.hub.sentence_transformers import sentence_files
+from heedful.hub.translation_folders import generation_json
 from heedful.models.exchange import Layout
 from heedful.training.checkpoint.manifest import Pieces
 from heedful.training.checkpoint.tensors import pack, require_finite
@@ -47,7 +49,7 @@ def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
     config, head, tokenizer, exchange = model.config, model.head, model.tokenizer, find_exchange(model.config.kind)
     assert exchange is not None, "only published models can be written"
     kind, labels = (None, ()) if head is None else (head.kind, head.labels)
-    is_encoder = tokenizer is not None and not model.writes
+    is_encoder = tokenizer is not None and not model.writes and not model.translates
     pad = tokenizer.pad if is_encoder else 0
     end = tokenizer.end if isinstance(tokenizer, Gpt2Tokenizer) else tokenizer.sep if is_encoder else None
     settings = exchange.config_json(config, kind, labels, pad, end)
@@ -58,7 +60,11 @@ def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
         written = {name.removeprefix(exchange.PREFIX): tensor for name, tensor in written.items()}
         ledger = tuple(replace(line, source=line.source.removeprefix(exchange.PREFIX)) for line in ledger)
     texts: dict[str, str | bytes] = {"config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
-    if is_encoder:
+    if model.translates:
+        texts["generation_config.json"] = generation_json(settings, model.decode, config.context)
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        texts |= tokenizer.files(config.context)
+    elif is_encoder:
         texts |= tokenizer.files(model.longest or config.context)
     elif isinstance(tokenizer, WordTokenizer):
         texts |= tokenizer.files()

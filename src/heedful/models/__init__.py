@@ -40,6 +40,8 @@ MODELS = {
     "xlnet": Model("encoder", "XLNetConfig", more=("two_streams",)),
     "linformer": Model("encoder", "LinformerConfig"),
     "bigbird": Model("encoder", "BigBirdConfig"),
+    "rnn_encoder": Model("encoder", "RnnEncoderConfig"),
+    "conv_encoder": Model("encoder", "ConvEncoderConfig"),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),
     "multiple_choice": Model("multiple_choice", "MultipleChoiceConfig", "heads"),

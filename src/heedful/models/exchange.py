@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from heedful.config import Config
 from heedful.errors import AGAIN, UserError, shown, wrong
+from heedful.models.sizes import Activation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +33,15 @@ ENCODER_SIZES = {  # their key: our key, minimum, maximum
     "max_position_embeddings": ("context", 4, 1_048_576),
     "type_vocab_size": ("segments", 1, 1000),
 }
+ENCODER_DEFAULTS: dict[str, Any] = {  # of transformers, for what a config.json leaves out
+    "vocab_size": 30_522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+}
 # Settings that would change the computation, with their supported values.
 ENCODER_HARMLESS: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False, None),
@@ -44,15 +54,25 @@ ENCODER_HARMLESS: dict[str, tuple[Any, ...]] = {
 }
 DROPOUTS = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
 ACTIVATION_KEY = "hidden_act"
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
+ACTIVATIONS: dict[str, Activation] = {
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    # The same function in several programs, up to rounding.
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"), "gelu_tanh"),
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
-    "silu": "swish",
-    "swish": "swish",
+    **dict.fromkeys(("silu", "swish"), "swish"),
+    "mish": "mish",
+    "tanh": "tanh",
 }
-ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "swish": "silu"}
+ACTIVATION_NAMES: dict[Activation, str] = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "swish": "silu",
+    "mish": "mish",
+    "tanh": "tanh",
+}
 LAYER = {  # of a block, without .weight and .bias
     "attention.out": "attention.output.dense",
     "add1.norm": "attention.output.LayerNorm",
@@ -72,6 +92,8 @@ class Rule(NamedTuple):
     transposed: bool = False
     heads: int = 0  # of theirs, whose last dimension is split into this many; 0: it is not
     inner: tuple[int, ...] = ()  # the dimensions of theirs that are the last one of ours; (): the same as ours
+    rows: tuple[int, ...] = ()  # the row of theirs that each row of ours is; (): the same
+    flat: bool = False  # whether theirs has one dimension more, of size 1, before those of ours
     counter: bool = False  # whether it counts batches: a whole number, which some files lack
 
     @property
@@ -79,6 +101,8 @@ class Rule(NamedTuple):
         """The conversion, as the ledger records it."""
         if self.inner:
             return "flattened"
+        if self.rows:
+            return "rows in another order"
         stacked = f"one of {len(self.theirs)} stacked" if len(self.theirs) > 1 else "as it is"
         if not self.transposed:
             return stacked
@@ -89,6 +113,8 @@ class Rule(NamedTuple):
         one = (shape[0] // len(self.theirs), *shape[1:]) if len(self.theirs) > 1 else tuple(shape)
         one = one[::-1] if self.transposed else one
         one = (*one[:-1], *self.inner) if self.inner else one
+        one = (max(self.rows) + 1, *one[1:]) if self.rows else one
+        one = (1, *one) if self.flat else one
         return (*one[:-1], self.heads, one[-1] // self.heads) if self.heads else one
 
 
@@ -349,6 +375,13 @@ def refuse_attention(config: Config, title: str) -> None:
             raise unwritable(title, name, settings[name], usual)
 
 
+def fill_in(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The settings with the defaults of transformers for those that are left out, and a note that names them."""
+    left = [f"{key} {value}" for key, value in usual.items() if key not in settings]
+    notes = (f"config.json leaves out settings, and the defaults of transformers are used: {', '.join(left)}",)
+    return {**usual, **settings}, notes if left else ()
+
+
 def int_setting(settings: Mapping[str, Any], key: str, least: int, most: int, where: Path) -> int:
     found = settings.get(key)
     if key not in settings:
@@ -363,6 +396,13 @@ def float_setting(settings: Mapping[str, Any], key: str, usual: float, where: Pa
     if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < 1:
         raise wrong(where, key, found, "a number from 0 to 1")
     return float(found)
+
+
+def bool_setting(settings: Mapping[str, Any], key: str, usual: bool, where: Path) -> bool:
+    found = settings.get(key)
+    if not isinstance(found, bool | None):
+        raise wrong(where, key, found, "true or false")
+    return usual if found is None else found
 
 
 def architecture_in(settings: Mapping[str, Any], known: Collection[str], where: Path) -> str | None:

@@ -32,10 +32,11 @@ class Logits(NamedTuple):
     """In place of an output embedding: what the module returns are logits already."""
 
     weight: None = None
+    bias: None = None
 
-    def loss(self, x: Tensor, targets: Tensor, ignore: int = -100) -> Loss:
+    def loss(self, x: Tensor, targets: Tensor, ignore: int = -100, smoothing: float = 0.0) -> Loss:
         """-sum log p(target) for logits (N, V) and targets (N,)."""
-        return cross_entropy(x, targets, ignore=ignore)
+        return cross_entropy(x, targets, smoothing, ignore)
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits, which x (B, T, V) are."""

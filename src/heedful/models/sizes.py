@@ -14,17 +14,31 @@ HeadScore = Annotated[  # without location, which is that of a memory whose keys
     Literal["scaled_dot", "dot", "cosine", "general", "additive"],
     Field(description="how a query and a key are compared"),
 ]
+AnyHeadScore = Annotated[
+    Literal["scaled_dot", "depth_scaled_dot", "dot", "cosine", "general", "additive"],
+    Field(description="how a query and a key are compared; depth_scaled_dot also divides by the number of the block"),
+]
 Normalizer = Annotated[
     Literal["softmax", "sparsemax", "entmax15"], Field(description="how scores become attention weights")
 ]
 
 
-def has_kernel(score: HeadScore, normalize: Normalizer) -> bool:
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "swish", "mish", "tanh"]
+Output = Annotated[
+    Literal["tied", "biased", "untied"],
+    Field(
+        exclude_if=lambda output: output == "tied",  # recipes and folders without it stay as they are
+        description="the matrix of the logits: that of the embedding, also with a bias, or one of its own",
+    ),
+]
+
+
+def has_kernel(score: AnyHeadScore, normalize: Normalizer) -> bool:
     """Whether kernels compute such attention, also over sequences packed into one row."""
     return score == "scaled_dot" and normalize == "softmax"
 
 
-def score_parameters(score: Score, query_width: int, key_width: int, longest: int) -> int:
+def score_parameters(score: Score | Literal["depth_scaled_dot"], query_width: int, key_width: int, longest: int) -> int:
     """The number of parameters of a score."""
     counts: dict[str, int] = {
         "general": query_width * key_width,
@@ -34,12 +48,17 @@ def score_parameters(score: Score, query_width: int, key_width: int, longest: in
     return counts.get(score, 0)
 
 
-def attention_parameters(width: int, heads: int = 1, score: HeadScore = "scaled_dot") -> int:
+def output_parameters(output: Output, vocab: int, width: int) -> int:
+    """The number of parameters of the logits, without those of the embedding."""
+    return {"tied": 0, "biased": vocab, "untied": vocab * width}[output]
+
+
+def attention_parameters(width: int, heads: int = 1, score: AnyHeadScore = "scaled_dot") -> int:
     """The number of parameters of multi-head attention, whose heads share the score's."""
     return 4 * (width * width + width) + score_parameters(score, width // heads, width // heads, 0)
 
 
-def block_parameters(width: int, hidden: int, heads: int = 1, score: HeadScore = "scaled_dot") -> int:
+def block_parameters(width: int, hidden: int, heads: int = 1, score: AnyHeadScore = "scaled_dot") -> int:
     """The number of parameters of a Transformer's encoder block: attention, feed-forward layer and two norms."""
     return attention_parameters(width, heads, score) + 2 * width * hidden + hidden + width + 4 * width
 
@@ -79,6 +98,18 @@ def layer_parameters(cell: CellKind, width: int, hidden: int) -> int:
     """The number of parameters of one recurrent layer."""
     gates, biases = GATES[cell]
     return gates * hidden * (width + hidden + biases)
+
+
+def gated_parameters(width: int, size: int) -> int:
+    """The number of parameters of a gated convolution over a text: values and gates."""
+    return 2 * width * (width * size + 1)
+
+
+def has_a_middle(size: int) -> int:
+    """A number of tokens that a filter covers, if one of them is its middle."""
+    if size % 2 == 0:
+        raise ValueError(f"a filter of {size} tokens has none in its middle; write size: {size + 1}")
+    return size
 
 
 Label = Annotated[str, Field(min_length=1, max_length=1000)]

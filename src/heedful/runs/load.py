@@ -183,7 +183,7 @@ def _built(config: Any, tensors: dict[str, Tensor], weights: Path, own: OwnModel
 
 
 def _published(folder: Path, device: torch.device) -> object:
-    """The predictor of a Hugging Face folder: of a GPT, or of an encoder and its head."""
+    """The predictor of a Hugging Face folder: of a GPT, a translator, or an encoder and its head."""
     found = pretrained(folder)
     if found.tokenizer is None:
         raise no_tokenizer_error(found, folder)
@@ -191,7 +191,9 @@ def _published(folder: Path, device: torch.device) -> object:
     notes = found.notes + ((f"not needed of this folder: {', '.join(unused)}",) if unused else ())
     task = task_class(kind)
     decode: Any = task.decoding() if task.decoding else None
-    if found.writes:
+    if found.translates:
+        decode = found.decode
+    elif found.writes:
         decode = decode.model_copy(update={"start_token": found.starts})
     elif kind == "pretraining":
         decode = found.sentences

@@ -18,6 +18,7 @@ from pydantic.json_schema import models_json_schema
 
 from heedful.config import Config, load_yaml, override, parse
 from heedful.data.formats.sources import SPLITS, Split
+from heedful.data.tables.checking import Checked, check_data
 from heedful.errors import UserError
 from heedful.files.reading import exists, is_file, is_folder
 from heedful.files.writing import write_text_atomic
@@ -136,6 +137,11 @@ def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
     if problems:
         count = "a file is" if len(problems) == 1 else f"{len(problems)} files are"
         raise UserError(f"{count} not as the recipe says", problems=problems)
+
+
+def check_rows(recipe: Recipe, every: bool = False) -> Checked:
+    """What is found in the rows of a recipe's data: the first of each file, or all."""
+    return check_data(recipe.data, recipe.text_limit, recipe.predicts_classes, every)
 
 
 def describe_size(recipe: Recipe) -> str:

@@ -99,6 +99,8 @@ class Planner:
             return
         if not isinstance(operation, OpOverload) or torch.Tag.nondeterministic_seeded in operation.tags:
             raise CannotRecordError(str(operation))
+        if torch.Tag.inplace_view in operation.tags:  # a view, so that the buffer keeps its shape
+            operation = _out_of_place(operation)
         args = map_arg(node.args, self.values.__getitem__)
         options = map_arg(node.kwargs, self.values.__getitem__)
         example = operation(*args, **options)
@@ -185,6 +187,13 @@ def _lies_in(node: Node) -> Node | None:
         raise CannotRecordError(str(node.target))
     (place,) = places
     found: Any = node.args[place] if place < len(node.args) else node.kwargs[schema.arguments[place].name]
+    return found
+
+
+def _out_of_place(operation: OpOverload) -> OpOverload:
+    """The operation that gives a view, of one that changes the shape of a tensor in place, such as `squeeze_`."""
+    packet = getattr(aten, operation._schema.name.removeprefix("aten::").removesuffix("_"))
+    found: OpOverload = getattr(packet, operation._overloadname)
     return found
 
 

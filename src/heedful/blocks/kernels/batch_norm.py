@@ -12,17 +12,18 @@ from torch import Tensor
 
 PROGRAMS = 1056  # eight per multiprocessor of an H100; each sums the tiles of its part of the pixels
 COLUMNS, TILE = 128, 4096  # channels of a tile, at most, and its values
+AHEAD = 3  # tiles that are loaded while others are summed
 STRIP = 8  # channels whose partial sums are added at a time
 
 
 @triton.jit
-def _sums(x, partial, M, C, R: tl.constexpr, W: tl.constexpr):
+def _sums(x, partial, M, C, R: tl.constexpr, W: tl.constexpr, STAGES: tl.constexpr):
     """Partial sums of x - x_0 and of its square, for the first pixel x_0, so that a large mean costs no digits."""
     first, every, column = tl.program_id(0), tl.num_programs(0), tl.program_id(1) * W + tl.arange(0, W)
     wide = column < C
     origin = tl.load(x + column, mask=wide, other=0.0).to(tl.float32)
     total, squares = tl.zeros([R, W], tl.float32), tl.zeros([R, W], tl.float32)
-    for tile in range(first * R, M, every * R):
+    for tile in tl.range(first * R, M, every * R, num_stages=STAGES):
         row = tile + tl.arange(0, R)
         there = (row < M)[:, None] & wide
         value = tl.load(x + row.to(tl.int64)[:, None] * C + column, mask=there, other=0.0).to(tl.float32)
@@ -69,7 +70,7 @@ def _apply(x, y, weight, bias, moments, o, M, C, R: tl.constexpr, W: tl.constexp
 
 @triton.jit
 def _gradient_sums(g, x, o, weight, bias, moments, dy, partial, M, C, R: tl.constexpr, W: tl.constexpr,
-                   ADD: tl.constexpr, RELU: tl.constexpr):  # fmt: skip
+                   ADD: tl.constexpr, RELU: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """Partial sums of the gradient behind the relu, and of its product with the normalized x; stores it if ADD."""
     first, every, column = tl.program_id(0), tl.num_programs(0), tl.program_id(1) * W + tl.arange(0, W)
     wide = column < C
@@ -78,7 +79,7 @@ def _gradient_sums(g, x, o, weight, bias, moments, dy, partial, M, C, R: tl.cons
     w = tl.load(weight + column, mask=wide, other=0.0).to(tl.float32)
     b = tl.load(bias + column, mask=wide, other=0.0).to(tl.float32)
     total, products = tl.zeros([R, W], tl.float32), tl.zeros([R, W], tl.float32)
-    for tile in range(first * R, M, every * R):
+    for tile in tl.range(first * R, M, every * R, num_stages=STAGES):
         row = tile + tl.arange(0, R)
         there, place = (row < M)[:, None] & wide, row.to(tl.int64)[:, None] * C + column
         grad = tl.load(g + place, mask=there, other=0.0).to(tl.float32)
@@ -161,7 +162,7 @@ def _batch_norm(
     o, t = torch.empty_like(x), _Tiles.of(x)
     partial = torch.empty(t.sums, 2 * t.channels, device=x.device, dtype=torch.float32)
     moments = torch.empty(3, t.channels, device=x.device, dtype=torch.float32)
-    _sums[(t.sums, t.strips)](x, partial, t.pixels, t.channels, **t.tile)
+    _sums[(t.sums, t.strips)](x, partial, t.pixels, t.channels, STAGES=AHEAD, **t.tile)
     _moments[(triton.cdiv(t.channels, STRIP),)](x, partial, moments, t.pixels, t.channels, t.sums, eps, **t.all_sums)
     _apply[(triton.cdiv(t.pixels, t.rows), t.strips)](
         x, x if y is None else _rows(y), weight, bias, moments, o, t.pixels, t.channels,
@@ -187,7 +188,7 @@ def _batch_norm_backward(
     sums = torch.empty(2, t.channels, device=x.device, dtype=torch.float32)
     _gradient_sums[(t.sums, t.strips)](
         g, x, x if o is None else _rows(o), weight, bias, moments, dy, partial, t.pixels, t.channels,
-        ADD=added, RELU=relu, **t.tile,
+        ADD=added, RELU=relu, STAGES=AHEAD, **t.tile,
     )  # fmt: skip
     _add_sums[(triton.cdiv(2 * t.channels, STRIP),)](partial, sums, t.channels, t.sums, **t.all_sums)
     _gradient[(triton.cdiv(t.pixels, t.rows), t.strips)](

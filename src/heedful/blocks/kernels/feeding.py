@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHUNK = 16  # keys of a tile
+KEYS, COLUMNS = 16, 64  # keys of a tile, and values of each where a program takes a part of them
 WIDE = 512  # hidden units of a tile
 
 
@@ -27,114 +27,135 @@ def _tanh(x):
 
 
 @triton.jit
-def _attend(
-    q, keys, memory, real, v, gate, context, weights, S, K, M, q_row, context_row, scale,
-    ADDITIVE: tl.constexpr, GATED: tl.constexpr, C: tl.constexpr, KK: tl.constexpr, MM: tl.constexpr, SS: tl.constexpr,
+def _scores(
+    q, keys, real, v, scores, S, K, q_row, scale, ADDITIVE: tl.constexpr, C: tl.constexpr, KK: tl.constexpr
 ):  # fmt: skip
-    """Attention of one row: the weights (S,) and the context vector (M,), times the sigmoid of `gate` if gated."""
-    row = tl.program_id(0).to(tl.int64)
-    k, m = tl.arange(0, KK), tl.arange(0, MM)
+    """The scores of C keys of a row; -inf for those that are not real."""
+    row, s, k = tl.program_id(0).to(tl.int64), tl.program_id(1) * C + tl.arange(0, C), tl.arange(0, KK)
+    here = tl.load(real + row * S + s, mask=s < S, other=0) != 0
     query = tl.load(q + row * q_row + k, mask=k < K, other=0.0).to(tl.float32)
+    at = (row * S + s)[:, None] * K + k[None, :]
+    key = tl.load(keys + at, mask=here[:, None] & (k < K)[None, :], other=0.0).to(tl.float32)
     if ADDITIVE:
         vector = tl.load(v + k, mask=k < K, other=0.0).to(tl.float32)
-    running_max, running_sum, total = -float("inf"), 0.0, tl.zeros([MM], tl.float32)
-    for start in range(0, S, C):
-        s = start + tl.arange(0, C)
-        here = tl.load(real + row * S + s, mask=s < S, other=0) != 0
-        at = (row * S + s)[:, None]
-        key = tl.load(keys + at * K + k[None, :], mask=here[:, None] & (k < K)[None, :], other=0.0).to(tl.float32)
-        if ADDITIVE:
-            score = tl.sum(_tanh(query[None, :] + key) * vector[None, :], 1)
-        else:
-            score = scale * tl.sum(query[None, :] * key, 1)
-        score = tl.where(here, score, -float("inf"))
-        tl.store(weights + row * S + s, score, mask=s < S)
-        new_max = tl.maximum(running_max, tl.max(score, 0))
-        safe_max = tl.where(new_max == -float("inf"), 0.0, new_max)
-        part, rescale = tl.exp(score - safe_max), tl.exp(running_max - safe_max)
-        value = tl.load(memory + at * M + m[None, :], mask=here[:, None] & (m < M)[None, :], other=0.0).to(tl.float32)
-        total = total * rescale + tl.sum(part[:, None] * value, 0)
-        running_sum = running_sum * rescale + tl.sum(part, 0)
-        running_max = new_max
-    running_sum = tl.where(running_sum == 0.0, 1.0, running_sum)
-    found = total / running_sum
-    if GATED:
-        found *= tl.sigmoid(tl.load(gate + row).to(tl.float32))
-    tl.store(context + row * context_row + m, found.to(context.dtype.element_ty), mask=m < M)
-    tl.debug_barrier()  # all scores must be written before they are read again
-    s = tl.arange(0, SS)
-    score = tl.load(weights + row * S + s, mask=s < S, other=-float("inf"))
-    safe_max = tl.where(running_max == -float("inf"), 0.0, running_max)
-    tl.store(weights + row * S + s, tl.exp(score - safe_max) / running_sum, mask=s < S)
+        score = tl.sum(_tanh(query[None, :] + key) * vector[None, :], 1)
+    else:
+        score = scale * tl.sum(query[None, :] * key, 1)
+    tl.store(scores + row * S + s, tl.where(here, score, -float("inf")), mask=s < S)
 
 
 @triton.jit
-def _attend_backward(
-    q, keys, memory, v, gate, context, weights, grad_context, grad_weights, grad_scores, grad_q, grad_gate,
-    S, K, M, q_row, context_row, grad_row, scale,
-    ADDITIVE: tl.constexpr, GATED: tl.constexpr, SEEN: tl.constexpr, C: tl.constexpr, KK: tl.constexpr,
+def _context(
+    scores, memory, gate, context, weights, S, M, context_row,
+    GATED: tl.constexpr, C: tl.constexpr, MM: tl.constexpr, SS: tl.constexpr,
+):  # fmt: skip
+    """The weights (S,) of a row, and MM values of its context vector, times the sigmoid of `gate` if gated."""
+    row, m = tl.program_id(0).to(tl.int64), tl.program_id(1) * MM + tl.arange(0, MM)
+    every = tl.arange(0, SS)
+    score = tl.load(scores + row * S + every, mask=every < S, other=-float("inf"))
+    peak = tl.max(score, 0)
+    peak = tl.where(peak == -float("inf"), 0.0, peak)
+    part = tl.exp(score - peak)
+    whole = tl.sum(part, 0)
+    whole = tl.where(whole == 0.0, 1.0, whole)
+    if tl.program_id(1) == 0:
+        tl.store(weights + row * S + every, part / whole, mask=every < S)
+    total = tl.zeros([C, MM], tl.float32)
+    for start in range(0, S, C):
+        s = start + tl.arange(0, C)
+        weight = tl.exp(tl.load(scores + row * S + s, mask=s < S, other=-float("inf")) - peak)
+        seen = (weight > 0.0)[:, None] & (m < M)[None, :]  # values that are not real may be NaN
+        value = tl.load(memory + (row * S + s)[:, None] * M + m[None, :], mask=seen, other=0.0)
+        total += weight[:, None] * value.to(tl.float32)
+    found = tl.sum(total, 0) / whole
+    if GATED:
+        found *= tl.sigmoid(tl.load(gate + row).to(tl.float32))
+    tl.store(context + row * context_row + m, found.to(context.dtype.element_ty), mask=m < M)
+
+
+@triton.jit
+def _scores_backward(
+    memory, gate, context, weights, of_context, more, grad_weights, grad_context, grad_scores, grad_gate,
+    S, M, context_row, of_row, GATED: tl.constexpr, MORE: tl.constexpr, SEEN: tl.constexpr, C: tl.constexpr,
     MM: tl.constexpr, SS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of the scores (S,), the query (K,) and the gate, from those of the context vector and the weights.
+    """The gradients of C scores of a row, from those of the context vector and the weights, and that of the gate.
 
-    `grad_context` is overwritten by the gradient before the gate; the weights have one if they are `SEEN`.
+    The gradient of the context is `of_context` (and `more` if MORE); `grad_context` becomes that before the gate.
+    The weights have one if they are `SEEN`.
     """
-    row = tl.program_id(0).to(tl.int64)
-    k, m = tl.arange(0, KK), tl.arange(0, MM)
-    query = tl.load(q + row * q_row + k, mask=k < K, other=0.0).to(tl.float32)
-    if ADDITIVE:
-        vector = tl.load(v + k, mask=k < K, other=0.0).to(tl.float32)
-    grad = tl.load(grad_context + row * grad_row + m, mask=m < M, other=0.0).to(tl.float32)
+    row, s, m = tl.program_id(0).to(tl.int64), tl.program_id(1) * C + tl.arange(0, C), tl.arange(0, MM)
+    grad = tl.load(of_context + row * of_row + m, mask=m < M, other=0.0).to(tl.float32)
+    if MORE:
+        grad += tl.load(more + row * M + m, mask=m < M, other=0.0).to(tl.float32)
     mean = tl.sum(grad * tl.load(context + row * context_row + m, mask=m < M, other=0.0).to(tl.float32), 0)
+    first = tl.program_id(1) == 0
     if GATED:  # the context is scaled already: its product with the gradient is the same before and after the gate
         beta = tl.sigmoid(tl.load(gate + row).to(tl.float32))
-        tl.store(grad_gate + row, (mean * (1 - beta)).to(grad_gate.dtype.element_ty))
+        if first:
+            tl.store(grad_gate + row, (mean * (1 - beta)).to(grad_gate.dtype.element_ty))
         grad *= beta
-        tl.store(grad_context + row * grad_row + m, grad.to(grad_context.dtype.element_ty), mask=m < M)
+    if first:
+        tl.store(grad_context + row * M + m, grad.to(grad_context.dtype.element_ty), mask=m < M)
     if SEEN:
         every = tl.arange(0, SS)
         there = tl.load(weights + row * S + every, mask=every < S, other=0.0)
         mean += tl.sum(there * tl.load(grad_weights + row * S + every, mask=every < S, other=0.0), 0)
-    total = tl.zeros([KK], tl.float32)
+    weight = tl.load(weights + row * S + s, mask=s < S, other=0.0)
+    inside = (weight > 0.0)[:, None] & (m < M)[None, :]
+    value = tl.load(memory + (row * S + s)[:, None] * M + m[None, :], mask=inside, other=0.0).to(tl.float32)
+    product = tl.sum(value * grad[None, :], 1)
+    if SEEN:
+        product += tl.load(grad_weights + row * S + s, mask=s < S, other=0.0)
+    tl.store(grad_scores + row * S + s, weight * (product - mean), mask=s < S)
+
+
+@triton.jit
+def _query_backward(
+    q, keys, v, grad_scores, grad_q, S, K, q_row, scale, ADDITIVE: tl.constexpr, C: tl.constexpr, KK: tl.constexpr
+):  # fmt: skip
+    """KK values of the gradient of a row's query, from those of all scores."""
+    row, k = tl.program_id(0).to(tl.int64), tl.program_id(1) * KK + tl.arange(0, KK)
+    query = tl.load(q + row * q_row + k, mask=k < K, other=0.0).to(tl.float32)
+    total = tl.zeros([C, KK], tl.float32)
     for start in range(0, S, C):
         s = start + tl.arange(0, C)
-        at = (row * S + s)[:, None]
-        weight = tl.load(weights + row * S + s, mask=s < S, other=0.0)
-        value = tl.load(memory + at * M + m[None, :], mask=(s < S)[:, None] & (m < M)[None, :], other=0.0)
-        product = tl.sum(value.to(tl.float32) * grad[None, :], 1)
-        if SEEN:
-            product += tl.load(grad_weights + row * S + s, mask=s < S, other=0.0)
-        inner = weight * (product - mean)
-        tl.store(grad_scores + row * S + s, inner, mask=s < S)
-        key = tl.load(keys + at * K + k[None, :], mask=(s < S)[:, None] & (k < K)[None, :], other=0.0).to(tl.float32)
+        inner = tl.load(grad_scores + row * S + s, mask=s < S, other=0.0)
+        inside = (inner != 0.0)[:, None] & (k < K)[None, :]
+        key = tl.load(keys + (row * S + s)[:, None] * K + k[None, :], mask=inside, other=0.0).to(tl.float32)
         if ADDITIVE:
             hidden = _tanh(query[None, :] + key)
-            total += tl.sum(inner[:, None] * vector[None, :] * (1 - hidden * hidden), 0)
+            total += inner[:, None] * (1 - hidden * hidden)
         else:
-            total += scale * tl.sum(inner[:, None] * key, 0)
-    tl.store(grad_q + row * K + k, total.to(grad_q.dtype.element_ty), mask=k < K)
+            total += inner[:, None] * key
+    found = tl.sum(total, 0)
+    if ADDITIVE:
+        found *= tl.load(v + k, mask=k < K, other=0.0).to(tl.float32)
+    else:
+        found *= scale
+    tl.store(grad_q + row * K + k, found.to(grad_q.dtype.element_ty), mask=k < K)
 
 
 @triton.jit
 def _keys_backward(
     q, keys, v, grad_scores, grad_keys, grad_v, B, T, S, K, C: tl.constexpr, KK: tl.constexpr
 ):  # fmt: skip
-    """The gradients of some keys of a row under the additive score, over all steps, and a partial sum of that of v."""
-    row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    k, s = tl.arange(0, KK), piece * C + tl.arange(0, C)
+    """KK values of the gradients of C keys of a row under the additive score, over all steps; partial sums of v's."""
+    row, piece, k = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * KK + tl.arange(0, KK)
+    s = piece * C + tl.arange(0, C)
     inside = (s < S)[:, None] & (k < K)[None, :]
     at = (row * S + s)[:, None] * K + k[None, :]
     key = tl.load(keys + at, mask=inside, other=0.0).to(tl.float32)
-    vector = tl.load(v + k, mask=k < K, other=0.0).to(tl.float32)
-    total, of_v = tl.zeros([C, KK], tl.float32), tl.zeros([KK], tl.float32)
+    total, of_v = tl.zeros([C, KK], tl.float32), tl.zeros([C, KK], tl.float32)
     for t in range(T):
         query = tl.load(q + (t * B + row) * K + k, mask=k < K, other=0.0).to(tl.float32)
         inner = tl.load(grad_scores + (t * B + row) * S + s, mask=s < S, other=0.0)
         hidden = _tanh(query[None, :] + key)
-        total += inner[:, None] * vector[None, :] * (1 - hidden * hidden)
-        of_v += tl.sum(inner[:, None] * hidden, 0)
-    tl.store(grad_keys + at, total.to(grad_keys.dtype.element_ty), mask=inside)
-    tl.store(grad_v + (row * tl.num_programs(1) + piece) * K + k, of_v, mask=k < K)
+        total += inner[:, None] * (1 - hidden * hidden)
+        of_v += inner[:, None] * hidden
+    vector = tl.load(v + k, mask=k < K, other=0.0).to(tl.float32)
+    tl.store(grad_keys + at, (total * vector[None, :]).to(grad_keys.dtype.element_ty), mask=inside)
+    tl.store(grad_v + (row * tl.num_programs(1) + piece) * K + k, tl.sum(of_v, 0), mask=k < K)
 
 
 @triton.jit
@@ -253,20 +274,22 @@ class AttentionDecoder(torch.autograd.Function):
             states[layer, 0] = hidden[layer] if cells is None else cells[layer]
         queries = pre.new_empty(steps, rows, wide)
         seen = pre.new_empty(steps, rows, length, dtype=torch.float32)
+        scores = torch.empty_like(seen[0])
         gates = pre.new_empty(steps, rows, 1)
         z = pre.new_empty(rows, 4 * size)
-        across = (rows, triton.cdiv(size, WIDE))
-        shape = {"C": CHUNK, "KK": triton.next_power_of_2(wide), "MM": triton.next_power_of_2(wide_memory)}
-        shape["SS"] = triton.next_power_of_2(length)
+        across, pieces = (rows, triton.cdiv(size, WIDE)), (rows, triton.cdiv(length, KEYS))
         for t in range(steps):
             state = inputs[-1][t, :, below[-1] :]  # the last layer's, before the step
             if w_gate is not None and b_gate is not None:
                 torch.addmm(b_gate, state, w_gate.mT, out=gates[t])
             query = state if w_query is None else torch.mm(state, w_query.mT, out=queries[t])
-            _attend[(rows,)](
-                query, keys, memory, real, keys if v is None else v, gates[t], inputs[0][t], seen[t], length, wide,
-                wide_memory, query.stride(0), inputs[0].stride(1), scale, ADDITIVE=v is not None,
-                GATED=w_gate is not None, **shape, num_warps=8,
+            _scores[pieces](
+                query, keys, real, keys if v is None else v, scores, length, wide, query.stride(0), scale,
+                ADDITIVE=v is not None, C=KEYS, KK=triton.next_power_of_2(wide),
+            )  # fmt: skip
+            _context[(rows, triton.cdiv(wide_memory, COLUMNS))](
+                scores, memory, gates[t], inputs[0][t], seen[t], length, wide_memory, inputs[0].stride(1),
+                GATED=w_gate is not None, C=KEYS, MM=COLUMNS, SS=triton.next_power_of_2(length),
             )  # fmt: skip
             for layer, weight in enumerate(weights):
                 torch.mm(inputs[layer][t], weight.mT, out=z)
@@ -309,10 +332,9 @@ class AttentionDecoder(torch.autograd.Function):
         contexts = memory.new_empty(steps, rows, wide_memory)
         grad_scores, grad_queries, grad_gates = map(torch.empty_like, (seen, queries, gates))
         of_seen = seen if grad_seen is None else grad_seen.contiguous()
+        more = None if grad_contexts is None else grad_contexts.contiguous()
         grad_query = grad.new_empty(rows, size)
-        across = (rows, triton.cdiv(size, WIDE))
-        shape = {"C": CHUNK, "KK": triton.next_power_of_2(wide), "MM": triton.next_power_of_2(wide_memory)}
-        shape["SS"] = triton.next_power_of_2(length)
+        across, pieces = (rows, triton.cdiv(size, WIDE)), (rows, triton.cdiv(length, KEYS))
         for t in reversed(range(steps)):
             now, later = t % 2, (t + 1) % 2
             for layer in reversed(range(count)):
@@ -327,13 +349,16 @@ class AttentionDecoder(torch.autograd.Function):
                 )  # fmt: skip
                 torch.mm(grad_z[layer, t], weights[layer], out=flow[layer][now])
             into = flow[0][now][:, :wide_memory]
-            contexts[t] = into if grad_contexts is None else into + grad_contexts[t]
             query = inputs[-1][t, :, below[-1] :] if w_query is None else queries[t]
-            _attend_backward[(rows,)](
-                query, keys, memory, keys if v is None else v, gates[t], inputs[0][t], seen[t], contexts[t],
-                of_seen[t], grad_scores[t], grad_queries[t], grad_gates[t], length, wide, wide_memory, query.stride(0),
-                inputs[0].stride(1), wide_memory, ctx.scale, ADDITIVE=v is not None, GATED=w_gate is not None,
-                SEEN=grad_seen is not None, **shape, num_warps=8,
+            _scores_backward[pieces](
+                memory, gates[t], inputs[0][t], seen[t], into, into if more is None else more[t], of_seen[t],
+                contexts[t], grad_scores[t], grad_gates[t], length, wide_memory, inputs[0].stride(1), into.stride(0),
+                GATED=w_gate is not None, MORE=more is not None, SEEN=grad_seen is not None, C=KEYS,
+                MM=triton.next_power_of_2(wide_memory), SS=triton.next_power_of_2(length),
+            )  # fmt: skip
+            _query_backward[(rows, triton.cdiv(wide, COLUMNS))](
+                query, keys, keys if v is None else v, grad_scores[t], grad_queries[t], length, wide, query.stride(0),
+                ctx.scale, ADDITIVE=v is not None, C=KEYS, KK=COLUMNS,
             )  # fmt: skip
             if w_query is None:
                 grad_query = grad_queries[t]
@@ -352,12 +377,10 @@ class AttentionDecoder(torch.autograd.Function):
         if v is None:
             grad_keys = ctx.scale * torch.einsum("tbs,tbk->bsk", grad_scores.to(query_states.dtype), query_states)
         else:
-            pieces = triton.cdiv(length, CHUNK // 2)
-            grad_keys, of_v = torch.empty_like(keys), seen.new_empty(rows * pieces, wide)
-            _keys_backward[(rows, pieces)](
-                queries, keys, v, grad_scores, grad_keys, of_v, rows, steps, length, wide, C=CHUNK // 2, KK=shape["KK"],
-                num_warps=8,
-            )  # fmt: skip
+            grad_keys, of_v = torch.empty_like(keys), seen.new_empty(rows * pieces[1], wide)
+            _keys_backward[(*pieces, triton.cdiv(wide, COLUMNS))](
+                queries, keys, v, grad_scores, grad_keys, of_v, rows, steps, length, wide, C=KEYS, KK=COLUMNS
+            )
             grad_v = of_v.sum(0).to(v.dtype)
             grad_look = grad_queries.flatten(0, 1).mT @ query_states.flatten(0, 1)
         of_weights = [grad_z[layer].flatten(0, 1).mT @ inputs[layer][:steps].flatten(0, 1) for layer in range(count)]

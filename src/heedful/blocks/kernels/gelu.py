@@ -52,7 +52,7 @@ def _backward(g, x, bias, dx, partial, count, width, R: tl.constexpr, C: tl.cons
     wide = column < width
     b = tl.load(bias + column, mask=wide, other=0.0).to(tl.float32)
     total = tl.zeros([C], tl.float32)
-    for tile in range(first * R, count, every * R):
+    for tile in tl.range(first * R, count, every * R, num_stages=3):  # loads are ahead of the sums
         row = tile + tl.arange(0, R)
         in_tile = (row < count)[:, None] & wide
         offset = row.to(tl.int64)[:, None] * width + column

@@ -237,12 +237,61 @@ def _whole(q, k, v, begin, end, seed, lse, go, o, delta, dq, dk, dv, places, t0,
         _zero_rest(dv, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
 
 
+@triton.jit
+def _tall(q, k, v, begin, end, seed, lse, go, o, delta, dq, dk, dv, places, t0, h0, g0, g1, o0, o1, d0, d1,
+          scale, sm_scale, keep_scale, threshold,
+          K: tl.constexpr, C: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+          DROP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
+    """All gradients of one head of a sequence whose queries fit into one tile; its keys come N at a time."""
+    sequence, head = tl.program_id(1), tl.program_id(2)
+    low, high = tl.load(begin + sequence), tl.load(end + sequence)
+    row, column = low + tl.arange(0, M), tl.arange(0, C)
+    if low < high:
+        here = (row < high)[:, None] & (column < K)
+        q, k, v = q + head * h0, k + head * h0, v + head * h0
+        query = tl.load(q + row[:, None] * t0 + column, mask=here, other=0.0)
+        grad = tl.load(go + row[:, None] * g0 + head * g1 + column, mask=here, other=0.0)
+        out = tl.load(o + row[:, None] * o0 + head * o1 + column, mask=here, other=0.0)
+        offset = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
+        # Queries past the end have an infinite log-sum, so no weight; keys past the end are zero, and are not stored.
+        log_sum = tl.load(lse + head * places + row, mask=row < high, other=float("inf"))
+        row_hash = _hash_pos(row, tl.load(seed) * 40503 + head * 7919)
+        grad_q = tl.zeros([M, C], tl.float32)
+        for start in range(low, high, N):
+            pos = start + tl.arange(0, N)
+            inside = (pos < high)[:, None] & (column < K)
+            keys = tl.load(k + pos[:, None] * t0 + column, mask=inside, other=0.0)
+            values = tl.load(v + pos[:, None] * t0 + column, mask=inside, other=0.0)
+            weight = tl.exp2(tl.dot(query, tl.trans(keys), input_precision=EXACT) * scale - log_sum[:, None])
+            change = tl.dot(grad, tl.trans(values), input_precision=EXACT)
+            used = weight
+            if DROP:
+                kept = row_hash[:, None] * _hash_pos(pos, 1)[None, :] >= threshold
+                change = tl.where(kept, change, 0.0)
+                used = tl.where(kept, weight, 0.0)
+            spot = pos[:, None] * d0 + head * d1 + column
+            grad_v = tl.dot(tl.trans(used.to(grad.dtype)), grad, input_precision=EXACT) * keep_scale
+            tl.store(dv + spot, grad_v.to(dv.dtype.element_ty), mask=inside)
+            change = (weight * (change * keep_scale - offset[:, None])).to(query.dtype)
+            grad_k = tl.dot(tl.trans(change), query, input_precision=EXACT) * sm_scale
+            tl.store(dk + spot, grad_k.to(dk.dtype.element_ty), mask=inside)
+            grad_q = tl.dot(change, keys, grad_q, input_precision=EXACT)
+        spot = row[:, None] * d0 + head * d1 + column
+        tl.store(dq + spot, (grad_q * sm_scale).to(dq.dtype.element_ty), mask=here)
+    if sequence == tl.num_programs(1) - 1:
+        _zero_rest(dq, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
+        _zero_rest(dk, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
+        _zero_rest(dv, low, places, tl.num_programs(0) * M, d0, d1, K, C, M)
+
+
 ONE_TILE = 128  # the longest sequence that is one tile
+TALL, WIDEST = 256, 64  # the longest sequence whose queries are one tile, and the widest head of it
 TILES = {  # queries, keys, warps and stages of each kernel, by the maximum sequence length
-    "_forward": ((1 << 30, (64, 64, 4, 3)),),
+    "_forward": ((ONE_TILE, (64, 64, 4, 3)), (TALL, (64, 32, 4, 3)), (1 << 30, (64, 64, 4, 3))),
     "_queries": ((1 << 30, (64, 64, 4, 3)),),
     "_keys": ((1 << 30, (64, 64, 4, 2)),),
     "_whole": ((64, (64, 64, 4, 1)), (ONE_TILE, (ONE_TILE, ONE_TILE, 8, 1))),
+    "_tall": ((TALL, (TALL, 64, 8, 1)),),
 }
 
 
@@ -301,12 +350,13 @@ def _attend_backward(
     numbers = (width**-0.5 * LOG2E, width**-0.5, *_dropout_constants(dropout))
     kind = {"width": width, "dtype": qkv.dtype, "drop": dropout > 0}
     shared = (q, k, v, begin, end, seed, lse, grad)
-    one = longest <= ONE_TILE and qkv.dtype != torch.float32
+    half = qkv.dtype != torch.float32
+    one, tall = half and longest <= ONE_TILE, half and longest <= TALL and width <= WIDEST
     _launch(
-        _whole if one else _queries, longest, len(begin), heads,
+        _whole if one else _tall if tall else _queries, longest, len(begin), heads,
         *shared, o, delta, dq, dk, dv, places, *steps, *out, *into, *numbers, **kind,
     )  # fmt: skip
-    if not one:
+    if not (one or tall):
         _launch(_keys, longest, len(begin), heads, *shared, delta, dk, dv, places, *steps, *into, *numbers, **kind)
     return result
 

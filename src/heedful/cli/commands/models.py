@@ -47,6 +47,35 @@ def convert(
     convert_command(checkpoint_path(source, checkpoint), target, to, ledger, force, as_json, context, kind)
 
 
+def pull(
+    repository: Annotated[str, typer.Argument(metavar="ORG/NAME", help="A model on the Hugging Face Hub.")],
+    target: Annotated[Path | None, typer.Argument(metavar="DST", help="The new folder; by default NAME.")] = None,
+    revision: Annotated[
+        str, typer.Option(metavar="REVISION", help="A branch, a tag, or the hash of a commit.")
+    ] = "main",
+    as_json: Json = False,
+) -> None:
+    """Download a model from the Hugging Face Hub: safetensors and settings alone, every hash checked."""
+    from heedful.cli.remote import pull_command
+
+    pull_command(repository, target, revision, as_json)
+
+
+def push(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run or a model.", autocompletion=run_folders)
+    ],
+    repository: Annotated[str, typer.Argument(metavar="ORG/NAME", help="A model on the Hugging Face Hub.")],
+    public: Annotated[bool, typer.Option("--public", help="A new repository can be seen by all.")] = False,
+    checkpoint: CheckpointOption = None,
+    as_json: Json = False,
+) -> None:
+    """Upload a model to the Hugging Face Hub, as a folder that transformers loads."""
+    from heedful.cli.remote import push_command
+
+    push_command(checkpoint_path(run, checkpoint), repository, public, as_json)
+
+
 def explore(
     folders: Annotated[
         list[Path],
@@ -81,6 +110,73 @@ def explore(
     explore_command(
         [checkpoint_path(folder, checkpoint) for folder in folders], host, port, browser, out, view, settings or []
     )
+
+
+def doctor(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A run, a model folder, one of Hugging Face, or code: file.py:function or package.module:function.",
+            autocompletion=run_folders,
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="How code is called, such as causal=true or shape=[3,32,32]."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="CHECK", help="Run this check alone; may be repeated.")
+    ] = None,
+    example: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Other arguments of the code by name, in a .safetensors file of a few rows."),
+    ] = None,
+    package: Annotated[
+        Literal["heedful", "transformers"],
+        typer.Option("--in", help="The implementation of a Hugging Face folder that is checked."),
+    ] = "heedful",
+    as_json: Json = False,
+) -> None:
+    """Check that a model keeps what it promises: padding, batches, causality, caches, precision, files."""
+    from heedful.cli.doctor import doctor_command
+
+    doctor_command(model, settings or [], only or [], example, package == "transformers", as_json)
+
+
+def serve(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs or of Hugging Face models.", autocompletion=run_folders),
+    ],
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on; any but the default needs an API key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
+    keys: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="API keys, one a line; HEEDFUL_API_KEY is another one.")
+    ] = None,
+    names: Annotated[
+        list[str] | None, typer.Option("--name", metavar="HOST", help="A host name that clients use for this machine.")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Texts that a model generates at once.")] = 64,
+    waiting: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Requests that may wait for a model; others get status 503.")
+    ] = 256,
+    max_tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="The longest completion, in tokens.")] = 4096,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds to answer a request in.")] = 300.0,
+    drain: Annotated[
+        float, typer.Option(min=0, max=3600, help="Seconds for running requests to end after SIGTERM.")
+    ] = 8.0,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Language models in bfloat16, faster on a GPU.")] = False,
+    checkpoint: CheckpointOption = None,
+) -> None:
+    """Serve models over HTTP: predictions of every task, completions and embeddings as OpenAI's API has them."""
+    from heedful.cli.serve import Limits, serve_command
+
+    paths = [checkpoint_path(folder, checkpoint) for folder in folders]
+    limits = Limits(slots, waiting, max_tokens, timeout, drain)
+    serve_command(paths, host, port, names or [], keys, limits, bf16)
 
 
 def figure(

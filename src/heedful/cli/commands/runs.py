@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from heedful.cli.complete import settings
 from heedful.cli.options import CheckpointOption, Dark, Json, Overrides, RecipeName, RunFolder, RunOption
 from heedful.training.checkpoint.choice import checkpoint_path
 
@@ -94,6 +95,44 @@ def scaling(
     scaling_command(
         recipe, overrides or [], sizes, tokens, predict, train, out, jobs, as_json, "dark" if dark else "light"
     )
+
+
+def tune(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECIPE... KEY=VALUES",
+            help="Recipes, then settings with lists (KEY=A,B,C), ranges (KEY=1e-5..1e-3) or seeds (train.seed=0,1,2).",
+            autocompletion=settings,
+        ),
+    ],
+    sampler: Annotated[
+        Literal["grid", "random", "tpe"] | None,
+        typer.Option(help="grid: all points of lists; tpe: Optuna; by default grid, or tpe if there is a range."),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Number of points; all of a grid, 20 of a range by default.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="The score on the validation set; by default that of the best checkpoint.")
+    ] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="Let Optuna end bad runs early (ASHA).")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the choice of points.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The study's folder; by default runs/tune-NAME."),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="Runs in parallel, of one thread each; by default one per core or GPU."),
+    ] = None,
+    dark: Dark = False,
+    as_json: Json = False,
+) -> None:
+    """Train a recipe with many settings and seeds, and compare the results; the same command resumes."""
+    from heedful.cli.tune import tune_command
+
+    tune_command(words, sampler, trials, metric, prune, seed, out, jobs, as_json, "dark" if dark else "light")
 
 
 def demo(run: RunOption = None) -> None:

@@ -91,6 +91,8 @@ class TrainedTokenizer(EngineTokenizer):
 
     pad, unk, bos, eos = range(4)
     special = frozenset(range(4))
+    suppressed: tuple[int, ...] = (pad, unk, bos)  # tokens that are never generated
+    forces_end: bool = False  # whether a text that is cut at a maximum length has the end token there
 
     def __init__(self, text: str, where: str) -> None:
         """Parse a tokenizer.json; `where` is the file's name in errors."""

@@ -14,9 +14,9 @@ from fastapi.concurrency import run_in_threadpool
 from heedful.errors import UserError
 from heedful.explore.catalogue import recipe_swaps, stack, swap_detail
 from heedful.explore.export import Export, page_of
-from heedful.explore.server.guard import Refused, read_json
 from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, parse_request
+from heedful.http.guard import Refused, read_json
 from heedful.lectures.decks import matching, overview
 from heedful.lectures.quiz import quiz
 

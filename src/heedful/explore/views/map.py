@@ -27,6 +27,7 @@ from heedful.explore.capabilities import HasPieces, part_of
 from heedful.explore.inspect import TextInput
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import Call, ModelRequest
+from heedful.hub.pooling import pool
 from heedful.lectures.contexts import SENTENCES, WORD
 from heedful.lectures.occurrences import principal_components
 from heedful.runs.images import test_images
@@ -239,7 +240,9 @@ def table(subject: Subject) -> Tensor | None:
     """The token embeddings (V, D), if the model has them."""
     models = [model for model in (subject.model, part_of(subject.model, "encoder")) if model is not None]
     tables = [tokens for model in models if (tokens := part_of(model, "tokens")) is not None]
-    weight = part_of(tables[0], "weight") if tables else None
+    inner = tables[0] if tables else None
+    weight = None if inner is None else part_of(inner, "input")  # an output matrix of its own has another name
+    weight = part_of(inner, "weight") if weight is None and inner is not None else weight
     return None if weight is None else weight.detach()
 
 
@@ -354,10 +357,10 @@ def spans(predictor: Any, text: str, ids: list[int]) -> list[tuple[int, int] | N
 
 
 def pooled(subject: Subject, line: Line) -> dict[str, Tensor]:
-    """One vector (D,) of a line by layer, as `TextEncoder.embed` gives: the mean of all tokens, or the first."""
+    """One vector (D,) of a line by layer, as `TextEncoder.embed` gives."""
     how = subject.predictor if isinstance(subject.predictor, TextEncoder) else None
-    first = how is not None and how.pooling == "first"
-    found = {name: x[0] if first else x.mean(0) for name, x in line.layers.items()}
+    mode = "mean" if how is None or how.pooling is None else how.pooling
+    found = {name: pool(x[None], None, mode)[0] for name, x in line.layers.items()}
     return {name: normalize(x, dim=-1) for name, x in found.items()} if how is not None and how.normalize else found
 
 

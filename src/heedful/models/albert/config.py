@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from heedful.models.bert.config import MaskedEncoderConfig
 from heedful.models.roles import PairObjective
+from heedful.models.sizes import Activation
 
 
 class AlbertConfig(MaskedEncoderConfig):
@@ -24,9 +25,7 @@ class AlbertConfig(MaskedEncoderConfig):
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate of attention weights")
-    activation: Literal["gelu", "gelu_tanh", "relu", "swish"] = Field(
-        "gelu_tanh", description="between the two feed-forward matrices"
-    )
+    activation: Activation = Field("gelu_tanh", description="between the two feed-forward matrices")
     next_sentence: Literal[False] = Field(False, description="always false: see sentence_order")
     sentence_order: bool = Field(
         True, description="whether there is a head that predicts whether two texts are in order, or swapped"

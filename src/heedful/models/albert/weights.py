@@ -11,6 +11,7 @@ from typing import Any
 
 from heedful.models.albert.config import AlbertConfig
 from heedful.models.exchange import (
+    ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
     QKV,
@@ -24,6 +25,7 @@ from heedful.models.exchange import (
     encoder_json,
     encoder_keys,
     encoder_settings,
+    fill_in,
     head_in,
     head_rules,
     infer_head,
@@ -43,6 +45,20 @@ SIZES = {
     **ENCODER_SIZES,
     "embedding_size": ("embedding", 1, 65_536),
     "num_hidden_groups": ("shared_groups", 1, 1000),
+}
+DEFAULTS = {
+    **ENCODER_DEFAULTS,
+    "vocab_size": 30_000,
+    "hidden_size": 4096,
+    "num_attention_heads": 64,
+    "intermediate_size": 16_384,
+}
+USUAL = {  # of transformers, and left out by most published models
+    "num_hidden_groups": 1,
+    "embedding_size": 128,
+    "hidden_act": "gelu_new",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
 }
 # What a model of each name has on top of its encoder: pooler, masked words, sentence order, and a head of its own.
 ARCHITECTURES: dict[str, tuple[bool, bool, bool, str | None]] = {
@@ -69,12 +85,12 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     refuse(settings, HARMLESS, where, "choose the folder of an ALBERT as it was published")
     named = architecture_in(settings, ARCHITECTURES, where)
     pooler, words, order, head = ARCHITECTURES[named or "AlbertModel"]
-    settings = {"num_hidden_groups": 1, "embedding_size": 128, "hidden_act": "gelu_new", **settings}
-    settings = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **settings}
-    found = encoder_settings(settings, SIZES, where)
+    complete, notes = fill_in(settings, DEFAULTS)
+    found = encoder_settings({**USUAL, **complete}, SIZES, where)
     found |= {"pooler": pooler, "masked_words": words, "sentence_order": order}
     config = validate_config(AlbertConfig, found, encoder_keys(SIZES), where)
-    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+    labels, named_head = labels_in(settings, where), head_in(settings, head, where)
+    return PublishedConfig(config, named_head, labels, named is not None, notes=notes)
 
 
 def config_json(

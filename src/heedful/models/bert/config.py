@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from heedful.config import FieldError
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import EncoderConfig
-from heedful.models.sizes import HeadScore, Normalizer, block_parameters, has_kernel, share_width
+from heedful.models.sizes import Activation, HeadScore, Normalizer, block_parameters, has_kernel, share_width
 
 
 class MaskedEncoderConfig(EncoderConfig):
@@ -28,9 +28,7 @@ class MaskedEncoderConfig(EncoderConfig):
     segments: int = Field(2, ge=1, le=1000, description="number of segment types: a pair of texts has two")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate")
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of attention weights")
-    activation: Literal["gelu", "gelu_tanh", "relu", "swish"] = Field(
-        "gelu", description="between the two feed-forward matrices"
-    )
+    activation: Activation = Field("gelu", description="between the two feed-forward matrices")
     norm_eps: float = Field(1e-12, gt=0, le=0.1, description="added to the variance in each layer norm")
     pooler: bool = Field(True, description="whether there is a dense layer on the first token's vector")
     masked_words: bool = Field(True, description="whether there is a head that predicts masked tokens")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.models.bert.config import BertConfig
 from heedful.models.exchange import (
+    ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
     LAYER,
@@ -27,6 +28,7 @@ from heedful.models.exchange import (
     encoder_keys,
     encoder_rules,
     encoder_settings,
+    fill_in,
     head_in,
     head_rules,
     infer_head,
@@ -70,10 +72,12 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     refuse(settings, HARMLESS, where, "choose the folder of a BERT as it was published")
     named = architecture_in(settings, ARCHITECTURES, where)
     pooler, words, next_sentence, head = ARCHITECTURES[named or "BertModel"]
-    found = encoder_settings(settings, ENCODER_SIZES, where)
+    complete, notes = fill_in(settings, ENCODER_DEFAULTS)
+    found = encoder_settings(complete, ENCODER_SIZES, where)
     found |= {"pooler": pooler, "masked_words": words, "next_sentence": next_sentence}
     config = validate_config(BertConfig, found, encoder_keys(ENCODER_SIZES), where)
-    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+    labels, named_head = labels_in(settings, where), head_in(settings, head, where)
+    return PublishedConfig(config, named_head, labels, named is not None, notes=notes)
 
 
 def config_json(

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from heedful.config import FieldError
 from heedful.models.bert.config import MaskedEncoderConfig
 from heedful.models.roles import EncoderConfig
+from heedful.models.sizes import Activation
 
 
 class BigBirdConfig(MaskedEncoderConfig):
@@ -19,9 +20,7 @@ class BigBirdConfig(MaskedEncoderConfig):
 
     kind: Literal["bigbird"] = "bigbird"
     context: int = Field(4096, ge=4, le=1_048_576, description="longest sequence, in tokens, including special ones")
-    activation: Literal["gelu", "gelu_tanh", "relu", "swish"] = Field(
-        "gelu_tanh", description="between the two feed-forward matrices"
-    )
+    activation: Activation = Field("gelu_tanh", description="between the two feed-forward matrices")
     attention: Literal["block_sparse", "original_full"] = Field(
         "block_sparse", description="block_sparse: to some blocks, as below; original_full: to every token"
     )
@@ -43,7 +42,7 @@ class BigBirdConfig(MaskedEncoderConfig):
         description="0 (ITC): the first and the last block are global; more (ETC): this many extra global tokens stand "
         "before the text, a multiple of the block",
     )
-    pool: Literal["tanh", "gelu", "gelu_tanh", "relu", "swish"] = Field("tanh", description="activation of the pooler")
+    pool: Activation = Field("tanh", description="activation of the pooler")
     last_mlp: bool = Field(
         False, description="whether another feed-forward layer follows the last block, as under a published answer head"
     )

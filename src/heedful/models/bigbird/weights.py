@@ -12,6 +12,7 @@ from typing import Any
 
 from heedful.models.bigbird.config import BigBirdConfig
 from heedful.models.exchange import (
+    ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
     PublishedConfig,
@@ -23,6 +24,7 @@ from heedful.models.exchange import (
     encoder_keys,
     encoder_rules,
     encoder_settings,
+    fill_in,
     head_in,
     label_settings,
     labels_in,
@@ -43,6 +45,7 @@ SIZES = {
     "block_size": ("block", 1, 65_536),
     "num_random_blocks": ("random_blocks", 0, 10_000),
 }
+DEFAULTS = {**ENCODER_DEFAULTS, "vocab_size": 50_358, "max_position_embeddings": 4096}
 ATTENTIONS = ("block_sparse", "original_full")
 # The parts of each architecture besides the encoder: masked-token and next-sentence heads, the task's head.
 ARCHITECTURES: dict[str, tuple[bool, bool, str | None]] = {
@@ -78,7 +81,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     named = architecture_in(settings, ARCHITECTURES, where)
     words, follows, head = ARCHITECTURES[named or "BigBirdModel"]
     settings = {"block_size": 64, "num_random_blocks": 3, "attention_type": ATTENTIONS[0], **settings}
-    settings = {"hidden_act": "gelu_new", **settings}
+    settings, notes = fill_in({"hidden_act": "gelu_new", **settings}, DEFAULTS)
     found = encoder_settings(settings, SIZES, where)
     if settings["attention_type"] not in ATTENTIONS:
         raise unsupported(where, "attention_type", settings["attention_type"], ATTENTIONS)
@@ -87,7 +90,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     head = head_in(settings, head, where)
     found["pool"] = found["activation"] if head in CLASSES else "tanh"
     config = validate_config(BigBirdConfig, found, encoder_keys(SIZES), where)
-    return PublishedConfig(config, head, labels_in(settings, where), named is not None)
+    return PublishedConfig(config, head, labels_in(settings, where), named is not None, notes=notes)
 
 
 def config_json(

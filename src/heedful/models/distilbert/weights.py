@@ -23,6 +23,7 @@ from heedful.models.exchange import (
     encoder_json,
     encoder_keys,
     encoder_settings,
+    fill_in,
     head_in,
     head_rules,
     infer_head,
@@ -46,6 +47,14 @@ SIZES = {  # their key, ours, the least and the most
     "n_heads": ("heads", 1, 1024),
     "hidden_dim": ("hidden", 1, 1_048_576),
     "max_position_embeddings": ("context", 4, 1_048_576),
+}
+DEFAULTS = {
+    "vocab_size": 30_522,
+    "dim": 768,
+    "n_layers": 6,
+    "n_heads": 12,
+    "hidden_dim": 3072,
+    "max_position_embeddings": 512,
 }
 DROPOUTS = {"dropout": "dropout", "attention_dropout": "attention_dropout"}
 ACTIVATION_KEY = "activation"
@@ -75,10 +84,12 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     refuse(settings, ENCODER_HARMLESS, where, "choose the folder of a DistilBERT as it was published")
     named = architecture_in(settings, ARCHITECTURES, where)
     words, head = ARCHITECTURES[named or "DistilBertModel"]
-    found = encoder_settings({**settings, "layer_norm_eps": NORM_EPS}, SIZES, where, DROPOUTS, ACTIVATION_KEY)
+    complete, notes = fill_in(settings, DEFAULTS)
+    found = encoder_settings({**complete, "layer_norm_eps": NORM_EPS}, SIZES, where, DROPOUTS, ACTIVATION_KEY)
     found |= {"pooler": head in POOLED, "masked_words": words}
     config = validate_config(DistilBertConfig, found, encoder_keys(SIZES, DROPOUTS), where)
-    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+    labels, named_head = labels_in(settings, where), head_in(settings, head, where)
+    return PublishedConfig(config, named_head, labels, named is not None, notes=notes)
 
 
 def config_json(

@@ -9,7 +9,16 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.config import FieldError
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
-from heedful.models.sizes import HeadScore, Normalizer, block_parameters, check_positions, share_width
+from heedful.models.sizes import (
+    Activation,
+    AnyHeadScore,
+    Normalizer,
+    Output,
+    block_parameters,
+    check_positions,
+    output_parameters,
+    share_width,
+)
 
 Positions = Literal["learned", "none", "sinusoid", "sinusoid_halves", "rotary", "alibi"]
 
@@ -27,7 +36,7 @@ class GptConfig(ModelConfig):
     heads: int = Field(
         12, ge=1, le=1024, description="attention heads in each block; each has an equal part of the width"
     )
-    score: HeadScore = "scaled_dot"
+    score: AnyHeadScore = "scaled_dot"
     normalize: Normalizer = "softmax"
     layers: int = Field(12, ge=1, le=1000, description="number of Transformer blocks")
     hidden: int | None = Field(
@@ -50,10 +59,9 @@ class GptConfig(ModelConfig):
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of attention weights")
     norm: Literal["pre", "post"] = Field("pre", description="layer norm before each sublayer (GPT-2) or after it (GPT)")
     positions: Positions = Field("learned", description="how positions are encoded")
-    activation: Literal["gelu_tanh", "gelu", "relu", "swish"] = Field(
-        "gelu_tanh", description="activation of the feed-forward layers"
-    )
+    activation: Activation = Field("gelu_tanh", description="activation of the feed-forward layers")
     norm_eps: float = Field(1e-5, gt=0, le=0.1, description="added to the variance in each layer norm")
+    output: Output = "tied"
 
     _check_heads = field_validator("heads")(share_width)
 
@@ -82,11 +90,12 @@ class GptConfig(ModelConfig):
         return self.hidden or 4 * self.width
 
     def parameters(self, vocab: int) -> int:
-        """The number of parameters; the token embedding is counted once, since input and output share it."""
+        """The number of parameters; the token embedding is counted once if input and output share it."""
         blocks = self.layers * block_parameters(self.width, self.inner, self.heads, self.score)
         final_norm = 2 * self.width if self.norm == "pre" else 0
         positions = self.context if self.positions == "learned" else 0
-        return (vocab + positions) * self.width + blocks + final_norm
+        tokens = vocab * self.width + output_parameters(self.output, vocab, self.width)
+        return tokens + positions * self.width + blocks + final_norm
 
     @property
     def usual_tokenizer(self) -> str:

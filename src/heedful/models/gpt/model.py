@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.attention import SelfAttention
-from heedful.blocks.embedding import TiedEmbedding
+from heedful.blocks.embedding import EMBEDDINGS
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import CausalRows, Documents
 from heedful.blocks.masks import AnyMask, Bias, Local, Mask, alibi
 from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.positions import FixedPositions, LearnedPositions, NoPositions, Rotary, sinusoid_halves, sinusoids
-from heedful.blocks.scores import head_score
+from heedful.blocks.scores import DepthScaledDot, Score, head_score
 from heedful.blocks.sparse import BlockSparse
 from heedful.blocks.state import Cache, LayerCache, Past, WindowCache
 from heedful.blocks.taps import Tap, watched
@@ -37,12 +37,13 @@ SMALL = 512  # positions of rows in which a mask of T x T is cheaper than lists 
 class Block(nn.Module):
     """Masked self-attention, then a feed-forward layer; add & norm around each."""
 
-    def __init__(self, c: GptConfig) -> None:
+    def __init__(self, c: GptConfig, number: int) -> None:
         super().__init__()
         rotary = Rotary(c.context, c.width // c.heads) if c.positions == "rotary" else None
         norm = PreNorm if c.norm == "pre" else PostNorm
-        score, normalize = head_score(c.score, c.width // c.heads), NORMALIZERS[c.normalize]
-        self.attention = SelfAttention(c.width, c.heads, c.attention_dropout, rotary, score, normalize)
+        by_depth = c.score == "depth_scaled_dot"
+        score: Score = DepthScaledDot(number) if by_depth else head_score(c.score, c.width // c.heads)
+        self.attention = SelfAttention(c.width, c.heads, c.attention_dropout, rotary, score, NORMALIZERS[c.normalize])
         self.mlp = FeedForward(c.width, c.inner, ACTIVATIONS[c.activation])
         self.add1, self.add2 = norm(c.width, c.dropout, c.norm_eps), norm(c.width, c.dropout, c.norm_eps)
         self.output = Tap()
@@ -63,7 +64,8 @@ class Gpt(nn.Module):
         self.local = None if c.window is None else Local(c.window, c.sink)
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
         # Sinusoids have values of about 0.7, so embeddings are scaled by sqrt(D), as in the Transformer.
-        self.tokens = TiedEmbedding(c.vocab, c.width, scale=None if c.positions.startswith("sinusoid") else 1.0)
+        scale = None if c.positions.startswith("sinusoid") else 1.0
+        self.tokens = EMBEDDINGS[c.output](c.vocab, c.width, scale)
         positions: dict[str, Callable[[], nn.Module]] = {
             "learned": lambda: LearnedPositions(c.context, c.width),
             "sinusoid": lambda: FixedPositions(sinusoids(c.context, c.width)),
@@ -71,10 +73,10 @@ class Gpt(nn.Module):
         }
         self.positions = positions.get(c.positions, NoPositions)()
         self.dropout = nn.Dropout(c.dropout)
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
+        self.blocks = nn.ModuleList(Block(c, number) for number in range(1, c.layers + 1))
         self.norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm == "pre" else nn.Identity()
         for name, weight in self.named_parameters():
-            if weight.dim() == 2 and (weight is not self.tokens.weight or self.tokens.scale == 1):
+            if weight.dim() == 2 and (not name.startswith("tokens.") or self.tokens.scale == 1):
                 residual = name.endswith(
                     ("out.weight", "down.weight")
                 )  # added to a sum of 2 L terms: initialized smaller

@@ -6,7 +6,7 @@ since launching kernels dominates for models of this size.
 R rows, L layers, H heads, S room for keys, K width of one head, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,11 @@ class RowsState:
     length: Tensor  # (R,)
     table: Tensor | None
 
+    @property
+    def room(self) -> int:
+        """The number of keys that there is room for."""
+        return self.cache.value.shape[4]
+
 
 class RowByRow:
     """tokens (R, 1), state -> logits (R, 1, V), state: the same as `Gpt`, row by row."""
@@ -48,7 +53,7 @@ class RowByRow:
         """Whether the kernels support this model."""
         c, weight = model.config, model.tokens.weight
         plain = c.norm == "pre" and c.activation == "gelu_tanh" and c.positions in ("learned", "none")
-        plain = plain and has_kernel(c.score, c.normalize) and c.window is None
+        plain = plain and c.output == "tied" and has_kernel(c.score, c.normalize) and c.window is None
         return plain and weight.is_cuda and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
     def begin(self, texts: Sequence[Sequence[int]], room: int, hypotheses: int, run: Run) -> tuple[RowsState, Tensor]:
@@ -56,21 +61,33 @@ class RowByRow:
 
         Each text may then have `hypotheses` hypotheses. `run` calls a function, possibly as a CUDA graph.
         """
-        c, weight = self.model.config, self.model.tokens.weight
-        count, room = len(texts), min(c.context, -(-room // EVEN) * EVEN)
-        shape = (c.layers, 2, count * hypotheses, c.heads, room, c.width // c.heads)
-        lengths = [len(text) - 1 for text in texts]
+        weight = self.model.tokens.weight
+        count, lengths = len(texts), [len(text) - 1 for text in texts]
+        state = self.empty(count * hypotheses, room)
         length = torch.tensor(lengths, dtype=torch.int32, device=weight.device)  # (R,)
         own = torch.arange(count, dtype=torch.int32, device=weight.device)[:, None] * hypotheses  # (R, 1)
-        table = None if hypotheses == 1 else own.expand(-1, room).contiguous()  # (R, S)
-        state = RowsState(Shared(weight.new_zeros(shape)), length, table)
-        rows = [(token, row * hypotheses, at) for row, text in enumerate(texts) for at, token in enumerate(text[:-1])]
+        table = None if hypotheses == 1 else own.expand(-1, state.room).contiguous()  # (R, S)
+        state = replace(state, length=length, table=table)
+        owners = (row * hypotheses for row in range(count))
+        for rows in self.prompt_rows(zip(owners, texts, strict=True), state.room):
+            state = run("read", self.read, (rows, state))
+        return state, torch.tensor([text[-1:] for text in texts], device=weight.device)
+
+    def empty(self, rows: int, room: int) -> RowsState:
+        """The state of rows without tokens, with room for at most `room`."""
+        c, weight = self.model.config, self.model.tokens.weight
+        room = min(c.context, -(-room // EVEN) * EVEN)
+        cache = weight.new_zeros(c.layers, 2, rows, c.heads, room, c.width // c.heads)
+        return RowsState(Shared(cache), torch.zeros(rows, dtype=torch.int32, device=weight.device), None)
+
+    def prompt_rows(self, texts: Iterable[tuple[int, Sequence[int]]], room: int) -> Iterator[Tensor]:
+        """All tokens but the last of texts with their owners as rows (R, 3) for `read`, in parts of a few sizes."""
+        rows = [(token, owner, at) for owner, text in texts for at, token in enumerate(text[:-1])]
         for start in range(0, len(rows), MAX_ROWS):
             some = rows[start : start + MAX_ROWS]
             # Padding to a power of two is written to the last position, which is overwritten before it is attended to.
-            some += [(0, 0, room - 1)] * (max(MIN_ROWS, 1 << (len(some) - 1).bit_length()) - len(some))
-            state = run("read", self.read, (torch.tensor(some, dtype=torch.int32).to(weight.device), state))
-        return state, torch.tensor([text[-1:] for text in texts], device=weight.device)
+            some += [(0, some[0][1], room - 1)] * (max(MIN_ROWS, 1 << (len(some) - 1).bit_length()) - len(some))
+            yield torch.tensor(some, dtype=torch.int32).to(self.model.tokens.weight.device)
 
     def read(self, rows: Tensor, state: RowsState) -> RowsState:
         """Append the keys of rows (R, 3): token, owner and position."""
@@ -79,18 +96,21 @@ class RowByRow:
         return state
 
     def __call__(self, tokens: Tensor, state: RowsState) -> tuple[Tensor, RowsState]:
-        from heedful.blocks.kernels import rows  # needs Triton, which comes with torch's GPU builds only
-
         own = torch.arange(len(tokens), dtype=torch.int32, device=tokens.device)  # (R,)
         own = own * (state.cache.value.shape[2] // len(tokens))  # before the first step, a text has a single row
         # A finished text may pass the end while others continue: its unused tokens overwrite the last position.
-        place = state.length.clamp(max=state.cache.value.shape[4] - 1)  # (R,)
-        h = self.last(tokens.flatten(), own, place, state)  # (R, D)
-        logits = rows.product(h, self.model.tokens.weight, wide=True)[:, None]  # (R, 1, V)
+        place = state.length.clamp(max=state.room - 1)  # (R,)
+        logits = self.logits(tokens.flatten(), own, place, state)[:, None]  # (R, 1, V)
         table = state.table
         if table is not None:
             table = table.scatter(1, place.long()[:, None], own[:, None])  # (R, S)
         return logits, replace(state, length=state.length + 1, table=table)
+
+    def logits(self, tokens: Tensor, owner: Tensor, place: Tensor, state: RowsState) -> Tensor:
+        """The logits (R, V) after tokens at their positions in the texts of their owners; caches their keys."""
+        from heedful.blocks.kernels import rows  # needs Triton, which comes with torch's GPU builds only
+
+        return rows.product(self.last(tokens, owner, place, state), self.model.tokens.weight, wide=True)  # (R, V)
 
     def last(self, tokens: Tensor, owner: Tensor, place: Tensor, state: RowsState) -> Tensor:
         """The last layer (R, D) for tokens at their positions in the texts of their owners; caches their keys."""

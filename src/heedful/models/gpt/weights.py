@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.errors import AGAIN, UserError, wrong
 from heedful.models.exchange import (
+    ACTIVATION_NAMES,
     PublishedConfig,
     Rule,
     Table,
     Twin,
+    bool_setting,
+    fill_in,
     float_setting,
     int_setting,
     refuse,
@@ -26,7 +29,9 @@ from heedful.models.exchange import (
     validate_config,
     weight_and_bias,
 )
+from heedful.models.exchange import ACTIVATIONS as EVERY_ACTIVATION
 from heedful.models.gpt.config import GptConfig
+from heedful.models.sizes import Activation, AnyHeadScore
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,15 +50,19 @@ SIZES = {  # our key: their keys, minimum, maximum
     "heads": (("n_head", "num_attention_heads"), 1, 1024),
     "context": (("n_positions", "max_position_embeddings"), 1, 1_048_576),
 }
+DEFAULTS: dict[Family, dict[str, int]] = {  # of transformers, for what a config.json leaves out
+    "gpt2": {"vocab_size": 50_257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    "openai-gpt": {"vocab_size": 40_478, "n_positions": 512, "n_embd": 768, "n_layer": 12, "n_head": 12},
+}
 # The activation names of each family. "gelu" in GPT is the tanh approximation.
-Activation = Literal["gelu_tanh", "gelu", "relu", "swish"]
 ACTIVATIONS: dict[Family, dict[str, Activation]] = {
-    "gpt2": {
-        "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "swish",
-        "swish": "swish",
-    },
+    "gpt2": EVERY_ACTIVATION,
     "openai-gpt": {"gelu": "gelu_tanh", "relu": "relu", "silu": "swish", "swish": "swish"},
-}  # fmt: skip
+}
+ACTIVATIONS_WRITTEN: dict[Family, dict[Activation, str]] = {
+    "gpt2": {**ACTIVATION_NAMES, "gelu_tanh": "gelu_new"},
+    "openai-gpt": {"gelu_tanh": "gelu", "relu": "relu", "swish": "silu"},
+}
 ACTIVATION_KEYS: dict[Family, str] = {"gpt2": "activation_function", "openai-gpt": "afn"}
 DEFAULT_ACTIVATIONS: dict[Family, str] = {"gpt2": "gelu_new", "openai-gpt": "gelu"}
 ARCHITECTURES: dict[Family, tuple[str, ...]] = {  # with an output layer, and without
@@ -62,13 +71,17 @@ ARCHITECTURES: dict[Family, tuple[str, ...]] = {  # with an output layer, and wi
 }
 # Settings that would change the computation, with their supported values.
 HARMLESS: dict[str, tuple[Any, ...]] = {
-    "scale_attn_weights": (True, None),
-    "scale_attn_by_inverse_layer_idx": (False, None),
     "add_cross_attention": (False, None),
     "is_encoder_decoder": (False, None),
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
     "auto_map": (None,),
+}
+SCALES = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx")
+SCORES: dict[tuple[bool, bool], AnyHeadScore] = {
+    (True, False): "scaled_dot",
+    (True, True): "depth_scaled_dot",
+    (False, False): "dot",
 }
 RELEASE_KEYS = {
     "n_vocab": "vocab_size",
@@ -102,27 +115,37 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     family = FAMILIES[str(settings.get("model_type"))]
     _refuse(settings, family, where)
     found: dict[str, Any] = {}
+    known = {keys[0]: settings[key] for keys, _, _ in SIZES.values() for key in reversed(keys) if key in settings}
+    settings, left_out = fill_in({**settings, **known}, DEFAULTS[family])
     for ours, (keys, least, most) in SIZES.items():
-        key = next((key for key in keys if key in settings), keys[0])
-        found[ours] = int_setting(settings, key, least, most, where)
+        found[ours] = int_setting(settings, keys[0], least, most, where)
     if family == "gpt2" and settings.get("n_inner") is not None:
         found["hidden"] = int_setting(settings, "n_inner", 1, 1_048_576, where)
     found["dropout"] = float_setting(settings, "resid_pdrop", 0.1, where)
     found["attention_dropout"] = float_setting(settings, "attn_pdrop", 0.1, where)
     found["norm_eps"] = float_setting(settings, "layer_norm_epsilon", 1e-5, where)
-    key, known = ACTIVATION_KEYS[family], ACTIVATIONS[family]
+    key, functions = ACTIVATION_KEYS[family], ACTIVATIONS[family]
     act = settings.get(key, DEFAULT_ACTIVATIONS[family])
-    if not isinstance(act, str) or act not in known:
-        raise unsupported(where, key, act, known)
+    if not isinstance(act, str) or act not in functions:
+        raise unsupported(where, key, act, functions)
     if found["width"] % found["heads"]:
         raise wrong(where, "n_head", found["heads"], f"a divisor of n_embd, {found['width']:,}")
-    found |= {"activation": known[act], "norm": "pre" if family == "gpt2" else "post"}
+    scaling = bool_setting(settings, SCALES[0], True, where), bool_setting(settings, SCALES[1], False, where)
+    scaling = scaling if family == "gpt2" else (True, False)  # GPT has no such settings
+    if scaling not in SCORES:
+        raise UserError(
+            "not supported: attention scores that are divided by the number of the layer alone",
+            where=f"{where}: scale_attn_weights", found="false, with scale_attn_by_inverse_layer_idx true",
+            expected="true", todo="choose the folder of another model",
+        )  # fmt: skip
+    ties = bool_setting(settings, "tie_word_embeddings", True, where)
+    found |= {"output": "tied" if ties else "untied", "score": SCORES[scaling]}
+    found |= {"activation": functions[act], "norm": "pre" if family == "gpt2" else "post"}
     config = validate_config(GptConfig, found, {ours: keys[0] for ours, (keys, _, _) in SIZES.items()}, where)
     embedding_dropout = float_setting(settings, "embd_pdrop", 0.1, where)
     note = f"embd_pdrop {embedding_dropout} is taken as resid_pdrop, {config.dropout}: there is one dropout here"
-    notes = () if embedding_dropout == config.dropout else (note,)
-    ties = settings.get("tie_word_embeddings", True) is not False
-    return PublishedConfig(config, ties=ties, notes=notes)
+    notes = (*left_out, *(() if embedding_dropout == config.dropout else (note,)))
+    return PublishedConfig(config, notes=notes)
 
 
 def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
@@ -138,12 +161,16 @@ def config_json(
 ) -> dict[str, Any]:
     """The config.json of a model with this config; `end` is the id of `<|endoftext|>`."""
     family: Family = "gpt2" if config.norm == "pre" else "openai-gpt"
-    refuse_attention(config, NAMES)
+    scales = next((pair for pair, score in SCORES.items() if score == config.score), None)
+    if scales is None or config.normalize != "softmax" or (family == "openai-gpt" and config.score != "scaled_dot"):
+        refuse_attention(config, NAMES)
+    if config.output == "biased":
+        raise unwritable(NAMES, "output", config.output, "tied or untied")
     if config.positions != "learned":
         raise unwritable(NAMES, "positions", config.positions, "learned")
     if config.window is not None:
         raise unwritable(NAMES, "window", f"{config.window:,}", "null: every earlier token")
-    acts = {ours: theirs for theirs, ours in reversed(ACTIVATIONS[family].items())}
+    acts = ACTIVATIONS_WRITTEN[family]
     if config.activation not in acts:
         raise unwritable(NAMES, "activation", config.activation, " or ".join(acts))
     if family == "openai-gpt" and config.inner != 4 * config.width:
@@ -151,7 +178,7 @@ def config_json(
     settings: dict[str, Any] = {"architectures": [ARCHITECTURES[family][0]], "model_type": family}
     settings |= {keys[0]: getattr(config, ours) for ours, (keys, _, _) in SIZES.items()}
     if family == "gpt2":
-        settings["n_inner"] = config.hidden
+        settings |= {"n_inner": config.hidden, **dict(zip(SCALES, scales or (), strict=True))}
     settings |= {
         ACTIVATION_KEYS[family]: acts[config.activation],
         "resid_pdrop": config.dropout,
@@ -161,7 +188,7 @@ def config_json(
         "initializer_range": 0.02,
         "bos_token_id": end,
         "eos_token_id": end,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": config.output == "tied",
         "dtype": "float32",
     }
     return settings
@@ -170,8 +197,9 @@ def config_json(
 def table(config: GptConfig, head: str | None = None) -> Table:
     """Hugging Face's tensor names; all but the output layer's start with `transformer.`."""
     tokens, positions = EMBEDDINGS[config.norm]
+    tied = config.output == "tied"
     rules = [
-        Rule("tokens.weight", (f"transformer.{tokens}.weight",)),
+        Rule("tokens.weight" if tied else "tokens.input", (f"transformer.{tokens}.weight",)),
         Rule("positions.table", (f"transformer.{positions}.weight",)),
     ]
     spare = ["transformer.position_ids"]
@@ -185,7 +213,10 @@ def table(config: GptConfig, head: str | None = None) -> Table:
         spare += [f"{theirs}.{name}" for name in BUFFERS]
     if config.norm == "pre":
         rules += weight_and_bias("norm", "transformer.ln_f")
-    return Table(tuple(rules), (Twin("lm_head.weight", f"transformer.{tokens}.weight"),), tuple(spare))
+    if not tied:
+        rules.append(Rule("tokens.weight", ("lm_head.weight",)))
+    twins = (Twin("lm_head.weight", f"transformer.{tokens}.weight"),) if tied else ()
+    return Table(tuple(rules), twins, tuple(spare))
 
 
 def canonical(names: Iterable[str]) -> dict[str, str]:
@@ -196,11 +227,11 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
 
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
-    """The config, unchanged; an output layer that is not tied to the embedding must be in the file, to be compared."""
-    if not published.ties and "lm_head.weight" not in names:
+    """The config, unchanged; an output layer that is not tied to the embedding must be in the file."""
+    if published.config.output == "untied" and "lm_head.weight" not in names:
         raise UserError(
             "the weights of the output layer are missing", where=f"{where}: tie_word_embeddings",
-            found="false, and no lm_head.weight in the weights", expected="lm_head.weight, equal to the embedding",
+            found="false, and no lm_head.weight in the weights", expected="lm_head.weight",
             todo=AGAIN,
         )  # fmt: skip
     return published

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.models.exchange import (
+    ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
     PublishedConfig,
@@ -21,6 +22,7 @@ from heedful.models.exchange import (
     encoder_keys,
     encoder_rules,
     encoder_settings,
+    fill_in,
     head_in,
     label_settings,
     labels_in,
@@ -37,6 +39,7 @@ RELEASE = None
 PREFIX = "roberta."  # of an encoder without a head of its own
 POSITIONS = "max_position_embeddings"
 SIZES = {**ENCODER_SIZES, POSITIONS: ("context", 4 + FIRST, 1_048_576 + FIRST), "type_vocab_size": ("segments", 1, 1)}
+DEFAULTS = {**ENCODER_DEFAULTS, "vocab_size": 50_265}
 # The parts of each architecture besides the encoder: pooler, masked-token head, and the task's head.
 Architectures = Mapping[str, tuple[bool, bool, str | None]]
 ARCHITECTURES: Architectures = {
@@ -60,7 +63,7 @@ HEADS = {
 
 def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings of a config.json, checked; an error names the invalid one."""
-    return read_settings(settings, where, TITLE, ARCHITECTURES, RobertaConfig)
+    return read_settings(settings, where, TITLE, ARCHITECTURES, RobertaConfig, DEFAULTS)
 
 
 def config_json(
@@ -76,15 +79,18 @@ def read_settings(
     title: str,
     architectures: Architectures,
     config_class: type[RobertaEncoderConfig],
+    defaults: Mapping[str, Any],
 ) -> PublishedConfig:
     """The settings of a RoBERTa-like model with these architectures."""
     refuse(settings, HARMLESS, where, f"choose the folder of a {title} as it was published")
     named = architecture_in(settings, architectures, where)
     pooler, words, head = architectures[named or next(iter(architectures))]
-    found = encoder_settings(settings, SIZES, where) | {"pooler": pooler, "masked_words": words}
+    complete, notes = fill_in(settings, defaults)
+    found = encoder_settings(complete, SIZES, where) | {"pooler": pooler, "masked_words": words}
     found["context"] -= FIRST
     config = validate_config(config_class, found, encoder_keys(SIZES), where)
-    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None)
+    labels, named_head = labels_in(settings, where), head_in(settings, head, where)
+    return PublishedConfig(config, named_head, labels, named is not None, notes=notes)
 
 
 def write_settings(

@@ -15,6 +15,8 @@ from heedful.models.sizes import (
     Normalizer,
     Score,
     block_parameters,
+    gated_parameters,
+    has_a_middle,
     layer_parameters,
     score_parameters,
 )
@@ -76,12 +78,7 @@ class ConvolutionalEncoder(Config):
     layers: int = Field(4, ge=1, le=100, description="number of layers, each with a residual connection")
     size: int = Field(3, ge=1, le=101, description="tokens that a filter covers, an odd number")
 
-    @field_validator("size")
-    @classmethod
-    def _has_a_middle(cls, size: int) -> int:
-        if size % 2 == 0:
-            raise ValueError(f"a filter of {size} tokens has none in its middle; write size: {size + 1}")
-        return size
+    _has_a_middle = field_validator("size")(has_a_middle)
 
     def memory(self, width: int) -> int:
         """The width of what it leaves of each source token."""
@@ -89,7 +86,7 @@ class ConvolutionalEncoder(Config):
 
     def parameters(self, width: int) -> int:
         """The number of parameters: values and gates."""
-        return self.layers * 2 * width * (width * self.size + 1)
+        return self.layers * gated_parameters(width, self.size)
 
 
 class Global(Config):

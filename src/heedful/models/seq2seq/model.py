@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.embedding import TiedEmbedding
 from heedful.blocks.feeding import has_kernels, run_fused
-from heedful.blocks.layouts import Layout, Unpadded, real_first
+from heedful.blocks.layouts import Layout, Unpadded, mean
 from heedful.blocks.linear import Linear
 from heedful.blocks.memory import GlobalSpan, MemoryAttention, MonotonicSpan, PredictiveSpan
 from heedful.blocks.normalizers import NORMALIZERS
@@ -26,6 +25,7 @@ from heedful.blocks.recurrent import CELLS, BidirectionalLayer, Layer, Stack, St
 from heedful.blocks.scores import SCORES, with_key_projection
 from heedful.blocks.state import Shared
 from heedful.blocks.taps import Tap
+from heedful.blocks.text_filters import GatedConvolution, gap_free
 from heedful.models.limits import check_length
 from heedful.models.seq2seq.config import (
     AttentionConfig,
@@ -91,31 +91,22 @@ class TransformerReader(nn.Module):
 
 
 class ConvolutionReader(nn.Module):
-    """x' = (x + a * sigmoid(b)) / sqrt(2), where [a; b] = W * x (Gehring et al., 2017); the summary is the mean."""
+    """Gated convolutions (Gehring et al., 2017); the summary is the mean of the memory."""
 
     def __init__(self, c: Seq2SeqConfig, e: ConvolutionalEncoder) -> None:
         super().__init__()
         self.positions, self.dropout = FixedPositions(sinusoids(c.context, c.width)), nn.Dropout(c.dropout)
-        self.filters = nn.ModuleList(nn.Conv1d(c.width, 2 * c.width, e.size, padding="same") for _ in range(e.layers))
+        self.filters = nn.ModuleList(GatedConvolution(c.width, e.size) for _ in range(e.layers))
         self.output = Tap()
 
     def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         x = self.positions(x, layout.at)  # (B, S, E)
         real = x.new_ones(x.shape[:2], dtype=torch.bool) if layout.real is None else layout.real
-        to = real_first(real)  # (B, S)
-        kept = torch.zeros_like(real).scatter(1, to, real)[:, :, None]  # (B, S, 1)
-        to = to[:, :, None].expand_as(x)  # (B, S, E)
-        x = torch.zeros_like(x).scatter(1, to, x) * kept  # (B, S, E)
+        x, kept, to = gap_free(x, real)
         for filters in self.filters:
-            x = (x + F.glu(filters(self.dropout(x).mT), 1).mT) * 0.5**0.5 * kept  # (B, S, E)
+            x = filters(x, kept, self.dropout)  # (B, S, E)
         x = x.gather(1, to)  # (B, S, E)
         return self.output(x), mean(x, layout)
-
-
-def mean(x: Tensor, layout: Layout) -> Tensor:
-    """The mean (B, E) of the vectors (B, S, E) of real tokens."""
-    real = x.new_ones(x.shape[:2]) if layout.real is None else layout.real.to(x.dtype)
-    return (real[:, None] @ x)[:, 0] / real.sum(1, keepdim=True).clamp(min=1)  # (B, E)
 
 
 def memory_attention(c: Seq2SeqConfig, a: AttentionConfig) -> MemoryAttention:

@@ -9,12 +9,15 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ModelConfig
 from heedful.models.sizes import (
+    Activation,
     HeadScore,
     Normalizer,
+    Output,
     attention_parameters,
     block_parameters,
     check_positions,
     has_kernel,
+    output_parameters,
     share_width,
 )
 
@@ -40,7 +43,8 @@ class TransformerConfig(ModelConfig):
     positions: Literal["sinusoid", "sinusoid_halves", "learned", "none", "rotary", "alibi"] = Field(
         "sinusoid", description="how positions are encoded"
     )
-    activation: Literal["relu", "gelu", "swish"] = Field("relu", description="between the two feed-forward matrices")
+    activation: Activation = Field("relu", description="between the two feed-forward matrices")
+    output: Output = "tied"
 
     _heads_share_width = field_validator("heads")(share_width)
 
@@ -60,14 +64,15 @@ class TransformerConfig(ModelConfig):
         return has_kernel(self.score, self.normalize)
 
     def parameters(self, vocab: int) -> int:
-        """The number of parameters, the embedding counted once, since encoder, decoder and output share it."""
+        """The number of parameters, the embedding counted once, since encoder and decoder share it."""
         block = block_parameters(self.width, self.hidden, self.heads, self.score)
         attention, norm = attention_parameters(self.width, self.heads, self.score), 2 * self.width
         encoder = self.encoder_layers * block
         decoder = self.decoder_layers * (block + attention + norm)  # which also attend to the source
         last = 2 * norm if self.norm == "pre" else 0
         places = self.context * self.width if self.positions == "learned" else 0
-        return vocab * self.width + encoder + decoder + last + places
+        tokens = vocab * self.width + output_parameters(self.output, vocab, self.width)
+        return tokens + encoder + decoder + last + places
 
     @classmethod
     def tiny(cls) -> Self:

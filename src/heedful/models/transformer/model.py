@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from heedful.blocks.attention import KV, MultiHead
-from heedful.blocks.embedding import TiedEmbedding
+from heedful.blocks.embedding import EMBEDDINGS
 from heedful.blocks.encoder import EncoderBlock
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Layout, Unpadded
@@ -86,7 +86,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
-        self.tokens = TiedEmbedding(c.vocab, c.width)
+        self.tokens = EMBEDDINGS[c.output](c.vocab, c.width)
         positions: dict[str, Callable[[], nn.Module]] = {
             "sinusoid": lambda: FixedPositions(sinusoids(c.context, c.width)),
             "sinusoid_halves": lambda: FixedPositions(sinusoid_halves(c.context, c.width)),

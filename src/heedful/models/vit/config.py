@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.config import FieldError
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import ImageEncoderConfig
-from heedful.models.sizes import HeadScore, Normalizer, block_parameters, share_width
+from heedful.models.sizes import Activation, HeadScore, Normalizer, block_parameters, share_width
 
 
 class VitConfig(ImageEncoderConfig):
@@ -31,9 +31,7 @@ class VitConfig(ImageEncoderConfig):
     hidden: int = Field(3072, ge=1, le=1_048_576, description="inner width of the feed-forward layers")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate of attention weights")
-    activation: Literal["gelu", "gelu_tanh", "relu", "swish"] = Field(
-        "gelu", description="between the two feed-forward matrices"
-    )
+    activation: Activation = Field("gelu", description="between the two feed-forward matrices")
     norm_eps: float = Field(1e-6, gt=0, le=0.1, description="added to the variance in each layer norm")
     pool: Literal["class", "mean"] = Field(
         "class", description="what the last layer reads: the vector of a class token, or the mean of all patches"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heedful.models.exchange import PublishedConfig
+from heedful.models.exchange import ENCODER_DEFAULTS, PublishedConfig
 from heedful.models.roberta import weights as roberta
 from heedful.models.roberta.weights import PREFIX, canonical, match_tensors, table
 from heedful.models.xlm_roberta.config import XlmRobertaConfig
@@ -20,7 +20,7 @@ ARCHITECTURES = {f"XLM{name}": parts for name, parts in roberta.ARCHITECTURES.it
 
 def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings of a config.json; an invalid one is an error that names it."""
-    return roberta.read_settings(settings, where, TITLE, ARCHITECTURES, XlmRobertaConfig)
+    return roberta.read_settings(settings, where, TITLE, ARCHITECTURES, XlmRobertaConfig, ENCODER_DEFAULTS)
 
 
 def config_json(

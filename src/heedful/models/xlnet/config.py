@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import EncoderConfig
-from heedful.models.sizes import Normalizer, share_width
+from heedful.models.sizes import Activation, Normalizer, share_width
 
 
 class XLNetConfig(EncoderConfig):
@@ -40,9 +40,7 @@ class XLNetConfig(EncoderConfig):
     )
     clamp: int | None = Field(None, ge=1, le=1_048_576, description="larger distances count as this one; null: none")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate, that of attention weights included")
-    activation: Literal["gelu", "gelu_tanh", "relu", "swish"] = Field(
-        "gelu", description="between the two feed-forward matrices"
-    )
+    activation: Activation = Field("gelu", description="between the two feed-forward matrices")
     norm_eps: float = Field(1e-12, gt=0, le=0.1, description="added to the variance in each layer norm")
     pooler: bool = Field(False, description="whether there is a dense layer on the last token's vector")
     masked_words: bool = Field(True, description="whether there is a head that predicts tokens")

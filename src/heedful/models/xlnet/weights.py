@@ -20,6 +20,7 @@ from heedful.models.exchange import (
     Twin,
     add_prefix,
     architecture_in,
+    fill_in,
     float_setting,
     head_in,
     int_setting,
@@ -44,6 +45,7 @@ SIZES = {  # their key, ours, the least and the most
     "n_head": ("heads", 1, 1024),
     "d_inner": ("hidden", 1, 1_048_576),
 }
+DEFAULTS = {"vocab_size": 32_000, "d_model": 1024, "n_layer": 24, "n_head": 16, "d_inner": 4096}
 KEYS = {ours: key for key, (ours, _, _) in SIZES.items()} | {"dropout": "dropout", "context": "context"}
 # What a model of each name has on top of its encoder: pooler, words, and a head of its own.
 ARCHITECTURES: dict[str, tuple[bool, bool, str | None]] = {
@@ -90,6 +92,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     pooler, words, head = ARCHITECTURES[named or "XLNetModel"]
     if pooler and settings.get("summary_activation", "tanh") != "tanh":
         raise unsupported(where, "summary_activation", settings["summary_activation"], ["tanh"])
+    settings, notes = fill_in(settings, DEFAULTS)
     found: dict[str, Any] = {
         ours: int_setting(settings, key, least, most, where) for key, (ours, least, most) in SIZES.items()
     }
@@ -110,7 +113,8 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
         found["context"] = int_setting(settings, "context", 4, 1_048_576, where)
     config = validate_config(XLNetConfig, found, KEYS, where)
     ties = settings.get("tie_word_embeddings", True) is not False
-    return PublishedConfig(config, head_in(settings, head, where), labels_in(settings, where), named is not None, ties)
+    labels, named_head = labels_in(settings, where), head_in(settings, head, where)
+    return PublishedConfig(config, named_head, labels, named is not None, ties, notes)
 
 
 def config_json(

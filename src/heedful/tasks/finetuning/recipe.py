@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.formats.sources import Name
@@ -14,7 +14,7 @@ from heedful.files.reading import is_folder
 from heedful.models import kinds_of
 from heedful.models.heads.config import HeadConfig
 from heedful.models.roles import EncoderConfig
-from heedful.tasks.recipe_parts import Recipe, Start
+from heedful.tasks.recipe_parts import Recipe, Start, check_packing
 from heedful.training.checkpoint.choice import split_checkpoint
 from heedful.training.configs import TrainConfig
 
@@ -71,9 +71,10 @@ class Finetuning(Recipe):
 
     @field_validator("train")
     @classmethod
-    def _check_compile(cls, train: TrainConfig) -> TrainConfig:
+    def _check_steps(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
         if train.compile:
             raise FieldError("fine-tuning is not compiled; on a GPU it uses CUDA graphs; write false", "compile")
+        check_packing(train, info.data.get("model"))
         return train
 
     @model_validator(mode="after")

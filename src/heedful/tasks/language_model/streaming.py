@@ -27,7 +27,11 @@ class StreamDecoder:
 
     def add(self, number: int) -> str:
         """The text that is final after one more id."""
-        self.ids.append(number)
+        return self.extend([number])
+
+    def extend(self, numbers: Sequence[int]) -> str:
+        """The text that is final after more ids."""
+        self.ids.extend(numbers)
         text = self.text_after(self.before, self.ids)
         final = text if text.endswith("\n") else text[: max(0, len(text) - self.held_back)].rstrip("\ufffd")
         piece, self.emitted = final[self.emitted :], max(self.emitted, len(final))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.layouts import Layout, PackedPairs, Padded
-from heedful.blocks.losses import Loss, projected_cross_entropy
+from heedful.blocks.losses import Loss, confidence_penalty
 from heedful.blocks.taps import taps, watch, watched
 from heedful.data.formats.parallel import require_language, tagged
 from heedful.data.formats.sources import Jsonl, Pair, Tsv
@@ -24,7 +24,7 @@ from heedful.data.tokenizers.base import require_list
 from heedful.data.tokenizers.multilingual import MultilingualTokenizer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.graphs import Graphs
-from heedful.decode.rules import ForcedPrefix, Rule, SuppressTokens, sampling_rules
+from heedful.decode.rules import ForcedEnd, ForcedPrefix, Renormalize, Rule, SuppressTokens, sampling_rules
 from heedful.decode.search import Paths, Search, beam, drain, greedy, sample
 from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.errors import UserError, shown
@@ -50,8 +50,8 @@ class HardAttentionModel(Protocol):
     ) -> tuple[Tensor, Tensor]: ...
 
 
-def translation_loss(model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of each target token given the source and the earlier target tokens."""
+def translation_loss(model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0, penalty: float = 0.0) -> Loss:
+    """Cross-entropy of each target token given the source and the earlier ones, with a confidence penalty."""
     if isinstance(batch, PackedBatch):
         source, target = batch.source.shape[1], batch.target.shape[1]
         layout: Layout = PackedPairs.of(batch.source_lengths, batch.target_lengths, source, target, batch.longest)
@@ -60,9 +60,10 @@ def translation_loss(model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0)
         layout = Padded(batch.source_real, gaps=False)
         inputs, labels = batch.target[:, :-1], batch.target[:, 1:]
     x = model.read(batch.source, inputs, layout)  # (B, T, D)
-    return projected_cross_entropy(
-        x.flatten(0, 1), model.tokens.weight, labels.flatten(), label_smoothing, ignore=TrainedTokenizer.pad
-    )
+    loss: Loss = model.tokens.loss(x.flatten(0, 1), labels.flatten(), TrainedTokenizer.pad, label_smoothing)
+    if penalty == 0:  # which alone needs all logits at once
+        return loss
+    return confidence_penalty(loss, model.tokens.logits(x), labels != TrainedTokenizer.pad, penalty)
 
 
 def reinforce_loss(model: HardAttentionModel, batch: PairBatch, label_smoothing: float = 0.0) -> Loss:
@@ -75,9 +76,7 @@ def reinforce_loss(model: HardAttentionModel, batch: PairBatch, label_smoothing:
     inputs, labels = batch.target[:, :-1], batch.target[:, 1:]
     layout = Padded(batch.source_real, gaps=False)
     x, choice_logs = model.read_sampled(batch.source, inputs, layout)  # (B, T, D), (B, T)
-    loss = projected_cross_entropy(
-        x.flatten(0, 1), model.tokens.weight, labels.flatten(), label_smoothing, ignore=TrainedTokenizer.pad
-    )
+    loss = model.tokens.loss(x.flatten(0, 1), labels.flatten(), TrainedTokenizer.pad, label_smoothing)
     real = labels != TrainedTokenizer.pad  # (B, T)
     with torch.no_grad():
         dtype = torch.promote_types(x.dtype, torch.float32)
@@ -322,8 +321,12 @@ class Translator(Predictor[str, Translation, tuple[str, str]]):
         return None if watched(self.model) else self.graphs
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rule that suppresses special tokens."""
-        return (SuppressTokens((TrainedTokenizer.pad, TrainedTokenizer.unk, TrainedTokenizer.bos)),)
+        """The rules of the search: no special tokens, and maybe an end token where a translation is cut."""
+        rules: list[Rule] = [SuppressTokens(self.tokenizer.suppressed)]
+        longest = self.settings.max_length
+        if longest is not None and self.tokenizer.forces_end:
+            rules.append(ForcedEnd(min(longest, self.context - 1), TrainedTokenizer.eos))
+        return (*rules, Renormalize()) if self.settings.renormalize else tuple(rules)
 
     @torch.inference_mode()
     def _decode(

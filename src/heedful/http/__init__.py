@@ -1,0 +1,1 @@
+"""HTTP with access rules and limits, for the explorer and for `serve`."""

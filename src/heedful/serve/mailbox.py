@@ -1,0 +1,75 @@
+"""From the worker to the event loop: results, and the tokens of streams, many at a time.
+
+With many streams, tokens are delivered every few hundredths of a second: a message for each token would take the
+interpreter away from the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from heedful.serve.engine import Completion
+from heedful.serve.worker import Job
+
+SHORTEST = 0.01  # seconds between two deliveries
+EACH = 0.0008  # seconds more for each stream
+
+
+class Mailbox:
+    """Wakes the coroutines that wait for requests."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.events: dict[Completion, asyncio.Event] = {}
+        self.held: dict[Completion, None] = {}
+        self.last = 0.0
+
+    def open(self, request: Completion, event: asyncio.Event) -> None:
+        """Set an event whenever a request has new tokens, or has ended."""
+        self.loop = asyncio.get_running_loop()
+        self.events[request] = event
+
+    def close(self, request: Completion) -> None:
+        """No longer wait for a request."""
+        self.events.pop(request, None)
+
+    def deliver(self, some: Sequence[Completion]) -> None:
+        """Called by the worker: at once for first tokens and for what has ended, else after a pause."""
+        now = time.monotonic()
+        self.held.update(dict.fromkeys(some))
+        if now - self.last >= SHORTEST + EACH * len(self.held):
+            ready, self.held, self.last = list(self.held), {}, now
+        else:
+            ready = [one for one in some if one.ending is not None or len(one.generated) == 1]
+            for one in ready:
+                del self.held[one]
+        if ready and self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._wake, ready)
+
+    def _wake(self, some: Sequence[Completion]) -> None:
+        for one in some:
+            if one in self.events:
+                self.events[one].set()
+
+
+def waiting_job(inputs: Sequence[Any], deadline: float) -> tuple[Job, asyncio.Future[Sequence[Any]]]:
+    """A job, and the future of its results in this event loop."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Sequence[Any]] = loop.create_future()
+
+    def settle(found: Sequence[Any] | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(found, Exception):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+
+    def done(found: Sequence[Any] | Exception) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, found)
+
+    return Job(inputs, deadline, done), future

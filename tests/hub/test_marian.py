@@ -1,0 +1,204 @@
+"""Marian folders compared with `transformers`: equal ids, logits and translations, and folders that round-trip."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from bert_folders import change
+from marian_folders import SOURCE, TARGET, marian_folder, random_marian, random_settings, vocabulary
+from test_convert import convert
+
+import heedful
+from heedful.cli.app import main
+from heedful.data.tokenizers.multilingual import open_translation_tokenizer
+from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
+from heedful.errors import UserError
+from heedful.hub import pretrained, write
+from heedful.models import build
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz  .,!?ABCDEßäö漢字\u0301\u3000\uff21\t"
+many = pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed > 3 else []) for seed in range(24)]
+)
+
+
+def agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * float(theirs.abs().max()))
+
+
+def theirs_of(ids: torch.Tensor) -> torch.Tensor:
+    """Their ids of ours."""
+    last = len(vocabulary()) - 1
+    return torch.tensor([last, 1, last, 0, *range(2, last)])[ids]
+
+
+def random_texts(rng: random.Random, count: int) -> list[str]:
+    odd = ["", " ", "  a  b ", ">>deu<< the child", ">>xyz<< home", ">>fra<<", "</s> <pad> <unk>", "▁a▁b", "z z", "zoo"]
+    words = " ".join(SOURCE + TARGET).split()
+    mixed = [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(count)]
+    return odd + mixed + ["".join(rng.choices(LETTERS, k=rng.randint(1, 30))) for _ in range(count)]
+
+
+def test_ids_and_texts_are_those_of_transformers(tmp_path: Path) -> None:
+    folder = marian_folder(random_marian(), tmp_path / "theirs")
+    theirs: Any = transformers.MarianTokenizer.from_pretrained(folder)
+    ours: Any = pretrained(folder).tokenizer
+    assert isinstance(ours, SentencePieceTokenizer) and ours.vocab == len(vocabulary()) + 1
+    again: Any = open_translation_tokenizer(ours.json, "tokenizer.json")
+    texts = random_texts(random.Random(0), 300)
+    unlike = [text for text in texts if "<pad>" in text]  # special tokens in a text are ordinary text here
+    for text, ids in zip(texts, ours.ids(texts), strict=True):
+        right = theirs.convert_tokens_to_ids(theirs._tokenize(text))
+        right = [1 if text in unlike and one in (0, len(vocabulary()) - 1) else one for one in right]
+        assert theirs_of(torch.tensor(ids, dtype=torch.long)).tolist() == right, text
+        assert again.ids([text])[0] == ids
+        plain = [number for number in ids if number not in ours.special]
+        assert ours.decode(ids) == theirs.decode(theirs_of(torch.tensor(plain, dtype=torch.long)).tolist())
+        encoding = ours.encode(text)
+        assert len(encoding.offsets) == len(encoding.ids) == len(encoding.pieces)
+
+
+@many
+def test_random_models_give_the_same_logits_and_translations(seed: int, tmp_path: Path) -> None:
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    model = random_marian(bias=rng.choice([0.0, 1.0]), **random_settings(rng))
+    folder = marian_folder(model, tmp_path / "theirs")
+    found = pretrained(folder)
+    ours: Any = build(found.config)
+    ours.load_state_dict(found.tensors)
+    ours.eval()
+    source, target = (torch.randint(3, found.config.vocab, (3, size)) for size in (9, 7))
+    target[:, 0] = 2
+    with torch.no_grad():
+        right = model(input_ids=theirs_of(source), decoder_input_ids=theirs_of(target)).logits
+        logits = ours.tokens.logits(ours.read(source, target))
+    agree(logits, right[..., theirs_of(torch.arange(found.config.vocab))])
+    translator: Any = heedful.load(folder, "cpu")
+    assert translator.settings.beams == 4 and translator.settings.max_length == 29
+    tokenizer: Any = transformers.MarianTokenizer.from_pretrained(folder)
+    texts = [*SOURCE, "home", ">>deu<< a child is home"]
+    inputs = tokenizer(texts, return_tensors="pt", padding=True)
+    for beams in (1, 4):
+        with torch.no_grad():
+            rows = model.generate(**inputs, num_beams=beams, max_length=30)
+        for row, (mine, *_) in zip(rows[:, 1:].tolist(), translator.search(texts, beams=beams), strict=True):
+            row = row[: row.index(0) + 1]
+            assert theirs_of(torch.tensor(mine.ids)).tolist() == row, beams
+            assert mine.text == tokenizer.decode(row, skip_special_tokens=True)
+
+
+@many
+def test_folders_round_trip(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(seed)
+    folder = marian_folder(random_marian(**random_settings(random.Random(seed))), tmp_path / "theirs")
+    assert convert(monkeypatch, folder, tmp_path / "ours") == 0
+    assert convert(monkeypatch, tmp_path / "ours", tmp_path / "back") == 0
+    before, after = (safetensors.torch.load_file(one / "model.safetensors") for one in (folder, tmp_path / "back"))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], value) for name, value in after.items())
+    one, other = (json.loads((place / "config.json").read_text()) for place in (folder, tmp_path / "back"))
+    silu = {"swish": "silu", "gelu_new": "gelu_pytorch_tanh"}
+    one["activation_function"] = silu.get(one["activation_function"], one["activation_function"])
+    assert {key: one[key] for key in other if key in one} == {key: other[key] for key in other if key in one}
+    loaded = transformers.GenerationConfig.from_pretrained(tmp_path / "back")
+    assert (loaded.num_beams, loaded.max_length, loaded.renormalize_logits) == (4, 30, True)
+    assert (loaded.bad_words_ids, loaded.forced_eos_token_id) == ([[len(vocabulary()) - 1]], 0)
+    for name in ("source.spm", "target.spm"):
+        assert (folder / name).read_bytes() == (tmp_path / "back" / name).read_bytes()
+    assert json.loads((tmp_path / "back" / "vocab.json").read_text()) == vocabulary()
+    texts = [heedful.load(place, "cpu").translate(SOURCE) for place in (folder, tmp_path / "ours", tmp_path / "back")]
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_translate_command_reads_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(3)
+    folder = marian_folder(random_marian(), tmp_path / "theirs")
+    expected = heedful.load(folder, "cpu").translate([SOURCE[0]])
+    monkeypatch.setattr(sys, "argv", ["heedful", "translate", str(folder), SOURCE[0]])
+    with contextlib.suppress(SystemExit):
+        main()
+    assert capsys.readouterr().out.splitlines()[0].strip() == expected[0]
+
+
+def test_model_without_a_bias_of_the_logits_is_written_without_one(tmp_path: Path) -> None:
+    folder = marian_folder(random_marian(), tmp_path / "theirs")
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    del tensors["final_logits_bias"]
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    found = pretrained(folder)
+    assert found.config.output == "tied" and "tokens.bias" not in found.tensors
+    write(tmp_path / "back", found)
+    assert safetensors.torch.load_file(tmp_path / "back" / "model.safetensors").keys() == tensors.keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"scale_embedding": False}, "not supported: embeddings that are not multiplied"),
+        ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings is not supported"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is not supported"),
+        ({"decoder_ffn_dim": 7}, "not supported: decoder_ffn_dim"),
+        ({"decoder_attention_heads": 1}, "not supported: decoder_attention_heads"),
+        ({"normalize_before": True}, "normalize_before is not supported"),
+        ({"pad_token_id": 3}, "not supported: another pad_token_id"),
+        ({"decoder_start_token_id": 0}, "not supported: another decoder_start_token_id"),
+        ({"eos_token_id": 2}, "not supported: another eos_token_id"),
+        ({"activation_function": "laplace"}, "not supported: activation_function"),
+        ({"encoder_attention_heads": 3, "decoder_attention_heads": 3}, "a divisor of d_model"),
+        ({"architectures": ["MarianModel"]}, "MarianMTModel"),
+        ({"vocab_size": 50, "pad_token_id": 49, "decoder_start_token_id": 49, "decoder_vocab_size": 50}, "do not fit"),
+    ],
+)
+def test_unsupported_settings_are_one_clear_error(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    folder = change(marian_folder(random_marian(), tmp_path / "theirs"), **settings)
+    with pytest.raises(UserError, match=words) as refused:
+        pretrained(folder)
+    assert refused.value.todo and str(folder) in str(refused.value)
+
+
+def test_broken_vocabularies_are_one_clear_error(tmp_path: Path) -> None:
+    folder = marian_folder(random_marian(), tmp_path / "theirs")
+    whole = vocabulary()
+    swapped = {**whole, "</s>": 1, "<unk>": 0}
+    gaps = {**whole, "<pad>": 10**6}
+    for vocab, words in (
+        ({**whole, "more": len(whole)}, "does not match the model"),
+        (swapped, "special tokens in other places"),
+        (gaps, "have gaps"),
+        ([1, 2], "no vocabulary"),
+    ):
+        (folder / "vocab.json").write_text(json.dumps(vocab))
+        with pytest.raises(UserError, match=words):
+            pretrained(folder)
+    (folder / "vocab.json").write_text(json.dumps(whole))
+    (folder / "source.spm").write_bytes(b"no model")
+    with pytest.raises(UserError, match="SentencePiece model"):
+        pretrained(folder)
+    (folder / "source.spm").unlink()
+    with pytest.raises(UserError, match="missing"):
+        pretrained(folder)
+    (folder / "vocab.json").unlink()
+    with pytest.raises(UserError, match=r"no tokenizer"):
+        heedful.load(folder, "cpu")
+
+
+def test_generation_settings_that_are_not_followed_are_named(tmp_path: Path) -> None:
+    folder = marian_folder(random_marian(), tmp_path / "theirs")
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "no_repeat_ngram_size": 3, "num_beams": 6}))
+    found = pretrained(folder)
+    assert found.decode.beams == 6 and "no_repeat_ngram_size 3 is not followed" in found.notes[-1]
+    file.write_text(json.dumps({"num_beams": "six"}))
+    with pytest.raises(UserError, match="beams"):
+        pretrained(folder)

@@ -1,0 +1,106 @@
+"""Every text is the one that `generate` gives alone, whatever else is in the batch."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
+from heedful.decode.settings import TextSettings
+from heedful.models import build
+from heedful.models.gpt.config import GptConfig
+from heedful.serve.engine import Completion, Engine
+from heedful.tasks.language_model.predictor import TextGenerator, seed_of
+
+WORDS = ["the", "red", "cat", "sees", "a", "small", "ball", ".", "old", "dog", "takes"]
+MODELS = ("gpt", "rnn_lm", "transformer_xl", "window", "rotary", "alibi")
+Some = tuple[str, TextSettings]
+
+
+def generator_of(name: str, golden: Callable[[str], Any]) -> TextGenerator:
+    """A recorded run, or a random model with other positions, or with a window."""
+    if name in ("gpt", "rnn_lm", "transformer_xl"):
+        found: TextGenerator = golden(f"language_model-{name}")
+        return found
+    torch.manual_seed(0)
+    changes: dict[str, Any] = {"window": {"window": 5, "sink": 1}}.get(name, {"positions": name})
+    config = GptConfig(vocab=290, width=16, heads=2, layers=2, context=32, **changes)
+    tokenizer = Gpt2Tokenizer.train(Gpt2Bpe(vocab=290), [" ".join(WORDS * 5)])
+    model: Any = build(config.model_copy(update={"vocab": tokenizer.vocab}))
+    for weight in model.parameters():
+        weight.data.mul_(3)
+    return TextGenerator(model, tokenizer, torch.device("cpu"))
+
+
+def mixed(count: int, seed: int, longest: int = 50) -> list[Some]:
+    """Prompts with settings of their own."""
+    rng = random.Random(seed)
+    return [
+        (
+            " ".join(rng.choices(WORDS, k=rng.randint(0, 9))),
+            TextSettings(
+                temperature=rng.choice([0.0, 0.7, 1.0]), top_k=rng.choice([None, 5]), top_p=rng.choice([None, 0.8]),
+                length=rng.randint(1, longest), seed=rng.randint(0, 99),
+            ),
+        )
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+def completion(generator: TextGenerator, prompt: str, settings: TextSettings, seconds: float = 600) -> Completion:
+    """The request of a text."""
+    seed, deadline = seed_of(settings.seed, 0), time.monotonic() + seconds
+    return Completion(generator.prompt_ids(prompt), settings, settings.length, seed, deadline)
+
+
+def engine_of(generator: TextGenerator, slots: int = 5) -> tuple[Engine, list[Completion]]:
+    """An engine, and what it delivers."""
+    delivered: list[Completion] = []
+    return Engine(generator, slots, 4096, 100, delivered.extend), delivered
+
+
+def finish(engine: Engine, requests: Sequence[Completion], seed: int = 0) -> None:
+    """Run an engine to the end, with requests that come now and then."""
+    rng, left = random.Random(seed), list(requests)
+    while True:
+        if left and rng.random() < 0.5:
+            engine.submit([left.pop(0)])
+        if not engine.step() and not left:
+            return
+
+
+def require_alone(generator: TextGenerator, some: Sequence[Some], requests: Sequence[Completion]) -> None:
+    for (prompt, settings), request in zip(some, requests, strict=True):
+        (alone,) = generator.generate([prompt], settings)
+        assert (request.generated, request.ending) == (alone.ids, "stop" if alone.ended else "length"), settings
+        assert sum(request.logs) == pytest.approx(alone.log_probability, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_text_is_that_given_alone(name: str, golden: Callable[[str], Any]) -> None:
+    generator = generator_of(name, golden)
+    some = mixed(14, 0)
+    requests = [completion(generator, *one) for one in some]
+    engine, delivered = engine_of(generator)
+    finish(engine, requests)
+    require_alone(generator, some, requests)
+    assert {id(one) for one in delivered} == {id(one) for one in requests}
+    assert engine.counts.tokens == sum(len(one.generated) for one in requests)
+    assert engine.counts.rows > 1.5 * engine.counts.steps  # they were indeed generated together
+
+
+@pytest.mark.usefixtures("kernels")
+def test_rows_of_kernels_give_the_same(golden: Callable[[str], Any]) -> None:
+    generator = generator_of("gpt", golden)
+    some = mixed(14, 1, 30)
+    requests = [completion(generator, *one) for one in some]
+    engine, _ = engine_of(generator)
+    engine.warm()
+    finish(engine, requests)
+    require_alone(generator, some, requests)
+    assert sorted(engine.free) == list(range(5))
