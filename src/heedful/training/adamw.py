@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 ONE = torch.ones(())  # torch wraps the number 1 in a tensor for every weight
 
 
