@@ -56,8 +56,9 @@ class PlainStep:
         self.scales = half is torch.float16 or spread.share != 1
         self.carry = carry  # what the model carries from the last micro-batch to the next
         self.statistics = RunningStatistics(model)
-        lean = device.type == "cpu" and isinstance(optimizer, torch.optim.AdamW)
-        self.move: Callable[[], object] = partial(adamw.step, optimizer) if lean else optimizer.step
+        self.move: Callable[[], object] = optimizer.step
+        if device.type == "cpu" and isinstance(optimizer, torch.optim.AdamW):
+            self.move = partial(adamw.step, optimizer)
 
     def gradients(self, batch: Batch, tokens: int | Tensor, last: bool = True) -> Loss:
         """Add the gradients of a micro-batch, with its loss divided by the tokens of the whole step."""
