@@ -10,6 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from heedful.data.images import augment
 from heedful.data.images.augment import Draws, beta, inside, mix, resized, saturated, shifted, turned
 from heedful.data.images.augmentation import Augmentation
 from heedful.data.images.image_spec import ImageSpec
@@ -61,6 +62,13 @@ def test_image_is_the_same_alone_and_in_any_batch(name: str, dtype: Any) -> None
         assert alone.shares[0] == whole.shares[key] and alone.others[0] == whole.others[key]
     order = torch.randperm(COUNT)
     assert torch.equal(made.augmented(order, 3).pixels, whole.pixels[order])
+
+
+def test_parts_that_are_changed_together_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, keys = batches("all"), torch.arange(COUNT)
+    whole = made.augmented(keys, 3).pixels
+    monkeypatch.setattr(augment, "TOGETHER", 4 * 3 * 9 * 7)
+    assert torch.equal(made.augmented(keys, 3).pixels, whole)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -156,6 +156,8 @@ def test_interpolation_of_training_is_that_of_predictions(folder: Path) -> None:
     assert np.array_equal(prepare(folder / "train/cat/0.png", spec), here.pixels[0])
     spec = ImageSpec((3, 5, 4), ("cat", "dog"), shorter=7, resample="bilinear")
     cropped = [prepare(folder / "train" / name, spec) for name in NAMES]
+    exact = read_image_file(folder / "train/cat/0.png", 3, (5, 4), 7, "bilinear")
+    assert np.array_equal(cropped[0], exact)
     assert np.array_equal(read_labelled(folder / "train", spec).array(np.arange(7)), np.stack(cropped))
 
 
