@@ -75,6 +75,8 @@ def main() -> None:
     parser.add_argument("--root", required=True, help="folder of Flickr8k's files, see the recipe")
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=12, help="runs at a time")
+    parser.add_argument("--minutes", type=float, default=1e9, help="end what still runs then; results so far are kept")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
     parser.add_argument("--one", nargs=2, metavar=("VARIANT", "SEED"), help=argparse.SUPPRESS)
@@ -88,22 +90,32 @@ def main() -> None:
     environment = os.environ | {"PYTHONPATH": str(SOURCE) + os.pathsep + os.environ.get("PYTHONPATH", "")}
     environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     seeds = range(1 if options.quick else options.seeds)
-    names = [(variant, seed) for variant in VARIANTS for seed in seeds]
+    names = [(variant, seed) for seed in seeds for variant in VARIANTS]
     begin, results = time.perf_counter(), dict[str, list[dict[str, Any]]]()
-
-    def start(variant: str, seed: int) -> subprocess.Popen[str]:
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "env": environment}
-        return subprocess.Popen([*command, "--one", variant, str(seed)], **pipes)
-
-    children = [] if options.quick else [start(*name) for name in names]
-    for number, (variant, seed) in enumerate(names):
-        child = start(variant, seed) if options.quick else children[number]
-        out, _ = child.communicate()
-        lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
-        if not lines:
-            sys.exit(f"{variant}, seed {seed}, failed; its errors are above")
-        results.setdefault(variant, []).append(json.loads(lines[0][7:]))
-        print(f"{variant}, seed {seed}: done after {(time.perf_counter() - begin) / 60:.1f} minutes", flush=True)
+    waiting, running = list(names), dict[tuple[str, int], subprocess.Popen[str]]()
+    while waiting or running:
+        while waiting and len(running) < (1 if options.quick else options.jobs):
+            name = waiting.pop(0)
+            pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "env": environment}
+            running[name] = subprocess.Popen([*command, "--one", name[0], str(name[1])], **pipes)
+        time.sleep(1)
+        minutes = (time.perf_counter() - begin) / 60
+        for name in [name for name, child in running.items() if child.poll() is not None]:
+            out, _ = running.pop(name).communicate()
+            lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
+            if not lines:
+                print(f"{name[0]}, seed {name[1]}, failed; its errors are above", flush=True)
+                continue
+            results.setdefault(name[0], []).append({"seed": name[1], **json.loads(lines[0][7:])})
+            print(f"{name[0]}, seed {name[1]}: done after {minutes:.1f} minutes", flush=True)
+            if options.out:
+                found = {"steps": steps, "minutes": minutes, "runs": results}
+                options.out.write_text(json.dumps(found, indent=1) + "\n")
+        if minutes > options.minutes:
+            print(f"out of time: {len(waiting) + len(running)} runs are not measured", flush=True)
+            for child in running.values():
+                child.kill()
+            break
     heads = "".join(f"{name:>17}" for name in SCORES)
     print(f"\n{'decoder':<16}{heads}{'loss':>9}{'minutes':>9}")
     for variant, runs in results.items():
@@ -116,9 +128,6 @@ def main() -> None:
         print(f"{variant:<16}{''.join(f'{cell:>17}' for cell in cells)}{means[0]:>9.3f}{means[1]:>9.2f}")
     for variant, runs in results.items():
         print(f"\n{variant}: " + "; ".join(sample[2] for sample in runs[0]["samples"][:3]))
-    if options.out:
-        minutes = (time.perf_counter() - begin) / 60
-        options.out.write_text(json.dumps({"steps": steps, "minutes": minutes, "runs": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,16 +30,18 @@ SIDEBAR = {
         tutorials/generate tutorials/gpt2 tutorials/scaling tutorials/bert tutorials/pretrain tutorials/fine-tune
         tutorials/own-csv tutorials/tables tutorials/embed tutorials/word-vectors tutorials/trees
         tutorials/autoencoders tutorials/images tutorials/classify-images tutorials/maps""",
-    "How to": """how-to/recipes how-to/data how-to/train how-to/checkpoints how-to/resume
+    "How to": """how-to/recipes how-to/data how-to/train how-to/tune how-to/checkpoints how-to/resume
         how-to/decode how-to/distributed how-to/convert how-to/serve how-to/long-texts how-to/explorer
-        how-to/explorer-views how-to/own-model how-to/own-loop how-to/plots how-to/figures how-to/look-into-image-models
+        how-to/explorer-views how-to/own-model how-to/own-loop how-to/doctor how-to/plots how-to/figures
+        how-to/look-into-image-models
         how-to/scikit-learn""",
     "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
         python/language-models python/encoders python/autoencoders python/word-vectors""",
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",
     "Settings and commands": """reference/README reference/recipes reference/tasks reference/data-text
-        reference/data-labelled reference/data-tables reference/data-images reference/tokenizers reference/models
-        reference/heads reference/training reference/decoding reference/commands reference/catalogue""",
+        reference/data-table reference/data-labelled reference/data-tables reference/data-images reference/tokenizers
+        reference/models reference/heads reference/training reference/decoding reference/commands
+        reference/catalogue""",
     "Models": """models/transformer models/seq2seq models/hred models/bert models/roberta
         models/xlm_roberta models/albert models/distilbert models/xlnet models/linformer models/bigbird
         models/rnn_encoder models/gpt models/transformer_xl models/conv_classifier models/style_transfer models/text_vae
@@ -51,8 +53,8 @@ SIDEBAR = {
         encoders claims""",
     "Results": """results results/translation results/language-models results/classification
         results/autoencoders results/vision results/captions results/tables results/adversarial results/rewards
-        results/stories results/dialogues results/long results/control results/speed-gpu results/speed-family
-        results/speed-cpu results/notes""",
+        results/stories results/dialogues results/doctor results/long results/control results/speed-gpu
+        results/speed-family results/speed-cpu results/notes""",
     "Project": """reliability mutants docs-check recipes-check design/architecture design/mechanisms
         design/readers design/tries""",
 }

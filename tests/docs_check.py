@@ -151,6 +151,8 @@ def prepare(folder: Path) -> None:
     lines = "a dog runs\n\ntwo men talk\n"
     for name in ("texts.txt", "sentences.txt", "prompts.txt"):
         (folder / name).write_text(lines, encoding="utf-8")
+    causal = "from torch import nn\n\n\ndef build():\n    return nn.LSTM(8, 8, batch_first=True)\n"
+    (folder / "model.py").write_text(causal, encoding="utf-8")
     (folder / "passage.txt").write_text("Ada Lovelace was born in London.\n", encoding="utf-8")
     (folder / "trees.txt").write_text("(2 (2 not) (2 bad))\n", encoding="utf-8")
     (folder / "in.jsonl").write_text('{"source": "twelve"}\n{"source": "two"}\n', encoding="utf-8")

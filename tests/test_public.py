@@ -25,12 +25,12 @@ NAMES = [
     "GlimpseClassification", "GlimpseClassifier", "ImageAutoencoder", "ImageCaptioner", "ImageClassification",
     "ImageClassifier", "ImageDescriber", "JointPrediction", "MaskPredictions", "MonoText", "MultiHead",
     "MultipleChoiceAnswerer", "PairedText", "ParallelText", "Predictor", "QuestionAnswerer", "Reconstruction",
-    "Regression", "Reply", "Run", "SentenceAutoencoder", "StoryAnswer", "StoryAnswerer", "StyledText",
+    "Regression", "Reply", "Report", "Run", "SentenceAutoencoder", "StoryAnswer", "StoryAnswerer", "StyledText",
     "TablePredictor", "TaggedText", "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor",
     "TextStyleTransfer", "TokenEmbeddings", "TokenPrediction", "TokenTagger", "Translation", "Translator",
-    "TreeClassification", "TreeClassifier", "UserError", "WordVectors", "__version__", "attend", "build", "entmax15",
-    "figure", "fit", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec", "show", "softmax",
-    "sparsemax", "summary", "train", "watch",
+    "TreeClassification", "TreeClassifier", "UserError", "WordVectors", "__version__", "attend", "build", "doctor",
+    "entmax15", "figure", "fit", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec", "show",
+    "softmax", "sparsemax", "summary", "train", "watch",
 ]  # fmt: skip
 RENAMED = {"Reader": "TextEncoder", "Writer": "TextGenerator", "Labeller": "TextClassifier", "Judge": "TreeClassifier"}
 TINY = [

@@ -57,6 +57,7 @@ __all__ = [
     "Reconstruction",
     "Regression",
     "Reply",
+    "Report",
     "Run",
     "SentenceAutoencoder",
     "StoryAnswer",
@@ -81,6 +82,7 @@ __all__ = [
     "__version__",
     "attend",
     "build",
+    "doctor",
     "entmax15",
     "figure",
     "fit",
@@ -101,6 +103,8 @@ if TYPE_CHECKING:
     from heedful.blocks.attention import MultiHead, attend
     from heedful.blocks.normalizers import entmax15, softmax, sparsemax
     from heedful.blocks.taps import watch
+    from heedful.contracts.doctor import doctor
+    from heedful.contracts.report import Report
     from heedful.data.keyed import MonoText, PairedText, ParallelText
     from heedful.data.own import Dataset
     from heedful.data.word_vectors import WordVectors, load_glove, load_vectors, load_word2vec
@@ -150,6 +154,8 @@ _MODULES = {
     "blocks.attention": ("MultiHead", "attend"),
     "blocks.normalizers": ("entmax15", "softmax", "sparsemax"),
     "blocks.taps": ("watch",),
+    "contracts.doctor": ("doctor",),
+    "contracts.report": ("Report",),
     "data.keyed": ("MonoText", "PairedText", "ParallelText"),
     "data.own": ("Dataset",),
     "data.word_vectors": ("WordVectors", "load_glove", "load_vectors", "load_word2vec"),

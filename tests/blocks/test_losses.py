@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.blocks import losses
-from heedful.blocks.losses import Loss, cross_entropy, projected_cross_entropy, squared_error
+from heedful.blocks.losses import Loss, confidence_penalty, cross_entropy, projected_cross_entropy, squared_error
 from tolerance import close
 
 N, D, V = 7, 6, 11
@@ -130,3 +130,23 @@ def test_squared_error_of_an_empty_batch_is_zero() -> None:
     loss = squared_error(made, torch.zeros(0, 5))
     loss.backward()
     assert float(loss.detach()) == 0 and made.grad is not None
+
+
+@pytest.mark.claim("M16")
+def test_confidence_penalty_subtracts_the_entropy_of_what_is_kept() -> None:
+    logits = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([2, -100, 0, 5])
+    plain = cross_entropy(logits, targets)
+    found = confidence_penalty(plain, logits, targets != -100, 0.3)
+    p = logits.detach().softmax(-1)
+    expected = -(p * p.log()).sum(-1)[targets != -100].sum()
+    close(found.parts["entropy"], expected)
+    close(found.parts["cross_entropy"], plain.plain)
+    close(found.total, plain.total - 0.3 * expected)
+    close(found.plain, found.total)
+    found.total.backward()
+    assert logits.grad is not None
+    sure = F.one_hot(targets.clamp(min=0), 6) - p  # the gradient of the entropy is p (H - log 1/p) ...
+    each = p * (-(p * p.log()).sum(-1, keepdim=True) + p.log())  # ... with a minus sign, as it is subtracted
+    close(logits.grad, torch.where((targets != -100)[:, None], -sure + 0.3 * each, 0.0))
+    assert confidence_penalty(plain, logits, targets != -100, 0.0) is plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,17 @@ def test_folder_is_read_and_unreadable_images_are_named(heedful: Run, run: Path,
     assert code == 0 and [Path(row["image"]).name for row in rows] == ["two.png", "one.png"]
     assert rows[0]["label"] == rows[1]["label"] and len(rows[0]["probabilities"]) == 5
     assert "images that cannot be read, left out: 1" in err and "bad.png: this image cannot be read" in err
+
+
+def test_zip_file_is_read_as_its_folder(heedful: Run, run: Path, folder: Path, tmp_path: Path) -> None:
+    (folder / "bad.png").write_bytes(b"nothing")
+    shutil.make_archive(str(tmp_path / "images"), "zip", folder)
+    code, out, err = heedful("classify", run, tmp_path / "images.zip", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    _, plain, _ = heedful("classify", run, folder, "--json")
+    assert code == 0 and [row["image"].split("images.zip: ")[1] for row in rows] == ["more/two.png", "one.png"]
+    assert [row["probabilities"] for row in rows] == [json.loads(line)["probabilities"] for line in plain.splitlines()]
+    assert "left out: 1" in err and "images.zip: bad.png" in err
 
 
 @pytest.mark.parametrize(

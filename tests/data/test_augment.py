@@ -10,6 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from heedful.data.images import augment
 from heedful.data.images.augment import Draws, beta, inside, mix, resized, saturated, shifted, turned
 from heedful.data.images.augmentation import Augmentation
 from heedful.data.images.image_spec import ImageSpec
@@ -61,6 +62,13 @@ def test_image_is_the_same_alone_and_in_any_batch(name: str, dtype: Any) -> None
         assert alone.shares[0] == whole.shares[key] and alone.others[0] == whole.others[key]
     order = torch.randperm(COUNT)
     assert torch.equal(made.augmented(order, 3).pixels, whole.pixels[order])
+
+
+def test_parts_that_are_changed_together_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, keys = batches("all"), torch.arange(COUNT)
+    whole = made.augmented(keys, 3).pixels
+    monkeypatch.setattr(augment, "TOGETHER", 4 * 3 * 9 * 7)
+    assert torch.equal(made.augmented(keys, 3).pixels, whole)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -117,7 +125,10 @@ def test_crop_of_everything_is_the_image_and_of_a_quarter_is_larger() -> None:
     x = images().pixels.float()[:2]
     close(resized(x, [(0, 0, 9, 7), (0, 0, 9, 7)]), x)
     ramp = torch.arange(8.0).expand(1, 1, 8, 8)
-    close(resized(ramp, [(2.0, 2.0, 4.0, 4.0)])[0, 0, 0], torch.arange(8) / 2 + 1.75)
+    close(resized(ramp, [(2.0, 2.0, 4.0, 4.0)])[0, 0, 0], (torch.arange(8) / 2 + 1.75).clamp(2, 5))
+    rows = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8)
+    found = resized(rows, [(2.4, 0.0, 0.3, 8.0)])  # thinner than a row: bytes of the nearest one
+    assert torch.equal(found, rows[:, :, 2:3].expand(1, 1, 8, 8))
 
 
 def test_flip_swaps_left_and_right_of_half_of_the_images() -> None:

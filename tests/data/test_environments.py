@@ -56,6 +56,31 @@ def test_cartpole_is_gymnasiums(seed: int, actions: list[int], falls: bool, expe
         close(found, np.array(recorded, np.float32))
 
 
+@pytest.mark.claim("M12")
+def test_cartpole_is_that_of_the_installed_gymnasium() -> None:
+    """Twenty episodes to their ends, by the embedded environment, by Gymnasium's, and by its lanes here."""
+    gymnasium = pytest.importorskip("gymnasium", reason="needs `pip install 'heedful[gym]'`")
+    theirs: Any = gymnasium.make("CartPole-v1")
+    for lanes in (CartPole(), GymnasiumConfig(name="CartPole-v1").lanes()):
+        assert lanes.limit == 500
+        ours, random = Environment(lanes), np.random.default_rng(5)
+        for seed in range(20):
+            found, expected = ours.reset(seed)[0], theirs.reset(seed=seed)[0]
+            over, steps = False, 0
+            while not over:
+                close(found, expected)
+                assert found.dtype == expected.dtype and found.shape == expected.shape
+                tilt = expected[2] + expected[3] if seed % 2 else random.normal()  # half of them balance for a while
+                action = int(tilt > 0)
+                found, *rest = ours.step(action)
+                expected, *others = theirs.step(action)
+                assert rest[:3] == others[:3], f"episode {seed}, step {steps}"
+                over, steps = bool(others[1] or others[2]), steps + 1
+            close(found, expected)
+            assert steps == 500 or others[1]
+    theirs.close()
+
+
 def test_cartpole_follows_the_equations() -> None:
     """The accelerations of Barto, Sutton and Anderson (1983) without friction, as Florian (2007) corrected them."""
     rng = np.random.default_rng(0)

@@ -18,6 +18,7 @@ from heedful.data.images.augmentation import Augmentation
 from heedful.data.images.file_images import FileImages
 from heedful.data.images.image_files import read_image_file
 from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.inputs import prepare, read_labelled
 from heedful.data.images.labelled_batches import EncodedLabelledImages, LabelledImageBatches, encode_labelled_images
 from heedful.data.images.normalization import channel_statistics
 from heedful.data.images.sources import ImageFolders, Images
@@ -109,6 +110,57 @@ def test_unreadable_files_are_named_before_training(folder: Path, keep: str) -> 
     assert "cat/1.png" in str(error.value) and "dog/5.png" in str(error.value)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (png(5)[:70], "this image cannot be read"),
+        (None, "this image cannot be read"),
+        ("small", "this image has changed"),
+    ],
+)
+def test_file_that_breaks_later_is_named(folder: Path, workers: int, content: Any, message: str) -> None:
+    batches = LabelledImageBatches(encoded(read(folder, keep="files")), 0, 7)
+    place = folder / "train/dog/5.png"
+    if content is None:
+        place.unlink()
+    elif content == "small":
+        Image.new("RGB", (3, 3)).save(place)
+    else:
+        place.write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        next(load_batches(batches, lambda: iter([BatchIndex(0)]), workers))
+    assert str(place) in str(error.value)
+
+
+@pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_fast_interpolation_is_pillows_but_for_rounding(tmp_path: Path, resample: Any, channels: Any) -> None:
+    rows, columns = np.mgrid[:40, :50]
+    smooth = np.stack([rows * 6, columns * 5, (rows + columns) * 2], -1).astype(np.uint8)
+    picture = Image.fromarray(smooth)
+    picture.save(tmp_path / "a.png")
+    mode = "L" if channels == 1 else "RGB"
+    for size in ((17, 12), (60, 70)):
+        found = read_image_file(tmp_path / "a.png", channels, size, resample=resample).transpose(1, 2, 0)
+        exact = np.asarray(picture.convert(mode).resize(size[::-1], Image.Resampling[resample.upper()]))
+        assert np.abs(found.astype(int) - exact.reshape(found.shape)).max() <= 1
+
+
+def test_interpolation_of_training_is_that_of_predictions(folder: Path) -> None:
+    how: dict[str, Any] = {"size": (5, 4), "resample": "bilinear"}
+    there, here = read(folder, keep="files", **how), read(folder, **how)
+    assert here.resample == "bilinear" and np.array_equal(there.pixels, here.pixels)
+    assert not np.array_equal(here.pixels, read(folder, size=(5, 4)).pixels)
+    spec = ImageSpec((3, 5, 4), ("cat", "dog"), resample="bilinear")
+    assert np.array_equal(prepare(folder / "train/cat/0.png", spec), here.pixels[0])
+    spec = ImageSpec((3, 5, 4), ("cat", "dog"), shorter=7, resample="bilinear")
+    cropped = [prepare(folder / "train" / name, spec) for name in NAMES]
+    exact = read_image_file(folder / "train/cat/0.png", 3, (5, 4), 7, "bilinear")
+    assert np.array_equal(cropped[0], exact)
+    assert np.array_equal(read_labelled(folder / "train", spec).array(np.arange(7)), np.stack(cropped))
+
+
 def test_images_of_several_sizes_need_one(folder: Path) -> None:
     Image.new("RGB", (5, 5)).save(folder / "train/dog/4.png")
     with pytest.raises(UserError, match="different size") as error:
@@ -172,6 +224,47 @@ def test_bad_zip_files_are_refused(tmp_path: Path, files: dict[str, bytes], mess
     write_zip(tmp_path / "train.zip", files)
     with pytest.raises(UserError, match=message):
         read(tmp_path, train="train.zip")
+
+
+def link(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.external_attr = 0o120777 << 16
+    return info
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_hostile_zip_files_are_refused_and_every_file_named(tmp_path: Path) -> None:
+    names: list[Any] = [
+        "../a.png",
+        "/etc/b.png",
+        "cat/../../c.png",
+        "cat\\..\\d.png",
+        "C:e.png",
+        link("f.png"),
+        "cat/0.png",
+    ]
+    with zipfile.ZipFile(tmp_path / "train.zip", "w") as archive:
+        for name in [*names, "cat/0.png", "cat/fine..png", "dog/1.png"]:
+            archive.writestr(name, png(0))
+    with pytest.raises(UserError, match="never read: 7 of 10") as error:
+        read(tmp_path, train="train.zip")
+    for text in ("../a.png: outside", "/etc/b.png: outside", "C:e.png: outside", "f.png: a link", "cat/0.png: twice"):
+        assert text in str(error.value)
+    assert "fine" not in str(error.value) and "dog" not in str(error.value)
+
+
+def test_bombs_and_encrypted_files_in_a_zip_file_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.data.images.zip_files.BOMB_BYTES", 2**16)
+    write_zip(tmp_path / "train.zip", {"cat/0.png": png(0), "cat/bomb.bmp": bytes(2**17), "dog/1.png": png(1)})
+    whole = (tmp_path / "train.zip").read_bytes()
+    with pytest.raises(UserError, match="this image cannot be read") as error:
+        read(tmp_path, train="train.zip")
+    assert "cat/bomb.bmp" in str(error.value) and "would become 131,072" in str(error.value)
+    place = whole.index(b"PK\1\2")  # of the first file in the directory
+    (tmp_path / "train.zip").write_bytes(whole[: place + 8] + b"\1" + whole[place + 9 :])
+    with pytest.raises(UserError, match="2 of 3 images cannot be read") as error:
+        read(tmp_path, train="train.zip")
+    assert "encrypted" in str(error.value)
 
 
 def test_damaged_zip_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,17 @@ def test_worker_timeout_is_below_a_minute() -> None:
     assert feeding.TIMEOUT <= 50
 
 
+def test_error_for_the_user_comes_from_a_worker_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, *place: int) -> Batch:
+        raise UserError("it is gone", where="a.png", found="nothing", expected="a file", todo="look", exit_code=9)
+
+    monkeypatch.setattr(PairBatches, "at", broken)
+    with pytest.raises(UserError, match="it is gone") as error:
+        list(load_batches(PairBatches(ENCODED, 0, 256), lambda: iter([BatchIndex(0)]), 1))
+    assert str(error.value).splitlines()[1:] == ["  found:    nothing", "  expected: a file", "  to do:    look"]
+    assert error.value.exit_code == 9 and error.value.where == "a.png"
+
+
 def test_error_in_a_worker_is_raised_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, *place: int) -> Batch:
         raise KeyError("no such row")

@@ -48,8 +48,12 @@ def opened(run: Callable[[str], Path], chemist: Path, bigbird: Path) -> Iterator
     names = ("translation", "recurrent", "gpt", "images", "vit", "captions")
     golden = Path(__file__).parents[1] / "golden" / "runs"
     recorded = [
-        golden / name for name in ("paragraphs-paragraph_captioner", "image_classification-recurrent_attention")
-    ]
+        golden / name
+        for name in (
+            "paragraphs-paragraph_captioner", "image_classification-recurrent_attention",
+            "story_answering-memory_network",
+        )
+    ]  # fmt: skip
     explorer = Explorer([*(run(name) for name in names), chemist, bigbird, *recorded])
     with serving(application(explorer), Policy(port=0)) as url:
         yield explorer, url
@@ -77,11 +81,11 @@ def watched(context: Any) -> tuple[Any, list[str], list[str]]:
 
 
 def written(page: Any) -> str:
-    """The words of the figure, without those that only a saved file needs."""
+    """The words of the figure, without those that only a saved file needs, or only a page that can ask for more."""
     words = page.locator("[data-figure]").evaluate(
         """figure => {
           const copy = figure.cloneNode(true);
-          for (const one of copy.querySelectorAll("[data-alone]")) one.remove();
+          for (const one of copy.querySelectorAll("[data-alone], [data-live]")) one.remove();
           return copy.textContent;
         }"""
     )
@@ -150,7 +154,8 @@ def assert_a_lecture_hall_can_read(page: Any) -> None:
     small = page.evaluate(
         """least => [...document.querySelectorAll("main *")].filter((one) =>
           [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()) && one.getClientRects().length
-          && parseFloat(getComputedStyle(one).fontSize) < least - 0.01).map((one) => one.outerHTML.slice(0, 120))""",
+          && parseFloat(getComputedStyle(one).fontSize) * (one.getScreenCTM?.().a ?? 1) < least - 0.01)
+          .map((one) => one.outerHTML.slice(0, 120))""",
         SMALLEST,
     )
     assert small == []

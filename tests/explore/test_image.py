@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from base64 import b64encode
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.inputs import prepare
 from heedful.errors import UserError
 from heedful.explore.album import LARGEST, ImageRequest
 from heedful.explore.packets import unpack
@@ -134,6 +136,23 @@ def test_model_without_data_starts_with_a_black_image(run: Callable[[str], Path]
     assert call_view(Explorer([folder]), "maps", image=-1, drawn=DRAWING)[1]["pictures"].any()
 
 
+def test_file_is_read_as_classify_reads_it(explorer: Explorer, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotated by 90 degrees
+    picture = Image.fromarray(np.random.default_rng(5).integers(0, 256, (37, 61, 3), np.uint8))
+    picture.save(place := tmp_path / "photo.jpg", exif=exif)
+    predictor: Any = explorer.subject("lenet").predictor
+    words, _ = call_view(explorer, "read", file=b64encode(place.read_bytes()).decode())
+    assert words["drawn"] == prepare(place, predictor.canvas).transpose(1, 2, 0).tobytes().hex()
+    shown, arrays = call_view(explorer, "classes", image=-1, drawn=words["drawn"])
+    (expected,) = predictor.predict([place], top=10)
+    assert shown["labels"] == list(expected.probabilities)
+    assert arrays["probabilities"].tolist() == [np.float32(share) for share in expected.probabilities.values()]
+    for file, message in (("!", "pattern"), ("A", "base 64"), ("AAAA", "cannot be read"), ("", "cannot be read")):
+        with pytest.raises(UserError, match=message):
+            call_view(explorer, "read", file=file)
+
+
 def test_view_fits_image_classifiers_only(run: Callable[[str], Path]) -> None:
     found = {name: view.fits(Subject(name, run(name))) for name in ("lenet", "vit", "images", "gpt")}
     assert found == {"lenet": True, "vit": True, "images": False, "gpt": False}
@@ -201,12 +220,19 @@ def test_page_reads_drawings_and_files(browse: Callable[..., Any], run: Callable
     page.get_by_text(f"test image {number + 1}", exact=True).wait_for()
     browsing.ready()
 
+    Image.fromarray(np.random.default_rng(2).integers(0, 256, (50, 31), np.uint8)).save(tmp_path / "large.png")
+    page.get_by_test_id("file").set_input_files(tmp_path / "large.png")
+    predictor: Any = explorer.subject("lenet").predictor
+    resized = prepare(tmp_path / "large.png", predictor.canvas).tobytes().hex()
+    page.wait_for_url(lambda url: resized in url)  # it is resized by the server, as by `heedful classify`
+    browsing.ready()
+    check(image=-1, drawn=resized)
+
     pixels = (np.arange(64).reshape(8, 8) * 3).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "digit.png")
     page.get_by_test_id("file").set_input_files(tmp_path / "digit.png")
-    page.get_by_text("your image", exact=True).wait_for()
+    page.wait_for_url(lambda url: pixels.tobytes().hex() in url)  # an image of the right size stays as it is
     browsing.ready()
-    assert browsing.address["drawn"] == pixels.tobytes().hex(), "an image of the right size is sent as it is"
     check(image=-1, drawn=pixels.tobytes().hex())
     (tmp_path / "broken.png").write_bytes(b"no image")
     page.get_by_test_id("file").set_input_files(tmp_path / "broken.png")

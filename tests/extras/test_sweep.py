@@ -14,11 +14,10 @@ import pytest
 
 from heedful.cli.scaling import scaling_command
 from heedful.errors import UserError
+from heedful.extras.parallel import Ended, Started, log_of, sweep_folder
 from heedful.extras.scaling.sweep import (
     Cell,
-    Ended,
     Size,
-    Started,
     Sweep,
     completed_runs,
     heads_for,
@@ -28,7 +27,6 @@ from heedful.extras.scaling.sweep import (
     read_sizes,
     read_tokens,
     short,
-    sweep_folder,
 )
 from heedful.models import build
 from heedful.models.heads.config import with_vocab
@@ -211,7 +209,7 @@ def test_stopping_a_sweep_stops_its_runs(recipe: str) -> None:
         begun += [event.cell.name] * isinstance(event, Started)
         ended += [event] * isinstance(event, Ended)
         if len(begun) == 2 and not sweep.stopping:
-            until(lambda: all(cell.log.read_text() for cell in cells[1:]))
+            until(lambda: all(log_of(cell).read_text() for cell in cells[1:]))
             sweep.stop()
     assert begun == [cells[2].name, cells[1].name]  # the longest first
     assert [event.error for event in ended] == ["", ""]

@@ -239,6 +239,18 @@ def test_body_sizes_are_checked_before_and_while_reading(guard: Guard) -> None:
     assert guard.held == 0
 
 
+def test_body_that_holds_a_file_may_be_longer(guard: Guard) -> None:
+    limit = guard.policy.file
+    for path, length, status in (
+        ("image/read", limit, 200),
+        ("image/read", limit + 1, 413),
+        ("image/maps", limit, 413),
+    ):
+        size = (b"content-length", b"%d" % length)
+        assert request(guard, f"/api/{path}", "POST", (HERE, JSON, size), b"a" * length).status == status
+    assert request(guard, "/login/read", "POST", (HERE, JSON), b"a" * limit).status == 413
+
+
 def test_total_size_of_bodies_is_limited() -> None:
     async def story() -> list[int]:
         halt = asyncio.Event()

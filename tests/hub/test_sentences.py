@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -15,7 +15,9 @@ import heedful
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.hub.folder import read_config
-from heedful.hub.sentence_transformers import SentenceConfig, sentence_files
+from heedful.hub.pooling import pool
+from heedful.hub.sentence_transformers import Pooling, SentenceConfig, sentence_files
+from tolerance import close
 
 
 def sentence_config(folder: Path, files: dict[str, str]) -> Path:
@@ -25,7 +27,7 @@ def sentence_config(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("pooling", get_args(Pooling))
 @pytest.mark.parametrize("normalize", [True, False])
 def test_sentence_settings_round_trip(pooling: Any, normalize: bool, tmp_path: Path) -> None:
     folder = sentence_config(
@@ -37,6 +39,37 @@ def test_sentence_settings_round_trip(pooling: Any, normalize: bool, tmp_path: P
     write(tmp_path / "back", found)
     again = pretrained(tmp_path / "back")
     assert (again.pooling, again.normalize, again.longest) == (pooling, normalize, 16)
+
+
+def by_hand(rows: list[list[float]], how: str) -> list[float]:
+    """The pooled vector of a text's token vectors."""
+    columns, count = list(zip(*rows, strict=True)), len(rows)
+    weights = range(1, count + 1)
+    means: dict[str, Any] = {
+        "first": lambda column: column[0],
+        "mean": lambda column: sum(column) / count,
+        "max": max,
+        "weighted_mean": lambda column: sum(w * x for w, x in zip(weights, column, strict=True)) / sum(weights),
+        "mean_sqrt_length": lambda column: sum(column) / count**0.5,
+    }
+    return [means[how](column) for column in columns]
+
+
+@pytest.mark.parametrize("how", get_args(Pooling))
+def test_pooling_matches_a_loop_and_padding_changes_nothing(how: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, lengths = torch.randn(4, 7, 5, dtype=torch.float64) - 3, [7, 1, 4, 6]
+    real = torch.arange(7) < torch.tensor(lengths)[:, None]
+    right = torch.tensor([by_hand(row[:n].tolist(), how) for row, n in zip(x, lengths, strict=True)])
+    close(pool(x, real, how), right)
+    for row, n, expected in zip(x, lengths, right, strict=True):
+        close(pool(row[None, :n], None, how)[0], expected)
+    folder = sentence_config(
+        save_folder(random_bert(), tmp_path / "theirs"), sentence_files(24, SentenceConfig(pooling=how), 16)
+    )
+    reader, texts = heedful.load(folder, "cpu"), ["a bad cab", "a", "b c d e f"]
+    for vector, tokens in zip(reader.embed(texts), reader.vectors(texts), strict=True):
+        close(vector, torch.tensor(by_hand(tokens.values.double().tolist(), how)).float())
 
 
 def test_lowercase_and_default_prompt_round_trip(tmp_path: Path) -> None:
@@ -84,7 +117,11 @@ def test_encoder_in_a_subfolder_is_found(tmp_path: Path) -> None:
     [
         ("modules.json", "{}", "no modules"),
         ("modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": ""}]', "not supported"),
-        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}', "pooling_mode_max_tokens"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode_max_tokens": true, "pooling_mode_cls_token": true}',
+            "pooling_mode_max_tokens",
+        ),
         ("1_Pooling/config.json", '{"pooling_mode": "lasttoken"}', "lasttoken"),
         ("1_Pooling/config.json", "{}", "not supported"),
         ("sentence_bert_config.json", '{"max_seq_length": "16"}', "max_seq_length"),

@@ -172,6 +172,9 @@ def test_interpolated_positions() -> None:
     assert larger.shape == (1, 2 + 48, 6) and torch.equal(larger[:, :2], table[:, :2])
     flat = torch.cat([table[:, :2], torch.ones(1, 12, 6, dtype=torch.float64)], 1)
     close(resize_positions(flat, (3, 4), (5, 2))[:, 2:], torch.ones(1, 10, 6, dtype=torch.float64))
+    rows = torch.arange(3, dtype=torch.float64)[:, None].expand(3, 4).reshape(1, 12, 1)
+    wider = resize_positions(rows, (3, 4), (3, 8)).view(3, 8)
+    close(wider, wider[:, :1].expand(3, 8))  # what depends on the row alone still does
     mirrored = table[:, 2:].unflatten(1, (3, 4)).flip(1, 2).flatten(1, 2)
     turned = resize_positions(mirrored, (3, 4), (6, 8)).unflatten(1, (6, 8)).flip(1, 2).flatten(1, 2)
     close(turned, larger[:, 2:])

@@ -23,7 +23,8 @@ from heedful.errors import UserError
 from heedful.runs.recipe import load_recipe, recipe_of
 from heedful.runs.train import Finished, Started, Step, train
 from heedful.tasks.image_classification.predictor import ImageClassifier, image_loss
-from heedful.tasks.image_classification.task import ImageClassificationTask, class_weights
+from heedful.tasks.image_classification.task import ImageClassificationTask
+from heedful.tasks.imbalance import class_weights
 from heedful.training.checkpoint.folder import newest
 from heedful.training.distributed.team import Team
 from tolerance import close, near
@@ -117,13 +118,13 @@ def test_statistics_of_channels() -> None:
 
 def test_class_weights_have_a_mean_of_one() -> None:
     encoded = EncodedLabelledImages(torch.from_numpy(PIXELS), np.array([0] * 6 + [1] * 4 + [2] * 2), SPEC)
-    balanced = class_weights(encoded, "balanced")
+    balanced = class_weights(encoded.labels, encoded.spec.names, "balanced")
     assert balanced == near([12 / 18, 1.0, 2.0])
-    given = class_weights(encoded, {"owl": 3.0})
+    given = class_weights(encoded.labels, encoded.spec.names, {"owl": 3.0})
     assert given == near([12 / 16, 12 / 16, 36 / 16])
-    assert class_weights(encoded, None) == []
+    assert class_weights(encoded.labels, encoded.spec.names, None) == []
     with pytest.raises(UserError, match="no such class"):
-        class_weights(encoded, {"cow": 2.0})
+        class_weights(encoded.labels, encoded.spec.names, {"cow": 2.0})
 
 
 # ------------------------------------------------------------------ runs

@@ -4,11 +4,13 @@ N predictions (positions of all rows), D width, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+
+from heedful.blocks.regularizers import entropy
 
 MAX_LOGITS = 1 << 29  # held in memory at a time
 EVEN = 64  # matrix products on a GPU are faster for multiples of this
@@ -34,17 +36,40 @@ def weighted_sum(count: Tensor, parts: Mapping[str, tuple[float, Tensor]]) -> Lo
     return Loss(total, total.detach(), count, {name: loss.detach() for name, (_, loss) in parts.items()})
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = -100) -> Loss:
+def cross_entropy(
+    logits: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = -100, weights: Tensor | None = None
+) -> Loss:
     """-sum log p(target), with the target's mass smoothed evenly over the vocabulary (Szegedy et al., 2016).
 
-    `projected_cross_entropy` computes the same without storing all logits.
+    `weights` (V,) multiply the loss of each target, not the reported one. `projected_cross_entropy` computes the same
+    without storing all logits.
     """
     logs = _at_least_float32(logits).log_softmax(-1)  # (N, V)
     keep = targets != ignore
     # By `where`, since indexing with a mask gives shapes that a CUDA graph cannot capture.
     plain = -torch.where(keep, logs.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1), 0.0).sum()
+    if weights is not None:
+        each = logs.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)
+        smooth = (1 - smoothing) * each + smoothing * logs.mean(-1)  # (N,)
+        total = -torch.where(keep, weights[targets.clamp(min=0)] * smooth, 0.0).sum()
+        return Loss(total, plain.detach(), keep.sum())
     even = -torch.where(keep, logs.mean(-1), 0.0).sum()
     return Loss((1 - smoothing) * plain + smoothing * even, plain.detach(), keep.sum())
+
+
+def confidence_penalty(loss: Loss, logits: Tensor, keep: Tensor, weight: float) -> Loss:
+    """The loss minus the weighted entropy of softmax(logits) (N, V) where `keep` (N,) is true (Pereyra et al., 2017).
+
+    A positive weight keeps predictions from being too certain; without one, the loss is as it was.
+    """
+    if weight == 0:
+        return loss
+    certain = torch.where(keep, entropy(_at_least_float32(logits)), 0.0).sum()
+    parts = loss.parts or {"cross_entropy": loss.plain}
+    return replace(
+        loss, total=loss.total - weight * certain, plain=loss.plain - weight * certain.detach(),
+        parts={**parts, "entropy": certain.detach()},
+    )  # fmt: skip
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:

@@ -101,6 +101,7 @@ NUMBER_KINDS = {
     "average": "trainer",
     "weight_decay": "regularizer",
     "label_smoothing": "regularizer",
+    "confidence_penalty": "regularizer",
     "dropout": "regularizer",
     "coverage": "regularizer",
 }

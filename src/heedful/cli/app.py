@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "check": CommandSpec(recipes.check, "numbers"),
         "train": CommandSpec(runs.train, "numbers train.budget.steps=500 --run runs/short"),
         "eval": CommandSpec(runs.evaluate, "runs/numbers --split valid"),
+        "tune": CommandSpec(runs.tune, "numbers train.optimizer.lr=1e-4..1e-2 --trials 10 --jobs 2"),
         "runs": CommandSpec(runs.runs, "runs"),
         "scaling": CommandSpec(runs.scaling, "gpt-prose --sizes 2x64,3x96,4x128 --tokens 1e6,2e6,4e6"),
     },
@@ -70,6 +71,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
         "notebook": CommandSpec(models.notebook, "transformer"),
         "explore": CommandSpec(models.explore, "runs/numbers"),
         "summary": CommandSpec(models.summary, "numbers --depth 2"),
+        "doctor": CommandSpec(models.doctor, "model.py:build causal=true"),
         "figure": CommandSpec(models.figure, "sinusoids length=50 width=128 --out sinusoids.svg"),
         "claims": CommandSpec(models.claims, ""),
     },
@@ -83,6 +85,8 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     },
     "Exchange": {
         "convert": CommandSpec(models.convert, "bert-base-uncased my-bert"),
+        "pull": CommandSpec(models.pull, "Helsinki-NLP/opus-mt-en-de --revision main"),
+        "push": CommandSpec(models.push, "runs/bert-prose my-name/bert-prose"),
     },
 }
 COMMANDS = {name: spec for group in GROUPS.values() for name, spec in group.items()}

@@ -10,6 +10,7 @@ from heedful.cli.classify_images import image_paths
 from heedful.cli.loading import load_as
 from heedful.cli.output import json_line, say
 from heedful.cli.reading import batched
+from heedful.data.images.image_files import ImageFile
 from heedful.data.images.inputs import display
 from heedful.errors import UserError, printable
 from heedful.plots.caption_grid import caption_rows
@@ -46,7 +47,7 @@ def caption_command(
             "this model does not attend to the image", where="--picture", found="a captioner without attention",
             todo="leave --picture out",
         )  # fmt: skip
-    drawn = list[tuple[Path, Caption]]()
+    drawn = list[tuple[ImageFile, Caption]]()
     for batch in batched(_files(paths), BATCH):
         results = captioner.search(batch, max(beams or captioner.settings.beams, top), top)
         for path, captions in zip(batch, results, strict=True):
@@ -58,11 +59,11 @@ def caption_command(
         save(caption_rows(rows, drawn[0][1].text if len(drawn) == 1 else "", style), picture)
 
 
-def _files(paths: Sequence[str]) -> Iterator[Path]:
+def _files(paths: Sequence[str]) -> Iterator[ImageFile]:
     return (file for path in paths for file, _ in image_paths(Path(path)))
 
 
-def _lines(path: Path, captions: Sequence[Caption], as_json: bool) -> Iterator[str]:
+def _lines(path: ImageFile, captions: Sequence[Caption], as_json: bool) -> Iterator[str]:
     """The path, and a line for each caption."""
     if as_json:
         yield from (json_line({"image": str(path)} | one.to_dict()) for one in captions)

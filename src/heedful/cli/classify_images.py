@@ -1,4 +1,4 @@
-"""The command `classify` for images: files, and folders of them."""
+"""The command `classify` for images: files, and folders or zip files of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from heedful.cli.output import json_line, say
 from heedful.cli.reading import batched
+from heedful.data.images.image_files import ImageFile
 from heedful.data.images.inputs import prepare
-from heedful.data.images.sources import image_files
+from heedful.data.images.sources import image_files, is_zip, zip_images
 from heedful.errors import UserError, printable
 from heedful.files.reading import exists, is_folder
 from heedful.plots.gallery.glimpses import looked
@@ -44,7 +45,7 @@ def classify_images(
     drawn: list[Looked] = []
     unread: list[UserError] = []
 
-    def readable() -> Iterator[tuple[Path, NDArray[Any]]]:
+    def readable() -> Iterator[tuple[ImageFile, NDArray[Any]]]:
         for path in paths:
             for file, in_folder in image_paths(Path(path)):
                 try:
@@ -70,17 +71,21 @@ def classify_images(
         typer.echo(f"note: images that cannot be read, left out: {len(unread):,}{names}{more}", err=True)
 
 
-def image_paths(path: Path) -> Iterator[tuple[Path, bool]]:
-    """The image itself, or those of a folder and its subfolders, and whether it is in a folder."""
+def image_paths(path: Path) -> Iterator[tuple[ImageFile, bool]]:
+    """The image itself, or those of a folder or zip file and its subfolders, and whether it is in one."""
     if not exists(path):
-        raise UserError("there is no such file", where=str(path), expected="an image, or a folder of images")
+        raise UserError(
+            "there is no such file", where=str(path), expected="an image, or a folder or zip file of images"
+        )
     if is_folder(path):
         yield from ((file, True) for file in image_files(path)[0])
+    elif is_zip(path):
+        yield from ((file, True) for file in zip_images(path)[0])
     else:
         yield path, False
 
 
-def _lines(path: Path, result: ImageClassification) -> Iterator[str]:
+def _lines(path: ImageFile, result: ImageClassification) -> Iterator[str]:
     """The path, and a line for each class with its probability."""
     yield printable(str(path))
     width = max(map(len, result.probabilities))

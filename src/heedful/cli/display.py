@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from heedful.cli.output import say_safely
 from heedful.errors import printable, short
-from heedful.runs.train import Event, Finished, Noted, Stage, Started
+from heedful.runs.train import Event, Finished, Hint, Noted, Stage, Started
 from heedful.tasks.base import AnyTask, Evaluated, Names
 from heedful.training.loop import Epoch, Step
 
@@ -135,6 +135,8 @@ def event_lines(event: Event, words: Names) -> Iterator[str]:
         yield event.name
     elif isinstance(event, Noted):
         yield f"note: {event.text}"
+    elif isinstance(event, Hint):
+        yield f"hint: {event.text}"
     elif isinstance(event, Started):
         threads = f" with {event.threads} thread{'s' * (event.threads > 1)}" if event.device == "cpu" else ""
         yield (

@@ -19,7 +19,8 @@ from heedful.cli.output import json_line, say, write
 from heedful.cli.reading import Source, batched
 from heedful.errors import UserError
 from heedful.files import writing as files
-from heedful.tasks.pretraining.predictor import Pooling, TextEncoder, truncation_note
+from heedful.hub.sentence_transformers import Pooling
+from heedful.tasks.pretraining.predictor import TextEncoder, truncation_note
 
 CHUNK = 8192  # texts read at a time, then batched by length
 MAX_COMPARED = 20  # texts in a table of similarities

@@ -64,13 +64,14 @@ def read_images(path: str, canvas: ImageSpec) -> Images:
 def _folder(folder: Path, canvas: ImageSpec) -> Images:
     """The images of a folder, whose subfolders are classes."""
     channels, (_, rows, columns) = _channels(canvas, folder), canvas.image
-    return ImageFolders(root=str(folder), train=".", test=None, channels=channels, size=(rows, columns)).read("train")
+    how: Any = {"channels": channels, "size": (rows, columns), "resample": canvas.resample}
+    return ImageFolders(root=str(folder), train=".", test=None, **how).read("train")
 
 
 def _read_image(path: Path, canvas: ImageSpec) -> NDArray[np.uint8]:
     """An image (C, Y, X), converted to the model's channels and size as in training."""
     channels, (_, rows, columns) = _channels(canvas, path), canvas.image
-    image = read_image_file(path, channels, (rows, columns))
+    image = read_image_file(path, channels, (rows, columns), resample=canvas.resample)
     with open_file(path) as plain, Image.open(plain) as file:
         coloured, size = file.mode not in GREY, ImageOps.exif_transpose(file).size
     if size != (columns, rows):

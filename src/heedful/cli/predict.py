@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,10 @@ from heedful.cli.output import say
 from heedful.cli.reading import MAX_LINE, Line, batched
 from heedful.cli.translate import too_long_error
 from heedful.data.fields.rows import Rows, rows_in
-from heedful.data.formats.sources import lines, parse_object
+from heedful.data.formats.sources import lines
 from heedful.data.formats.tables import Columns, JsonlTable
+from heedful.data.tables.reading import SUFFIXES, Format, read_records
+from heedful.data.tables.source import ColumnTable
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.files.reading import exists, is_file
@@ -102,9 +103,14 @@ def written(out: Path | None) -> Iterator[Callable[[str], None]]:
 
 def trained_fields(run: Path, known: tuple[str, ...]) -> tuple[str, ...]:
     """The columns of the texts that a classifier or regressor was trained on, by name; else the usual names."""
-    if known != ("text",) or not is_file(split_checkpoint(run)[0] / "recipe.yaml"):
+    if not is_file(split_checkpoint(run)[0] / "recipe.yaml"):
         return known
     data = read_recipe(run).data
+    if isinstance(data, ColumnTable):
+        names = data.columns.names
+        return tuple(names[key] for key in (*known, "pair") if key in names) or known
+    if known != ("text",):
+        return known
     names = (data.text, data.pair) if isinstance(data, Columns | JsonlTable) else ()
     found = tuple(name for name in names if isinstance(name, str))
     return found if len(found) == sum(name is not None for name in names) and found else known
@@ -118,20 +124,13 @@ def require_room(translator: Translator, texts: Sequence[Line]) -> None:
 
 
 def read_rows(path: Path) -> Iterator[tuple[dict[str, object], str]]:
-    """The rows of a file, each with its line: JSON lines, CSV or TSV with a header, else a text per line."""
+    """The rows of a table, each with its line, or a text per line of any other file."""
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    if kind in (".csv", ".tsv"):
-        table = csv.DictReader(
-            (f"{line}\n" for line in lines(path, MAX_LINE)), delimiter="\t" if kind == ".tsv" else ","
-        )
-        yield from (({str(key): value for key, value in row.items()}, f"{path}:{table.line_num}") for row in table)
+    if kind in SUFFIXES:
+        yield from read_records(path, Format(longest=MAX_LINE))
         return
     for number, line in enumerate(lines(path, MAX_LINE), 1):
-        where = f"{path}:{number}"
-        if kind not in (".jsonl", ".json"):
-            yield {"text": line}, where
-        elif line.strip():
-            yield parse_object(line, where), where
+        yield {"text": line}, f"{path}:{number}"
 
 
 def checked_rows(predictor: TablePredictor, path: Path) -> Iterator[tuple[dict[str, object], str]]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -23,15 +20,12 @@ from rich.progress import BarColumn, Progress, TextColumn
 from heedful.cli.display import PAUSE, duration
 from heedful.cli.output import json_line, say
 from heedful.errors import UserError, printable
+from heedful.extras.parallel import Ended, Running, Started, forward_signals, require_same_recipes, sweep_folder
 from heedful.extras.scaling.fits import LEVEL, Estimate, Law, Laws, Line, Run, Surface, fit
 from heedful.extras.scaling.plot import Predicted, plot
 from heedful.extras.scaling.sweep import (
     MIN_STEPS,
     Cell,
-    Ended,
-    Event,
-    Running,
-    Started,
     Sweep,
     completed_runs,
     parallel_runs,
@@ -39,9 +33,7 @@ from heedful.extras.scaling.sweep import (
     read_runs,
     read_sizes,
     read_tokens,
-    require_same_recipes,
     short,
-    sweep_folder,
 )
 from heedful.files.writing import write_text_atomic
 from heedful.plots.style import SUFFIXES, Style, save
@@ -49,6 +41,8 @@ from heedful.runs.load import cores
 from heedful.runs.recipe import check_recipe, find_recipe
 from heedful.training.checkpoint.ownership import MAY_DIFFER
 from heedful.training.environment import memory
+
+Event = Started[Cell] | Running[Cell] | Ended[Cell]
 
 REPEATED = 4  # epochs; beyond them, repeated text is worth markedly less than new text (Muennighoff et al., 2023)
 MEANING = {
@@ -115,7 +109,7 @@ def _train(
     parallel = jobs or gpus or parallel_runs(cells, cores(), memory(torch.device("cpu")))
     sweep = Sweep(recipe, left, parallel, max(1, cores() // parallel), gpus, lock)
     failed: dict[str, str] = {}
-    with _screen(len(requested), len(requested) - len(left), parallel, quiet) as screen, _forward_signals(sweep):
+    with _screen(len(requested), len(requested) - len(left), parallel, quiet) as screen, forward_signals(sweep):
         for event in sweep.events():
             screen.show(event)
             if isinstance(event, Ended) and event.error:
@@ -124,23 +118,6 @@ def _train(
         say("stopped; every run is saved, and the same command resumes")
         sys.exit(130)
     return failed
-
-
-@contextmanager
-def _forward_signals(sweep: Sweep) -> Iterator[None]:
-    """Forward SIGINT and SIGTERM to all runs within the context."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        if not sweep.stopping:
-            os.write(2, b"\nstopping: every run finishes its step and saves it (Ctrl-C again stops them at once)\n")
-        sweep.stop()
-
-    former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -168,7 +145,7 @@ class _Lines:
 
     def __init__(self, total: int, complete: int) -> None:
         self.total, self.done, self.last = total, complete, time.monotonic()
-        self.running: dict[str, Running | None] = {}
+        self.running: dict[str, Running[Cell] | None] = {}
 
     def say(self, text: str) -> None:
         sys.stderr.write(printable(text) + "\n")
@@ -209,11 +186,11 @@ class _Bars:
             self.say(f"{self.done} of {self.total}  {_end(event)}")
 
 
-def _share(event: Running | None) -> str:
+def _share(event: Running[Cell] | None) -> str:
     return f"{event.share:.0%}" if event else "starting"
 
 
-def _end(event: Ended) -> str:
+def _end(event: Ended[Cell]) -> str:
     outcome = event.cell.outcome()
     if event.error is not None or outcome is None:
         return f"{event.cell.name}: {'failed' if event.error else 'stopped'}"

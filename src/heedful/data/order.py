@@ -23,3 +23,20 @@ def random_bits_at(seed: int, counter: int, stream: int, indices: NDArray[np.int
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+def balanced_order(seed: int, epoch: int, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As many images of each class, and as many as there are examples in all; in random order.
+
+    A class is shuffled and repeated until there are enough. An example in its t-th repetition has N * t added to its
+    number, so that an image is augmented in another way.
+    """
+    classes, total = np.unique(labels), len(labels)
+    chosen = []
+    for number, label in enumerate(classes):
+        members = np.flatnonzero(labels == label)
+        wanted = (number + 1) * total // len(classes) - number * total // len(classes)
+        shuffled = members[permutation(seed, epoch, len(members), stream=2 + int(label))]
+        turns = np.arange(wanted) // len(members)
+        chosen.append(shuffled[np.arange(wanted) % len(members)] + total * turns)
+    return np.concatenate(chosen)[permutation(seed, epoch, total, stream=1)]

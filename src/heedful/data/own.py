@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
-from heedful.config import Config
+from heedful.config import Config, FieldError
 from heedful.data.dialogues.sources import Dialogues, Utterance, collect_dialogues, utterance
 from heedful.data.formats.conll import CHUNK, Sentence, Sentences, iob2
 from heedful.data.formats.sources import SPLITS, Examples, Pair, Split, no_data
 from heedful.data.formats.squad import Answer, Question, Questions
 from heedful.data.formats.tables import Item, Items
 from heedful.data.labelled import choices as multiple_choice
+from heedful.data.located import located
+from heedful.data.modules import module_examples, module_problems
 from heedful.data.text.documents import Prose
 from heedful.data.text.files import Text, collect
 from heedful.data.text.sentences import SentenceText
@@ -33,12 +35,28 @@ class Dataset(NamedTuple):
     test: Iterable[object] | None = None
 
 
+Collect = Callable[[Iterable[object], Split], Any]
+
+
 class OwnData(Config):
     """Examples from Python; a run stores their SHA-256, not the examples."""
 
-    kind: Literal["own"] = "own"
+    kind: Literal["own", "module"] = "own"
+    path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=200)] | None = Field(
+        None,
+        exclude_if=lambda path: path is None,
+        description="of `kind: module`: your class or function, as mydata:Reviews; it is called with the name of a "
+        "split, train, valid or test, and returns examples",
+    )
     test: Literal[True] | None = Field(None, description="whether there are examples for the test scores; null: none")
     _splits: dict[Split, Any] = PrivateAttr(default_factory=dict)
+    _collect: list[Collect] = PrivateAttr(default_factory=list)  # of the task, once it is known
+
+    @model_validator(mode="after")
+    def _has_path(self) -> Self:
+        if (self.path is None) == (self.kind == "module"):
+            raise FieldError("kind: module needs a path, such as mydata:Reviews, and kind: own has none", "path")
+        return self
 
     @classmethod
     def of(cls, splits: Mapping[Split, Any]) -> Self:
@@ -52,8 +70,15 @@ class OwnData(Config):
         """There are always validation examples."""
         return True
 
+    def attach(self, collect: Collect) -> None:
+        """Read examples of a module as a task has them."""
+        self._collect[:] = [collect]
+
     def read(self, split: Split) -> Any:
-        """The examples of a split, as the task reads them."""
+        """The examples of a split, as the task reads them; a module is imported only now."""
+        if self.path is not None and split not in self._splits and (split != "test" or self.test):
+            (collect,) = self._collect
+            self._splits[split] = collect(module_examples(self.path, split), split)
         if split in self._splits:
             return self._splits[split]
         raise self.problems()[0] if not self._splits else no_data(split)
@@ -63,7 +88,9 @@ class OwnData(Config):
         return f"data.{split}"
 
     def problems(self, splits: Sequence[Split] = SPLITS) -> list[UserError]:
-        """An error if no examples were given."""
+        """An error if no examples were given, or if there is no such module."""
+        if self.path is not None:
+            return module_problems(self.path)
         if self._splits:
             return []
         return [
@@ -76,38 +103,36 @@ class OwnData(Config):
 
 def pairs(examples: Iterable[object], split: Split) -> Examples:
     """(source, target) texts."""
-    rows = [Pair(*_texts(row, split, number, 2)) for number, row in enumerate(examples)]
+    rows = [Pair(*_texts(row, where, 2)) for where, row in located(examples, split)]
     found = [row for row in rows if row.source.strip() and row.target.strip()]
     return Examples(_require_examples(found, split, "(source, target)"), len(rows) - len(found))
 
 
 def dialogues(examples: Iterable[object], split: Split) -> Dialogues:
     """Utterances, as texts or as (speaker, text), a list for each dialogue."""
-    where, form = f"data.{split}", "a list of utterances, each a text or (speaker, text)"
-    rows = list[list[Utterance]]()
-    for number, row in enumerate(examples):
+    form, rows = "a list of utterances, each a text or (speaker, text)", list[list[Utterance]]()
+    for where, row in located(examples, split):
         if isinstance(row, str) or not isinstance(row, Sequence):
-            raise _example_error(f"{where}[{number}]", row, form)
-        rows.append([utterance(one, f"{where}[{number}]") for one in row])
-    return collect_dialogues(rows, where)
+            raise _example_error(where, row, form)
+        rows.append([utterance(one, where) for one in row])
+    return collect_dialogues(rows, f"data.{split}")
 
 
 def labelled(examples: Iterable[object], split: Split) -> Items:
     """(text, label), or (text, other text, label); a label is a word or a number."""
-    rows = []
-    for number, row in enumerate(examples):
+    rows = list[Item]()
+    for where, row in located(examples, split):
         parts = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else [row]
-        texts = _texts([*parts[:-1], *map(str, parts[-1:])], split, number, 2, 3)
-        rows.append(Item(texts[0], texts[1] if len(texts) == 3 else None, texts[-1], f"data.{split}[{number}]"))
+        texts = _texts([*parts[:-1], *map(str, parts[-1:])], where, 2, 3)
+        rows.append(Item(texts[0], texts[1] if len(texts) == 3 else None, texts[-1], where))
     found = [row for row in rows if not row.blank]
     return Items(_require_examples(found, split, "(text, label)"), len(rows) - len(found))
 
 
 def tagged(examples: Iterable[object], split: Split) -> Sentences:
     """(words, tags), as many of one as of the other."""
-    rows = []
-    for number, row in enumerate(examples):
-        where = f"data.{split}[{number}]"
+    rows = list[Sentence]()
+    for where, row in located(examples, split):
         two = row if isinstance(row, Sequence) and len(row) == 2 else ([], [None])
         words, tags = (tuple(part) if isinstance(part, Sequence) else () for part in two)
         if len(words) != len(tags) or not all(isinstance(word, str) for word in (*words, *tags)):
@@ -121,23 +146,22 @@ def tagged(examples: Iterable[object], split: Split) -> Sentences:
 
 def questions(examples: Iterable[object], split: Split) -> Questions:
     """(question, passage, answer, start): the answer starts at that character of the passage."""
-    rows = []
-    for number, row in enumerate(examples):
-        where = f"data.{split}[{number}]"
+    rows = list[Question]()
+    for where, row in located(examples, split):
         if not isinstance(row, Sequence) or len(row) != 4 or not isinstance(row[3], int):
             raise _example_error(where, row, "(question, passage, answer, start)")
-        question, passage, answer = _texts(row[:3], split, number, 3)
+        question, passage, answer = _texts(row[:3], where, 3)
         if passage[row[3] : row[3] + len(answer)] != answer:
             raise _example_error(where, row, "an answer that stands in the passage at its start")
-        rows.append(Question(str(number), question, passage, (Answer(answer, row[3]),)))
+        rows.append(Question(str(len(rows)), question, passage, (Answer(answer, row[3]),)))
     return Questions(_require_examples(rows, split, "(question, passage, answer, start)"), 0)
 
 
 def choices(examples: Iterable[object], split: Split) -> multiple_choice.Questions:
     """(text, choices, correct): the texts of the choices, and the index of the correct one."""
-    rows = []
-    for number, row in enumerate(examples):
-        where, form = f"data.{split}[{number}]", "(text, choices, index of the correct choice)"
+    rows = list[multiple_choice.Question]()
+    form = "(text, choices, index of the correct choice)"
+    for where, row in located(examples, split):
         if (
             not isinstance(row, Sequence)
             or len(row) != 3
@@ -145,7 +169,7 @@ def choices(examples: Iterable[object], split: Split) -> multiple_choice.Questio
             or isinstance(row[1], str)
         ):
             raise _example_error(where, row, form)
-        beginning, *rest = _texts([row[0], *row[1]], split, number, len(row[1]) + 1)
+        beginning, *rest = _texts([row[0], *row[1]], where, len(row[1]) + 1)
         if type(row[2]) is not int or not 0 <= row[2] < len(rest) or len(rest) < 2:
             raise _example_error(where, row, form)
         rows.append(multiple_choice.Question(beginning, tuple(rest), row[2]))
@@ -158,8 +182,7 @@ def choices(examples: Iterable[object], split: Split) -> multiple_choice.Questio
 
 def trees(examples: Iterable[object], split: Split) -> Trees:
     """Labelled trees as text: (2 (1 not) (3 bad))."""
-    lines = [_texts([row], split, number, 1)[0] for number, row in enumerate(examples)]
-    found = [parse_tree(line, f"data.{split}[{number}]", MOST_CLASSES) for number, line in enumerate(lines)]
+    found = [parse_tree(_texts([row], where, 1)[0], where, MOST_CLASSES) for where, row in located(examples, split)]
     return Trees(_require_examples(found, split, "(label word) or (label trees)"), 0)
 
 
@@ -170,7 +193,7 @@ def text(examples: Iterable[object], split: Split) -> Text:
 
 def sentences(examples: Iterable[object], split: Split) -> SentenceText:
     """Sentences as texts, each on one line."""
-    rows = [" ".join(_texts([row], split, number, 1)[0].split()) for number, row in enumerate(examples)]
+    rows = [" ".join(_texts([row], where, 1)[0].split()) for where, row in located(examples, split)]
     found = [row for row in rows if row]
     return SentenceText(_require_examples(found, split, "a sentence"), len(rows) - len(found))
 
@@ -233,17 +256,15 @@ def captioned_images(examples: Iterable[object], split: Split) -> CaptionedImage
 
 
 def _documents(examples: Iterable[object], split: Split) -> list[list[str]]:
-    found = [_texts([row], split, number, 1)[0] for number, row in enumerate(examples)]
+    found = [_texts([row], where, 1)[0] for where, row in located(examples, split)]
     return [row.splitlines() for row in _require_examples([row for row in found if row.strip()], split, "texts")]
 
 
-def _texts(row: object, split: Split, number: int, *counts: int) -> list[str]:
+def _texts(row: object, where: str, *counts: int) -> list[str]:
     """The texts of an example; another number of them is an error."""
     texts = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else [row]
     if len(texts) not in counts or not all(isinstance(part, str) for part in texts):
-        raise _example_error(
-            f"data.{split}[{number}]", row, "a text" if counts == (1,) else f"a tuple of {counts[0]} texts"
-        )
+        raise _example_error(where, row, "a text" if counts == (1,) else f"a tuple of {counts[0]} texts")
     return [str(part) for part in texts]
 
 

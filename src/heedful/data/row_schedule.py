@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 
 from heedful.data.batch import Epochs, Ints
-from heedful.data.order import permutation
+from heedful.data.order import balanced_order, permutation
 from heedful.data.pairs.batches import (
     POOL,
     TILE,
@@ -48,17 +48,33 @@ class EncodedSequences(Protocol[BatchT]):
 class RowSchedule(Epochs):
     """The endless sequence of batches as row numbers: of similar length within a token budget, or packed.
 
-    With `examples`, each batch has that many sequences instead; packed ones come in random order.
+    With `examples`, each batch has that many sequences instead; packed ones come in random order. With `classes`, an
+    epoch has as many sequences of each class.
     """
 
-    def __init__(self, lengths: Ints, seed: int, batch_tokens: int, packed: bool, examples: int | None = None) -> None:
+    def __init__(
+        self,
+        lengths: Ints,
+        seed: int,
+        batch_tokens: int,
+        packed: bool,
+        examples: int | None = None,
+        classes: Ints | None = None,
+    ) -> None:
         self.most = examples or max_packed(batch_tokens)  # sequences in a packed batch
         plans: tuple[Plan, Plan] = (plan_by_budget, plan_packed) if examples is None else (plan_by_length, plan_random)
         plan = plans[packed]
         mean = self.most * float(lengths.mean())  # tokens in a batch of a fixed number of sequences
         self._step = batch_tokens if examples is None else TILE * max(1, round(mean / SHAPES / TILE))
         sides = np.stack([lengths, np.ones_like(lengths)], axis=1)  # (N, 2), as of pairs with an empty side
-        super().__init__(lambda epoch: plan(sides, seed, epoch, examples or batch_tokens))
+
+        def batches(epoch: int) -> list[Ints]:
+            if classes is None:
+                return plan(sides, seed, epoch, examples or batch_tokens)
+            rows = balanced_order(seed, epoch, classes) % len(classes)  # (N,) some of them several times
+            return [rows[places] for places in plan(sides[rows], seed, epoch, examples or batch_tokens)]
+
+        super().__init__(batches)
 
     def room(self, tokens: int) -> int:
         """The width of a packed batch with `tokens` tokens: constant, or one of a few values."""
@@ -89,7 +105,8 @@ def in_order(lengths: Ints, batch_tokens: int) -> list[Ints]:
 class SequenceBatches(Generic[BatchT]):
     """The endless sequence of training batches; which one comes at a position depends on the seed alone.
 
-    A batch has a fixed number of examples, if given, else as many as fit the token budget.
+    A batch has a fixed number of examples, if given, else as many as fit the token budget. With `classes`, one for each
+    example, there are as many of each.
     """
 
     one_shape: ClassVar = False
@@ -101,10 +118,11 @@ class SequenceBatches(Generic[BatchT]):
         batch_tokens: int,
         examples: int | None = None,
         packed: bool = False,
+        classes: Ints | None = None,
     ) -> None:
         self.encoded, self.few_shapes = encoded, packed
         self._lengths, self._with_targets = encoded.lengths, encoded.with_targets
-        self._rows = RowSchedule(self._lengths[self._with_targets], seed, batch_tokens, packed, examples)
+        self._rows = RowSchedule(self._lengths[self._with_targets], seed, batch_tokens, packed, examples, classes)
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> BatchT:
         """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""

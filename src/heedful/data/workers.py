@@ -31,6 +31,7 @@ from heedful.errors import EXIT_GONE, UserError
 ALIGNED = 8  # bytes of the largest dtype, at whose multiples every tensor starts
 TIMEOUT = 45.0  # seconds without data after which a worker counts as dead
 POLL_INTERVAL = 0.2  # seconds between two checks that all workers are alive
+ERROR_PARTS = ("message", "where", "found", "expected", "todo", "exit_code")  # that a worker sends of an error
 PIPE_SIZE = 1 << 20  # bytes that a worker may send ahead; images fill more, which then pass in fewer pieces
 
 
@@ -133,6 +134,8 @@ def _work(batches: BatchSource, indices: BatchIndices, pipe: int, unused: list[i
             _send(pipe, *_serialize(batches.at(*index)))
     except BrokenPipeError:
         pass  # the run is over
+    except UserError as error:
+        _send(pipe, {name: getattr(error, name) for name in ERROR_PARTS}, [])
     except Exception:
         _send(pipe, traceback.format_exc(), [])
 
@@ -173,6 +176,8 @@ def _read(worker: Worker, pool: list[Worker], kind: Any) -> Any:
     about, contents = json.loads(read(header)), read(body)
     if isinstance(about, str):
         raise RuntimeError(f"a worker failed to make a batch\n{about}")
+    if isinstance(about, dict):  # an error for the user
+        raise UserError(about.pop("message"), **about)
     begin = 0
 
     def value_of(header: Any) -> Any:

@@ -6,6 +6,7 @@ N images, C channels, Y rows, X columns.
 from __future__ import annotations
 
 import math
+from base64 import b64decode
 from collections.abc import Sequence
 from functools import cached_property
 from threading import Lock
@@ -17,10 +18,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from heedful.data.images.image_files import decode_image, quiet
 from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.inputs import file_settings
 from heedful.data.images.sources import scale_pixels
 from heedful.errors import UserError
-from heedful.explore.packets import not_finite
+from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import ModelRequest, index_of, require_index
 from heedful.plots.image_grid import Window, to_pixels
 from heedful.runs.images import ImageSplit, test_split
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 SHOWN = 10  # test images to choose from
 DRAWN = -1  # the index of the image that the user draws, or drops
 LARGEST = 3 * 256 * 256  # values of such an image
+LONGEST_FILE = 12 * 2**20 - 4096  # characters of an image file in base 64
 SMALL = 12_288  # values of an image that can be drawn by hand, and is kept in the address
 
 
@@ -41,6 +45,24 @@ class ImageRequest(ModelRequest):
 
     image: int | None = Field(None, ge=DRAWN, le=10_000_000)  # None: the first that is shown
     drawn: str | None = Field(None, max_length=2 * LARGEST, pattern="^([0-9a-f]{2})+$")
+
+
+class FileRequest(ModelRequest):
+    """A model and the bytes of an image file, in base 64."""
+
+    file: str = Field(max_length=LONGEST_FILE, pattern="^[A-Za-z0-9+/]*={0,2}$")
+
+
+def read_upload(subject: Subject, request: FileRequest) -> bytes:
+    """The pixels of an image file as the model reads them, as the `drawn` of an `ImageRequest` has them."""
+    predictor: Any = subject.predictor
+    try:
+        contents = b64decode(request.file, validate=True)
+    except ValueError:
+        raise UserError("this is not base 64", where="file") from None
+    with quiet():
+        pixels = decode_image(contents, "this file", **file_settings(predictor.canvas))  # (C, Y, X)
+    return pack({"drawn": pixels.transpose(1, 2, 0).tobytes().hex()})
 
 
 class Album:
@@ -120,7 +142,7 @@ class Album:
     def about(self) -> dict[str, Any]:
         """What the page shows to choose an image by."""
         return {
-            "images": self.order, "shape": self.shape, "crop": crop_share(self.canvas),
+            "images": self.order, "shape": self.shape,
             "drawable": math.prod(self.shape) <= SMALL, "readable": len(self.images) > 1,
         }  # fmt: skip
 
@@ -157,11 +179,6 @@ class Albums(Generic[AnyAlbum]):
             if subject not in self._found:
                 self._found[subject] = self.make(subject)
             return self._found[subject]
-
-
-def crop_share(canvas: ImageSpec) -> float:
-    """The share of the shorter side of an image that is kept in its centre; 0: the whole image is resized."""
-    return 0.0 if canvas.shorter is None else min(canvas.image[1:]) / canvas.shorter
 
 
 def longest_first(texts: Sequence[str]) -> list[int]:

@@ -87,8 +87,8 @@ def check_body(scope: Scope, policy: Policy) -> None:
     kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         raise Refused(415, "the body must be application/json")
-    if int(length or 0) > policy.body:
-        raise too_long(policy.body)
+    if int(length or 0) > (longest := policy.longest_body(scope["path"])):
+        raise too_long(longest)
 
 
 def too_long(longest: int) -> Refused:

@@ -102,7 +102,7 @@ class Guard(RequestGuard):
             logging_in = self.login is not None and (scope["method"], scope["path"]) == ("POST", "/login")
             if self.login is not None and not logging_in and (answer := await self.login.challenge(scope)) is not None:
                 return answer
-            await self.read(receive, body, LOGIN if logging_in else self.policy.body)
+            await self.read(receive, body, LOGIN if logging_in else self.policy.longest_body(scope["path"]))
             unread = []
             if self.login is not None and scope["path"] == "/login":
                 return await self.login.log_in(bytes(body), scope) if logging_in else Answer(204)

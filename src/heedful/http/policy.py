@@ -29,6 +29,7 @@ class Policy:
     path: int = 512
     query: int = 2**13
     body: int = 2**20
+    file: int = 12 * 2**20  # bytes of a body that holds a file: a path that ends in /read
     held: int = 2**24  # bytes of the bodies of all pending requests
     connections: int = 256  # beyond which idle and slow ones are closed
     at_work: int = 4  # concurrent requests to /api
@@ -76,6 +77,10 @@ class Policy:
         """The accepted values of the Host header; beyond loopback, any IP address is accepted too."""
         known = {*LOCAL, bracketed(self.host).lower(), *(name.lower() for name in self.names)}
         return frozenset(f"{name}:{self.port}" for name in known) | (known if self.port == 80 else set())
+
+    def longest_body(self, path: str) -> int:
+        """The greatest length of the body of a request."""
+        return self.file if path.startswith("/api/") and path.endswith("/read") else self.body
 
     def answers_to(self, host: bytes) -> bool:
         """Whether a Host header names this server, apart from case; with keys, any name will do.

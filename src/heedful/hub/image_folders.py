@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from heedful.data.images.image_spec import ImageSpec, Resample
+from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.sources import Resample
 from heedful.errors import UserError, shown, wrong
 from heedful.files.folders import has_file, read_settings
 from heedful.files.reading import is_file, is_folder

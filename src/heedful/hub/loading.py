@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ from heedful.hub.image_models import read_image_model
 from heedful.hub.model_folder import read_model
 from heedful.hub.rules import LedgerLine
 from heedful.hub.safetensors import read_safetensors
-from heedful.hub.sentence_transformers import SentenceConfig, read_sentence_config
+from heedful.hub.sentence_transformers import Pooling, SentenceConfig, read_sentence_config
 from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
 from heedful.hub.translation_folders import read_generation
 from heedful.hub.word_vocabularies import find_words
@@ -94,7 +94,7 @@ class Pretrained(NamedTuple):
     tensors: dict[str, Tensor]  # by their names in Heedful's model
     ledger: tuple[LedgerLine, ...]
     head: Head | None = None
-    pooling: Literal["mean", "first"] | None = None  # how token vectors are pooled, where the folder specifies it
+    pooling: Pooling | None = None  # how token vectors are pooled, where the folder specifies it
     normalize: bool = False
     longest: int | None = None  # maximum tokens per text, where the folder specifies it
     lowercase: bool = False  # whether a text is lowercased before tokenization

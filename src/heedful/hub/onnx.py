@@ -21,6 +21,7 @@ from heedful.blocks.linear import Linear
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.hub.loading import Pretrained
+from heedful.hub.pooling import pool
 from heedful.models import build
 
 NEEDED = ("onnx", "onnxscript")
@@ -77,8 +78,7 @@ class Exported(nn.Module):
 
     def sentence(self, x: Tensor, first: Tensor, real: Tensor) -> Tensor:
         """One vector per text, pooled as the folder specifies."""
-        weight = real.to(x.dtype)[:, :, None]  # (B, T, 1)
-        vector = first if self.pooling == "first" else (x * weight).sum(1) / weight.sum(1).clamp(min=1e-9)  # (B, D)
+        vector = first if self.pooling == "first" else pool(x, real != 0, self.pooling or "mean")  # (B, D)
         return nn.functional.normalize(vector, dim=-1) if self.normalize else vector
 
 

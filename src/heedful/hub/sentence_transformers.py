@@ -14,14 +14,30 @@ from heedful.files.folders import has_file, path_inside, read_json, read_setting
 
 ENCODER, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"
 LONGEST_PROMPT = 100_000  # characters
-FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+Pooling = Literal["mean", "first", "max", "weighted_mean", "mean_sqrt_length"]
+MODES: dict[str, Pooling] = {
+    "mean": "mean",
+    "cls": "first",
+    "max": "max",
+    "weightedmean": "weighted_mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_length",
+}
+FLAGS = {  # of older files: the mode of each
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+}
 
 
 class SentenceConfig(Config):
     """How one vector per text is computed; also stored in Heedful's model folders."""
 
-    pooling: Literal["mean", "first"] | None = Field(
-        None, description="mean of the token vectors, or the first one; null: not specified"
+    pooling: Pooling | None = Field(
+        None,
+        description="the first token's vector, or of all the mean, the largest value of each feature, the mean with "
+        "weights 1, 2, 3 ..., or the sum by the root of the length; null: not specified",
     )
     normalize: bool = Field(False, description="whether vectors are normalized to length 1")
     longest: int | None = Field(None, ge=3, le=1_048_576, description="maximum tokens of a text; null: no limit")
@@ -76,16 +92,14 @@ def _prompt(folder: Path) -> str:
     return found
 
 
-def _pooling(settings: dict[str, Any], where: Path) -> Literal["mean", "first"]:
-    """The pooling mode: the mean of the token vectors, or the first one."""
+def _pooling(settings: dict[str, Any], where: Path) -> Pooling:
+    """The pooling mode, by name or by one flag."""
     modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
     mode = settings.get("pooling_mode", FLAGS.get(modes[0], modes[0]) if len(modes) == 1 else modes)
-    if mode == "mean":
-        return "mean"
-    if mode == "cls":
-        return "first"
+    if isinstance(mode, str) and mode in MODES:
+        return MODES[mode]
     raise UserError(
-        "this pooling is not supported", where=str(where), found=shown(mode), expected="the mean, or the first token",
+        "not supported: this pooling", where=str(where), found=shown(mode), expected=f"one of {', '.join(MODES)}",
         todo="name the folder of another encoder",
     )  # fmt: skip
 
@@ -98,12 +112,11 @@ def sentence_files(width: int, config: SentenceConfig, longest: int) -> dict[str
          "type": f"sentence_transformers.models.{kind}"}
         for index, kind in enumerate(kinds)
     ]  # fmt: skip
-    flags = {"pooling_mode_cls_token": config.pooling == "first", "pooling_mode_mean_tokens": config.pooling == "mean"}
-    others = {"pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}
+    flags = {flag: MODES[mode] == config.pooling for flag, mode in FLAGS.items()}
     prompts = {WHOLE: _text({"prompts": {"default": config.prompt}, "default_prompt_name": "default"})}
     return {
         "modules.json": _text(modules),
-        "1_Pooling/config.json": _text({"word_embedding_dimension": width, **flags, **others}),
+        "1_Pooling/config.json": _text({"word_embedding_dimension": width, **flags}),
         ENCODER: _text({"max_seq_length": config.longest or longest, "do_lower_case": config.lowercase}),
         **(prompts if config.prompt else {}),
     }

@@ -1,4 +1,4 @@
-"""The figures of an image classifier's run: its confusion matrix, and its worst mistakes.
+"""The figure of an image classifier's run: its worst mistakes.
 
 N images, C classes.
 """
@@ -16,51 +16,22 @@ from heedful.data.images.labelled_batches import EncodedLabelledImages, encode_l
 from heedful.data.images.sources import scale_pixels
 from heedful.files.writing import ensure_folder
 from heedful.plots.autoencoder_plots import RunFigure, shown_images
-from heedful.plots.figures import heatmap
 from heedful.plots.image_grid import Column, image_grid
 from heedful.plots.style import Style, save
 from heedful.tasks.image_classification.predictor import ImageClassifier, logits_of
-from heedful.training.metrics import confusion
 
-MOST_CLASSES = 40  # of a confusion matrix that can be read
 MISTAKES = 12  # images
 
 
-def evaluated(classifier: ImageClassifier, data: Any) -> tuple[EncodedLabelledImages, NDArray[np.float64]]:
-    """The test images of a run, and the probabilities (N, C) of their classes."""
+def save_mistakes(classifier: ImageClassifier, data: Any, folder: Path) -> Iterator[tuple[RunFigure, Path]]:
+    """Draw the worst mistakes on the test images of a run, if there are any, into a folder."""
     encoded = encode_labelled_images(shown_images(data), classifier.canvas)
     logits = logits_of(classifier.model, encoded, classifier.device)
-    return encoded, logits.double().softmax(-1).numpy()
-
-
-def save_figures(
-    classifier: ImageClassifier, encoded: EncodedLabelledImages, probabilities: NDArray[np.float64], folder: Path
-) -> Iterator[tuple[RunFigure, Path]]:
-    """Draw the figures of a run into a folder."""
-    ensure_folder(folder)
-    figures: dict[str, RunFigure | None] = {}
-    if len(classifier.labels) <= MOST_CLASSES:
-        figures["confusion"] = plot_confusion(classifier, encoded, probabilities)
-    figures["mistakes"] = plot_mistakes(classifier, encoded, probabilities)
-    for name, one in figures.items():
-        if one is not None:
-            save(one.figure, folder / f"{name}.png")
-            yield one, folder / f"{name}.png"
-
-
-def plot_confusion(
-    classifier: ImageClassifier,
-    encoded: EncodedLabelledImages,
-    probabilities: NDArray[np.float64],
-    style: Style = "light",
-) -> RunFigure:
-    """The share of the images of each class (rows) that are predicted as each class (columns)."""
-    names = classifier.labels
-    counts = confusion(probabilities.argmax(1), encoded.labels, len(names))  # (C, C)
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    title = "Confusion matrix"
-    about = "Rows: the classes of the images; columns: the predicted classes; each row adds up to 1."
-    return RunFigure(title, about, heatmap(shares, names, names, title, style=style))
+    one = plot_mistakes(classifier, encoded, logits.double().softmax(-1).numpy())
+    if one is not None:
+        ensure_folder(folder)
+        save(one.figure, folder / "mistakes.png")
+        yield one, folder / "mistakes.png"
 
 
 def plot_mistakes(
@@ -88,19 +59,3 @@ def worst_mistakes(labels: NDArray[np.int64], probabilities: NDArray[np.float64]
     """The misclassified images, the least probable true class first."""
     wrong = np.flatnonzero(probabilities.argmax(1) != labels)
     return wrong[np.argsort(probabilities[wrong, labels[wrong]], kind="stable")]
-
-
-def class_table(
-    labels: NDArray[np.int64], probabilities: NDArray[np.float64], names: tuple[str, ...]
-) -> list[tuple[str, ...]]:
-    """Name, number of images, precision, recall and F1 of each class, in percent."""
-    counts = confusion(probabilities.argmax(1), labels, len(names))  # (C, C)
-    right, there, predicted = np.diag(counts), counts.sum(1), counts.sum(0)  # (C,)
-    rows: list[tuple[str, ...]] = []
-    for number, name in enumerate(names):
-        precision, recall, f1 = (
-            100 * right[number] / total if total else 0.0
-            for total in (predicted[number], there[number], (there[number] + predicted[number]) / 2)
-        )
-        rows.append((name, f"{there[number]:,}", f"{precision:.2f}", f"{recall:.2f}", f"{f1:.2f}"))
-    return rows

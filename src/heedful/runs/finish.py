@@ -13,9 +13,10 @@ from torch import nn
 from heedful.files.writing import append_jsonl
 from heedful.runs.evaluate import Used, made_from, plain, results, scored, write_results
 from heedful.runs.events import keep_events, read_events
+from heedful.runs.hints import hints
 from heedful.runs.load import write_portable
 from heedful.runs.prepare import Ready, final_use, has_test, require_all
-from heedful.runs.progress import Event, Noted, Stage
+from heedful.runs.progress import Event, Hint, Noted, Stage
 from heedful.tasks.base import AnyTask, Evaluated
 from heedful.training.checkpoint.folder import RunFolder
 from heedful.training.checkpoint.weights import average, load_strictly
@@ -53,7 +54,10 @@ def _report(
     yield Stage("drawing pictures")
     try:
         curve(run, task.words.loss)
-        write_report(run, task, config, predictor, result, examples, used)
+        details = task.details(predictor, result.split if result else "valid")
+        found = list(hints(task, run, read_events(run), details, predictor))
+        write_report(run, task, config, predictor, result, examples, used, details, found)
+        yield from map(Hint, found)
     except Exception as error:
         yield Noted(f"there is no report of this run, which is complete all the same: {error}")
 

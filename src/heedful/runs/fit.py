@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from heedful.data.own import Dataset
 from heedful.models.own import OwnModel
 from heedful.runs.load import AnyPredictor, load
+from heedful.runs.own import AnyData
 from heedful.runs.progress import Event
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import train
@@ -21,7 +21,7 @@ def fit(
     run: str | Path,
     *,
     model: OwnModel | None = None,
-    data: Dataset | None = None,
+    data: AnyData | None = None,
     on: Callback | Sequence[Callback] = (),
     stop: Callable[[], bool] = lambda: False,
 ) -> AnyPredictor:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
-from heedful.data.formats.sources import Split
+from heedful.config import config_classes
+from heedful.data.fields.rows import DataFrame, PolarsFrame, from_python
+from heedful.data.fields.rows import Table as Frame
+from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.own import Dataset, OwnData
-from heedful.errors import UserError
+from heedful.data.tables.source import ColumnTable, Table
+from heedful.errors import UserError, shown
 from heedful.models import build
 from heedful.models.own import OwnModel, wrap_module
 from heedful.models.roles import ModelConfig
 from heedful.tasks import task_class
 from heedful.tasks.recipe_parts import Recipe
 
+SPLIT_NAMES = {"validation": "valid", "dev": "valid"}
+AnyData = Dataset | Frame | Mapping[str, Frame]  # examples, a table, or a table for each split
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
 
@@ -47,16 +53,56 @@ def with_own_model(recipe: AnyRecipe, model: OwnModel | None) -> AnyRecipe:
     return recipe.model_copy(update={"own_model": class_name(model), **known})
 
 
-def with_own_data(recipe: AnyRecipe, data: Dataset | None) -> AnyRecipe:
-    """The recipe with the user's examples as its data."""
-    if data is None:
-        return recipe
+def with_own_data(recipe: AnyRecipe, data: AnyData | None) -> AnyRecipe:
+    """The recipe with the user's examples as its data: in the plain form of its task, or a table."""
     collect = task_class(recipe.task.kind, recipe.model.kind).collect
-    splits: dict[Split, Iterable[object]] = {"train": data.train, "valid": data.valid}
-    splits |= {} if data.test is None else {"test": data.test}
+    if data is None:
+        if isinstance(recipe.data, OwnData):
+            recipe.data.attach(collect)
+        return recipe
+    splits = splits_of(data)
+    table = table_of(recipe)
+    if isinstance(table, ColumnTable) or not isinstance(data, Dataset):
+        if table is not None and all(map(is_table, splits.values())):
+            rows: Any = {split: from_python(some, f"data.{split}").one_by_one() for split, some in splits.items()}
+            return recipe.model_copy(update={"data": table.with_rows(rows)})
+        if not isinstance(data, Dataset):
+            raise UserError(
+                "this is no table", where="data", found=shown(type(data).__name__),
+                expected="a DataFrame of pandas or polars, a Dataset of the package datasets, or a list of dicts",
+                todo="pass other examples as heedful.Dataset(train=..., valid=...)",
+            )  # fmt: skip
     return recipe.model_copy(
         update={"data": OwnData.of({split: collect(rows, split) for split, rows in splits.items()})}
     )
+
+
+def splits_of(data: AnyData) -> dict[Split, Any]:
+    """The examples of each split: of a Dataset, of a dict with the key train, or one table for training."""
+    if isinstance(data, Dataset):
+        named: dict[str, Any] = data._asdict()
+    elif isinstance(data, Mapping) and "train" in data:
+        named = {SPLIT_NAMES.get(name, name): rows for name, rows in data.items()}
+    else:
+        named = {"train": data}
+    return {split: named[split] for split in SPLITS if named.get(split) is not None}
+
+
+def table_of(recipe: Recipe) -> Table | None:
+    """The recipe's table, or that of its task with the usual columns; None: its task has none."""
+    if isinstance(recipe.data, Table):
+        return recipe.data
+    known = config_classes(type(recipe).model_fields["data"].annotation)
+    return next((cls() for cls in known if issubclass(cls, Table)), None)
+
+
+def is_table(examples: object) -> bool:
+    """Whether examples are rows with named columns."""
+    if isinstance(examples, DataFrame | PolarsFrame):
+        return True
+    if isinstance(examples, Mapping | Iterator) or not isinstance(examples, Iterable):
+        return False
+    return isinstance(next(iter(examples), None), Mapping)
 
 
 def require_named(name: str, model: OwnModel | None, where: str, call: str, allow_new: bool = False) -> None:

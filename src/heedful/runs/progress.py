@@ -23,6 +23,13 @@ class Noted:
 
 
 @dataclass(frozen=True)
+class Hint:
+    """What may have gone wrong in a finished run, and what to type."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Started:
     """Everything is ready, and training starts or resumes at a step."""
 
@@ -47,4 +54,4 @@ class Finished:
     folder: str
 
 
-Event = Stage | Noted | Started | Step | Epoch | Evaluated | Saved | Finished
+Event = Stage | Noted | Hint | Started | Step | Epoch | Evaluated | Saved | Finished

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from heedful.config import render
-from heedful.data.own import Dataset
 from heedful.errors import UserError
 from heedful.models.own import OwnModel
 from heedful.runs.finish import finish, record
 from heedful.runs.load import read_recipe
-from heedful.runs.own import builder, require_named, with_own_data, with_own_model
+from heedful.runs.loggers import loggers
+from heedful.runs.own import AnyData, builder, require_named, with_own_data, with_own_model
 from heedful.runs.prepare import Data, Run, prepare, require_memory
-from heedful.runs.progress import Event, Finished, Noted, Stage, Started
+from heedful.runs.progress import Event, Finished, Hint, Noted, Stage, Started
 from heedful.runs.recipe import check_recipe, recipe_of
 from heedful.tasks.base import AnyTask, Evaluated, HeldOut
 from heedful.tasks.finetuning.recipe import Finetuning
@@ -31,7 +31,7 @@ from heedful.training.distributed.team import Team
 from heedful.training.loop import Due, Epoch, Saved, Step, choose_device, fit, is_finished, set_deterministic
 from heedful.training.penalties import penalized
 
-__all__ = ["Epoch", "Evaluated", "Event", "Finished", "Noted", "Saved", "Stage", "Started", "Step", "train"]
+__all__ = ["Epoch", "Evaluated", "Event", "Finished", "Hint", "Noted", "Saved", "Stage", "Started", "Step", "train"]
 
 NOTHING_SAVED = "nothing was saved yet"
 
@@ -43,12 +43,13 @@ def train(
     team: Team | None = None,
     *,
     model: OwnModel | None = None,
-    data: Dataset | None = None,
+    data: AnyData | None = None,
 ) -> Iterator[Event]:
     """Train a recipe in a run folder, or resume its run; events are recorded in the folder as they happen.
 
     `model` is a module of your own, or a function that builds one from the recipe's model settings, trained in place of
-    the library's; `data` are examples in place of the recipe's. To resume, pass the same again.
+    the library's; `data` are examples in place of the recipe's, or a table: a DataFrame, a `Dataset` of
+    the package `datasets`, or a list of dicts. To resume, pass the same again.
 
     Every process of a team calls this; only the leader opens the folder.
     """
@@ -78,7 +79,10 @@ def train(
     ) as folder:
         folder.preflight(4 * size, 4 * size * 3, recipe.train.keep_best)
         try:
-            yield from _train(Run(recipe, path, folder, device, team, build), stop)
+            with loggers(recipe, path) as log:
+                for event in _train(Run(recipe, path, folder, device, team, build), stop):
+                    log(event)
+                    yield event
         except UserError as error:
             if error.exit_code == EXIT_NOT_FINITE:
                 error.todo = f"{error.todo}; {'the last checkpoint is good' if is_saved(path) else NOTHING_SAVED}"
@@ -105,7 +109,9 @@ def _train(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
     sharded = team.distributed and recipe.train.parallel == "fsdp"
     shown = copy.deepcopy(model) if sharded and team.leads else model
     predictor = task.predictor(shown, ready.config, data.vocabulary, task.decode, device)
-    loss_of = penalized(task.loss_of(model, ready.about["packed"]), model, recipe.train.regularize)
+    loss_of = penalized(
+        task.loss_on(model, ready.about["packed"], data.encoded, data.vocabulary), model, recipe.train.regularize
+    )
     with Saver(folder, recipe.train.save_behind) if folder else nullcontext() as saver:
         for event in fit(
             model, loss_of, ready.batches, settings, device, saver, ready.about, counters, ready.saved, stop, team,

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 from heedful.config import Config
 from heedful.data.formats.sources import Split
+from heedful.data.own import OwnData
 from heedful.data.workers import BatchSource
 from heedful.errors import UserError
 from heedful.models.heads.config import with_vocab
+from heedful.training.class_report import ClassReport
 from heedful.training.configs import PlayerConfig
 from heedful.training.metrics import Score
 
@@ -184,6 +186,8 @@ class Task(Protocol[R, V, E, P]):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        if isinstance(recipe.data, OwnData):
+            recipe.data.attach(self.collect)
 
     @property
     def decode(self) -> Config | None:
@@ -264,6 +268,10 @@ class Task(Protocol[R, V, E, P]):
     def loss_of(self, model: Any, packed: bool) -> Callable[..., Any]:
         """The loss of a batch, compiled if the recipe asks for it; with `first_carry`, of a batch and a carry."""
 
+    def loss_on(self, model: Any, packed: bool, encoded: E, vocabulary: V) -> Callable[..., Any]:
+        """The loss of training on these examples, whose classes may have weights."""
+        return self.loss_of(model, packed)
+
     def first_carry(self, model: Any, batches: Any, device: torch.device) -> Any:
         """The carry before the first batch, such as zeros for each lane; None: there is no carry."""
         return None
@@ -302,6 +310,10 @@ class Task(Protocol[R, V, E, P]):
 
     def evaluate(self, predictor: P, held_out: HeldOut[R, E]) -> Evaluated:
         """Scores on a split, and a few samples."""
+
+    def details(self, predictor: P, split: Split) -> ClassReport | None:
+        """How a classifier is right and wrong on a split; None for other tasks."""
+        return None
 
     @property
     def metric(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,9 +16,22 @@ from heedful.training.configs import TrainConfig
 
 TokenizerConfig = Annotated[Bpe | WordPiece | Unigram | Characters | WholeWords, Field(discriminator="kind")]
 
+ConfidencePenalty = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=100,
+        exclude_if=lambda weight: weight == 0,  # recipes and runs without it stay as they are
+        description="weight of the entropy of each prediction, which is subtracted from the loss so that predictions "
+        "are not too certain (Pereyra et al., 2017)",
+    ),
+]
+
 
 class Recipe(Config):
     """All settings of a run, typed and frozen; each task has its own subclass."""
+
+    predicts_classes: ClassVar[bool] = False  # whether the label of an example is one of a few classes
 
     own_model: str = Field(
         "",
@@ -50,6 +63,13 @@ class Recipe(Config):
             """Training settings."""
 
     @property
+    def text_limit(self) -> int | None:
+        """The number of tokens of a text that the model reads, as far as it is known before training."""
+        settings = dict(self.model)
+        found: int | None = settings.get("longest") or settings.get("context")
+        return found
+
+    @property
     def comments(self) -> list[str]:
         """Comments that `heedful show` prints with the settings, one per line."""
         return []
@@ -66,6 +86,27 @@ class Recipe(Config):
     @abstractmethod
     def size(self) -> int:
         """The number of parameters, as far as it is known before the data are read."""
+
+
+class ClassWeights(Config):
+    """Weights of rare classes; recipes that set none stay as they are."""
+
+    class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, le=1e6)]] | None = Field(
+        None,
+        exclude_if=lambda weights: weights is None,
+        description="weights of the loss by class name, others 1, scaled to a mean of 1 over the training examples; "
+        "balanced: the same total for each class; null: none",
+    )
+
+
+class Sampling(ClassWeights):
+    """Weights of rare classes, or how often their examples are drawn."""
+
+    sampling: Literal["shuffled", "balanced"] = Field(
+        "shuffled",
+        exclude_if=lambda sampling: sampling == "shuffled",
+        description="shuffled: each example once an epoch; balanced: as many examples of each class",
+    )
 
 
 class Start(Config):

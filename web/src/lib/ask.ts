@@ -129,6 +129,11 @@ export function askAgain(view: string, call: string, asked: object): Promise<Pac
   return ask(view, call, asked);
 }
 
+/** Send a file to a view, which answers with what it reads in it; neither is cached. */
+export function upload(view: string, given: { model: string; file: string }): Promise<Packet> {
+  return pending.during(fetchPacket(view, "read", given));
+}
+
 export async function fetchAbout(): Promise<About> {
   return held ? held.about : (await request("/api/about")).json();
 }

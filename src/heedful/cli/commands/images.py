@@ -25,7 +25,7 @@ NoiseSeed = Annotated[int, typer.Option(min=0, max=2**62, help="Random seed of t
 
 def caption(
     run: RunFolder,
-    images: Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help="Images, or folders of them.")] = None,
+    images: Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help="Images, folders or zip files.")] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Captions of each image, the best first.")] = 1,
     picture: Annotated[
         Path | None,

@@ -47,6 +47,35 @@ def convert(
     convert_command(checkpoint_path(source, checkpoint), target, to, ledger, force, as_json, context, kind)
 
 
+def pull(
+    repository: Annotated[str, typer.Argument(metavar="ORG/NAME", help="A model on the Hugging Face Hub.")],
+    target: Annotated[Path | None, typer.Argument(metavar="DST", help="The new folder; by default NAME.")] = None,
+    revision: Annotated[
+        str, typer.Option(metavar="REVISION", help="A branch, a tag, or the hash of a commit.")
+    ] = "main",
+    as_json: Json = False,
+) -> None:
+    """Download a model from the Hugging Face Hub: safetensors and settings alone, every hash checked."""
+    from heedful.cli.remote import pull_command
+
+    pull_command(repository, target, revision, as_json)
+
+
+def push(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run or a model.", autocompletion=run_folders)
+    ],
+    repository: Annotated[str, typer.Argument(metavar="ORG/NAME", help="A model on the Hugging Face Hub.")],
+    public: Annotated[bool, typer.Option("--public", help="A new repository can be seen by all.")] = False,
+    checkpoint: CheckpointOption = None,
+    as_json: Json = False,
+) -> None:
+    """Upload a model to the Hugging Face Hub, as a folder that transformers loads."""
+    from heedful.cli.remote import push_command
+
+    push_command(checkpoint_path(run, checkpoint), repository, public, as_json)
+
+
 def explore(
     folders: Annotated[
         list[Path],
@@ -81,6 +110,38 @@ def explore(
     explore_command(
         [checkpoint_path(folder, checkpoint) for folder in folders], host, port, browser, out, view, settings or []
     )
+
+
+def doctor(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A run, a model folder, one of Hugging Face, or code: file.py:function or package.module:function.",
+            autocompletion=run_folders,
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="How code is called, such as causal=true or shape=[3,32,32]."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="CHECK", help="Run this check alone; may be repeated.")
+    ] = None,
+    example: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Other arguments of the code by name, in a .safetensors file of a few rows."),
+    ] = None,
+    package: Annotated[
+        Literal["heedful", "transformers"],
+        typer.Option("--in", help="The implementation of a Hugging Face folder that is checked."),
+    ] = "heedful",
+    as_json: Json = False,
+) -> None:
+    """Check that a model keeps what it promises: padding, batches, causality, caches, precision, files."""
+    from heedful.cli.doctor import doctor_command
+
+    doctor_command(model, settings or [], only or [], example, package == "transformers", as_json)
 
 
 def serve(

@@ -18,18 +18,22 @@ def init(
         typer.Argument(
             metavar="TASK",
             autocompletion=templates,
-            help="translate, language-model, gpt, trees, pretrain, classify, table, tag, answer or autoencode.",
+            help="A template (translate, gpt, classify, table ...), or the kind of a task.",
         ),
     ],
     path: Annotated[
         Path | None, typer.Argument(metavar="PATH", help="The file to write; by default TASK.yaml.")
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FOLDER", help="A run of the task, or an encoder to fine-tune, to start from."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a commented recipe to start from, with a schema for your editor."""
-    from heedful.runs.recipe import init_recipe
+    from heedful.runs.init import init_recipe
 
-    recipe, schema = init_recipe(template, path or Path(f"{template}.yaml"), force=force)
+    recipe, schema = init_recipe(template, path or Path(f"{template}.yaml"), start=start, force=force)
     typer.echo(f"wrote {recipe} and {schema}")
     typer.echo(f"next: edit {recipe}, then `heedful check {recipe}` and `heedful train {recipe}`")
 
@@ -44,9 +48,14 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> None:
     typer.echo("".join(f"# {line}\n" for line in complete.comments), nl=False)
 
 
-def check(recipe: RecipeName, overrides: Overrides = None, as_json: Json = False) -> None:
-    """Check a recipe for mistakes, and that its files exist; nothing is trained."""
-    from heedful.runs.recipe import check_recipe, describe_size, find_recipe, load_recipe
+def check(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    every: Annotated[bool, typer.Option("--all", help="Read all rows of the data, not only the first 10,000.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check a recipe and its data for mistakes; nothing is trained. Errors end with status 2, warnings with 0."""
+    from heedful.runs.recipe import check_recipe, check_rows, describe_size, find_recipe, load_recipe
     from heedful.tasks.recipe_parts import with_article
 
     loaded = load_recipe(recipe, overrides or [])
@@ -55,7 +64,16 @@ def check(recipe: RecipeName, overrides: Overrides = None, as_json: Json = False
     record = {"recipe": path, "task": loaded.task.kind, "model": model, "parameters": loaded.size}
     notes = loaded.data_notes()
     record |= {"notes": notes} if notes else {}
-    print_table([f"{path}: no mistakes; {with_article(model)} of {describe_size(loaded)}", *notes], [record], as_json)
+    checked = check_rows(loaded, every)
+    if checked.lines:
+        record |= {"read": checked.lines, "findings": [finding.record for finding in checked.findings]}
+    errors = [finding for finding in checked.findings if finding.level == "error"]
+    begin = f"{len(errors)} mistake{'s' * (len(errors) != 1)} in the data" if errors else "no mistakes"
+    findings = [finding.line for finding in checked.findings]
+    text = [f"{path}: {begin}; {with_article(model)} of {describe_size(loaded)}", *notes, *checked.lines, *findings]
+    print_table(text, [record], as_json)
+    if errors:
+        raise typer.Exit(2)
 
 
 def schema() -> None:

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from heedful.cli.complete import run_folders, settings
 from heedful.cli.options import CheckpointOption, Dark, Json, Overrides, RecipeName, RunFolder, RunOption
+from heedful.errors import UserError
 from heedful.training.checkpoint.choice import checkpoint_path
 
 
@@ -57,13 +59,41 @@ def evaluate(
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to search.")] = Path("runs"),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FOLDER]|diff RUN OTHER|compare RUN ...",
+            help="The folder to search, runs by default; or two runs that differ, or several beside each other.",
+            autocompletion=run_folders,
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the curves of the compared runs: .png, .svg or .pdf.")
+    ] = None,
+    dark: Dark = False,
     as_json: Json = False,
 ) -> None:
-    """List the runs below a folder, with their progress and scores."""
+    """List the runs below a folder, with their progress and scores; or compare some: `runs diff`, `runs compare`."""
     from heedful.cli.runs import runs_command
 
-    runs_command(folder, as_json)
+    verb, *rest = words or ["runs"]
+    if picture is not None and verb != "compare":
+        raise UserError("only compared runs have a picture", where="--picture", todo="heedful runs compare RUN OTHER")
+    if verb in ("diff", "compare"):
+        from heedful.cli.compare_runs import compare_command, diff_command
+
+        some = [Path(word) for word in rest]
+        if verb == "diff":
+            diff_command(some, as_json)
+        else:
+            compare_command(some, picture, as_json, "dark" if dark else "light")
+        return
+    if rest:
+        raise UserError(
+            "one folder is searched at a time", where="heedful runs", found=" ".join([verb, *rest]),
+            todo=f"compare runs: heedful runs compare {' '.join([verb, *rest])}",
+        )  # fmt: skip
+    runs_command(Path(verb), as_json)
 
 
 def scaling(
@@ -94,6 +124,44 @@ def scaling(
     scaling_command(
         recipe, overrides or [], sizes, tokens, predict, train, out, jobs, as_json, "dark" if dark else "light"
     )
+
+
+def tune(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECIPE... KEY=VALUES",
+            help="Recipes, then settings with lists (KEY=A,B,C), ranges (KEY=1e-5..1e-3) or seeds (train.seed=0,1,2).",
+            autocompletion=settings,
+        ),
+    ],
+    sampler: Annotated[
+        Literal["grid", "random", "tpe"] | None,
+        typer.Option(help="grid: all points of lists; tpe: Optuna; by default grid, or tpe if there is a range."),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Number of points; all of a grid, 20 of a range by default.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="The score on the validation set; by default that of the best checkpoint.")
+    ] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="Let Optuna end bad runs early (ASHA).")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the choice of points.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The study's folder; by default runs/tune-NAME."),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="Runs in parallel, of one thread each; by default one per core or GPU."),
+    ] = None,
+    dark: Dark = False,
+    as_json: Json = False,
+) -> None:
+    """Train a recipe with many settings and seeds, and compare the results; the same command resumes."""
+    from heedful.cli.tune import tune_command
+
+    tune_command(words, sampler, trials, metric, prune, seed, out, jobs, as_json, "dark" if dark else "light")
 
 
 def demo(run: RunOption = None) -> None:

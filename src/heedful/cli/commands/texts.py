@@ -35,7 +35,7 @@ def classify(
     run: EncoderFolder,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT|IMAGE", help="Texts, or - for lines of stdin; images, or folders of them."),
+        typer.Argument(metavar="TEXT|IMAGE", help="Texts, or - for lines of stdin; images, folders or zip files."),
     ] = None,
     pair: Annotated[
         bool, typer.Option("--pair", help="Read pairs of texts; on stdin, with a tab between the two.")
@@ -123,8 +123,8 @@ def embed(
         typer.Option(help="Layers of the encoder; first: the embeddings, sum_all: the sum of all blocks."),
     ] = "last",
     pooling: Annotated[
-        Literal["mean", "first"] | None,
-        typer.Option(help="Mean of the tokens, or the first one; by default the model's own."),
+        Literal["mean", "first", "max", "weighted_mean", "mean_sqrt_length"] | None,
+        typer.Option(help="How the vectors of tokens are pooled; by default as the model's own folder says."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file for the vectors: .npy, .safetensors or .jsonl.")

@@ -19,7 +19,7 @@ from heedful.data.formats.sources import (
     list_keys,
     string_field,
 )
-from heedful.data.formats.tables import ByName, Cell, csv_cells, select_columns
+from heedful.data.formats.tables import ByName, Cell, csv_cells, select_columns, tsv_cells
 from heedful.errors import UserError, shown
 
 END = "__eou__"  # the end of an utterance in DailyDialog's files
@@ -214,9 +214,7 @@ class TsvDialogues(DialogueTable):
 
     def split(self, path: Path) -> Iterator[tuple[int, list[Cell]]]:
         """The cells of each line."""
-        for number, line in enumerate(lines(path, self.longest), start=1):
-            if line:
-                yield number, [Cell(text, f"{path}:{number}") for text in line.split("\t")]
+        return tsv_cells(path, self.longest)
 
 
 class CsvDialogues(DialogueTable):

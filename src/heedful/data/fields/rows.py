@@ -12,8 +12,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import Field
 
 from heedful.data.fields.columns import MOST_ERRORS, Array, ColumnType, Picture, Place
-from heedful.data.formats.sources import TABS, FilePerSplit, Split, file_problem, json_lines, lines, uneven_columns
-from heedful.data.formats.tables import MAX_FIELD, csv_cells
+from heedful.data.formats.sources import FilePerSplit, Split
+from heedful.data.formats.tables import MAX_FIELD
+from heedful.data.tables.reading import Format, Record, read_records
 from heedful.errors import UserError, shown
 
 Row = Mapping[str, object]
@@ -88,14 +89,15 @@ class RowFiles(FilePerSplit):
 
     longest: int = Field(1_000_000, ge=1, le=MAX_FIELD, description="maximum characters per line")
 
+    @property
     @abstractmethod
-    def rows(self, path: Path) -> Rows:
-        """The rows of a file."""
+    def form(self) -> Format:
+        """How its files are written."""
 
     def read(self, split: Split) -> Rows:
         """The rows of a split."""
         path = self.path(split)
-        found = self.rows(path)
+        found = named_rows(read_records(path, self.form), self.root)
         if not len(found):
             raise UserError("there are no rows", where=str(path), expected="at least one row")
         return found
@@ -107,11 +109,10 @@ class CsvRows(RowFiles):
     kind: Literal["csv"] = "csv"
     separator: str = Field(",", min_length=1, max_length=1, description="column separator")
 
-    def rows(self, path: Path) -> Rows:
-        """The records of a file."""
-        cells = csv_cells(path, self.separator, self.longest)
-        advice = "columns are separated by data.separator; put a text with commas in quotes"
-        return from_table(((number, [cell.text for cell in row]) for number, row in cells), path, self.root, advice)
+    @property
+    def form(self) -> Format:
+        """Comma-separated values in quotes."""
+        return Format("csv", self.separator, True, longest=self.longest)
 
 
 class TsvRows(RowFiles):
@@ -119,10 +120,10 @@ class TsvRows(RowFiles):
 
     kind: Literal["tsv"] = "tsv"
 
-    def rows(self, path: Path) -> Rows:
-        """The lines of a file."""
-        found = ((number, line.split("\t")) for number, line in enumerate(lines(path, self.longest), 1) if line)
-        return from_table(found, path, self.root, TABS)
+    @property
+    def form(self) -> Format:
+        """Values between tabs."""
+        return Format("tsv", "\t", False, longest=self.longest)
 
 
 class JsonlRows(RowFiles):
@@ -130,10 +131,10 @@ class JsonlRows(RowFiles):
 
     kind: Literal["jsonl"] = "jsonl"
 
-    def rows(self, path: Path) -> Rows:
-        """The objects of a file; blank lines are skipped."""
-        found = [(row, where) for where, row in json_lines(path, self.longest) if row is not None]
-        return Rows.of((row for row, _ in found), (where for _, where in found), Path(self.root))
+    @property
+    def form(self) -> Format:
+        """JSON lines."""
+        return Format("jsonl", longest=self.longest)
 
 
 class ParquetRows(RowFiles):
@@ -141,63 +142,30 @@ class ParquetRows(RowFiles):
 
     kind: Literal["parquet"] = "parquet"
 
-    def rows(self, path: Path) -> Rows:
-        """The rows of a file."""
-        if (problem := file_problem(path)) is not None:
-            raise problem
-        try:
-            from pyarrow import ArrowException
-            from pyarrow.parquet import read_table
-        except ImportError:
+    @property
+    def form(self) -> Format:
+        """Parquet."""
+        return Format("parquet")
+
+
+def named_rows(records: Iterable[Record], root: str) -> Rows:
+    """Rows whose columns all have names; one without is probably the index of another library's table."""
+    found = list(records)
+    for row, place in found[:1]:
+        if "" in row:
             raise UserError(
-                "Parquet files need the package pyarrow, which is not installed", where=str(path),
-                todo="pip install 'heedful[parquet]', or convert the file to CSV or JSON lines",
-            ) from None  # fmt: skip
-        try:
-            table = read_table(path)
-            values = {name: list(map(_plain, table.column(name).to_pylist())) for name in table.column_names}
-        except (ArrowException, OSError, ValueError) as error:
-            raise UserError(f"this is not a Parquet file: {error}", where=str(path)) from None
-        return Rows(values, [f"{path}, row {number}" for number in range(1, table.num_rows + 1)], Path(self.root))
-
-
-def from_table(table: Iterable[tuple[int, list[str]]], path: Path, root: str, advice: str) -> Rows:
-    """The rows of a table of texts, as (line, cells), after a header."""
-    found = iter(table)
-    _, header = next(found, (1, list[str]()))
-    names = [name.strip() for name in header]
-    twice = next((name for number, name in enumerate(names) if not name or name in names[:number]), None)
-    if twice is not None or not names:
-        raise UserError(
-            "two columns have one name" if twice else "a column has no name", where=f"{path}:1",
-            found=shown(" | ".join(names)), expected="a first line with a name for each column",
-        )  # fmt: skip
-    rows, places = list[list[str]](), list[str]()
-    for number, cells in found:
-        if len(cells) != len(names):
-            count = f"{len(cells)} columns in {shown(' | '.join(cells))}"
-            raise uneven_columns(f"{path}:{number}", count, len(names), advice)
-        rows.append(cells)
-        places.append(f"{path}:{number}")
-    values: dict[str, list[object]] = {name: [row[place] for row in rows] for place, name in enumerate(names)}
-    return Rows(values, places, Path(root))
-
-
-READERS: dict[str, type[RowFiles]] = {
-    ".csv": CsvRows, ".tsv": TsvRows, ".jsonl": JsonlRows, ".json": JsonlRows, ".parquet": ParquetRows,
-}  # fmt: skip
+                "a column has no name", where=place, found=shown(" | ".join(row)),
+                expected="a first line with a name for each column",
+            )  # fmt: skip
+    rows = ({name: _plain(value) for name, value in row.items()} for row, _ in found)
+    return Rows.of(rows, (place for _, place in found), Path(root))
 
 
 def rows_in(path: Path) -> Rows:
-    """The rows of a file, by its suffix."""
-    suffix = Path(path.name.removesuffix(".gz")).suffix
-    if suffix not in READERS:
-        raise UserError(
-            "this is no table", where=str(path), found=shown(path.suffix),
-            expected="a .csv, .tsv, .jsonl or .parquet file",
-        )  # fmt: skip
-    settings: Any = {"train": path.name, "valid": path.name, "root": str(path.parent)}
-    found: Rows = READERS[suffix](**settings).read("train")
+    """The rows of a file, in the format that its name says."""
+    found = named_rows(read_records(path), str(path.parent))
+    if not len(found):
+        raise UserError("there are no rows", where=str(path), expected="at least one row")
     return found
 
 
@@ -215,11 +183,19 @@ class DataFrame(Protocol):
         """The rows."""
 
 
-Table = Sequence[Row] | DataFrame | Iterable[Row]
+@runtime_checkable
+class PolarsFrame(Protocol):
+    """What is used of a DataFrame of polars."""
+
+    def iter_rows(self, *, named: Literal[True]) -> Iterable[Row]:
+        """The rows."""
+
+
+Table = Sequence[Row] | DataFrame | PolarsFrame | Iterable[Row]
 
 
 def from_python(table: Table, name: str = "row") -> Rows:
-    """Rows from Python: dicts, a DataFrame of pandas, or a `Dataset` of the package `datasets`."""
+    """Rows from Python: dicts, a DataFrame of pandas or polars, or a `Dataset` of the package `datasets`."""
     found = list(_records(table))
     places = [f"{name}[{number}]" for number in range(len(found))]
     for row, place in zip(found, places, strict=True):
@@ -238,7 +214,7 @@ def _records(table: Table) -> Iterator[Row]:
             cells = zip(names, values, missing, strict=True)
             yield {name: None if bool(absent) else value for name, value, absent in cells}
         return
-    yield from table
+    yield from table.iter_rows(named=True) if isinstance(table, PolarsFrame) else table
 
 
 def _plain(value: object) -> object:

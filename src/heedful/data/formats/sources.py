@@ -28,7 +28,10 @@ TABS = "separate columns by one tab; quotes do not escape a tab"
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
 RATIO = 200  # maximum compression ratio; text reaches about 20, a gzip bomb about 1000
+MOST = 64 * 2**30  # bytes that an archive may decompress to
 FREE = 64 * 2**20  # bytes that any archive may decompress to, so that short repetitive files pass
+
+Encoding = Literal["utf-8", "utf-8-sig", "cp1252", "latin-1"]
 
 Name = Annotated[str, Field(min_length=1)]
 Column = Annotated[int, Field(ge=0, le=10_000)]
@@ -214,9 +217,11 @@ class Jsonl(PairTable):
                 yield Pair(string_field(row, self.source, where), string_field(row, self.target, where))
 
 
-def json_lines(path: Path, longest: int) -> Iterator[tuple[str, dict[str, object] | None]]:
+def json_lines(
+    path: Path, longest: int, encoding: Encoding | None = None
+) -> Iterator[tuple[str, dict[str, object] | None]]:
     """The location of each line and the JSON object in it; None for a blank line."""
-    for number, line in enumerate(lines(path, longest), start=1):
+    for number, line in enumerate(lines(path, longest, encoding), start=1):
         yield f"{path}:{number}", parse_object(line, f"{path}:{number}") if line.strip() else None
 
 
@@ -300,8 +305,11 @@ def file_problem(path: Path) -> UserError | None:
     return None
 
 
-def lines(path: Path, longest: int) -> Iterator[str]:
-    r"""The lines of a UTF-8 file, ended by \n or \r\n only, since other separators may occur inside a text."""
+def lines(path: Path, longest: int, encoding: Encoding | None = None) -> Iterator[str]:
+    r"""The lines of a file, ended by \n or \r\n only, since other separators may occur inside a text.
+
+    Without an encoding they are UTF-8, and an error does not suggest to set `data.encoding`.
+    """
     if (problem := file_problem(path)) is not None:
         raise problem
     most = 4 * longest + 8  # bytes: beyond this, even 4-byte characters with BOM and line end are too many
@@ -309,7 +317,7 @@ def lines(path: Path, longest: int) -> Iterator[str]:
     with open_plain_or_gzip(path, lambda: f"{path}:{number + 1}") as stream:
         while line := stream.readline(most):
             number += 1
-            yield decode_line(line if number > 1 else line.removeprefix(BOM), longest, f"{path}:{number}")
+            yield decode_line(line if number > 1 else line.removeprefix(BOM), longest, f"{path}:{number}", encoding)
     if number == 0:
         raise UserError("this file is empty", where=str(path), expected="at least one line of text")
 
@@ -346,6 +354,10 @@ class GzipStream(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         count = self._inner.readinto(buffer)
         self._done += count
+        if self._done > MOST:
+            raise UserError(
+                "this gzip file is too large", where=self._where(), found=f"over {MOST:,} bytes", todo="unpack it"
+            )
         if self._done > max(FREE, RATIO * self._file.tell()):
             raise UserError(
                 "this gzip file has a suspiciously high compression ratio", where=self._where(),
@@ -355,7 +367,7 @@ class GzipStream(io.RawIOBase):
         return count
 
 
-def decode_line(line: bytes, longest: int, where: str) -> str:
+def decode_line(line: bytes, longest: int, where: str, encoding: Encoding | None = None) -> str:
     """Decode one line without its line end; an invalid byte is reported by its position."""
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     if len(line) > longest:  # there are never more characters than bytes
@@ -371,10 +383,20 @@ def decode_line(line: bytes, longest: int, where: str) -> str:
             expected="UTF-8 text", todo="if it is UTF-16, convert it: iconv -f UTF-16 -t UTF-8",
         )  # fmt: skip
     try:
-        return line.decode()
+        return line.decode(encoding or "utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(
-            "this is not UTF-8", where=f"{where}:{error.start + 1}",
-            found=f"byte 0x{line[error.start]:02x}, byte {error.start + 1} of the line, {error.reason}",
-            expected="UTF-8 text", todo="convert the file, for example: iconv -f LATIN1 -t UTF-8",
-        ) from None  # fmt: skip
+        raise _undecodable(line, error, where, encoding) from None
+
+
+def _undecodable(line: bytes, error: UnicodeDecodeError, where: str, encoding: Encoding | None) -> UserError:
+    """The error for a line in another encoding; where one can be set, with what the line says in Windows' usual one."""
+    name = "UTF-8" if encoding in (None, "utf-8", "utf-8-sig") else encoding
+    found = f"byte 0x{line[error.start]:02x}, byte {error.start + 1} of the line, {error.reason}"
+    todo = "convert the file, for example: iconv -f LATIN1 -t UTF-8"
+    if encoding is not None:
+        other = "utf-8" if name == "cp1252" else "cp1252"
+        around = line[max(0, error.start - 20) : error.start + 20].decode(other, "replace")
+        todo = f"write data.encoding={other} if this reads well: {shown(around)}; or {todo}"
+    return UserError(
+        f"this is not {name}", where=f"{where}:{error.start + 1}", found=found, expected=f"{name} text", todo=todo
+    )

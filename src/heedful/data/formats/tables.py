@@ -14,6 +14,7 @@ from heedful.data.formats.sources import (
     SPLITS,
     TABS,
     Column,
+    Encoding,
     FilePerSplit,
     Name,
     Split,
@@ -26,6 +27,7 @@ from heedful.errors import UserError, shown
 
 MAX_NAMES = 20  # labels or columns that an error lists
 MAX_FIELD = 100_000_000  # characters of a quoted field
+MAX_LINES = 20  # of the longest kind that a quoted field may have
 
 
 class Item(NamedTuple):
@@ -175,13 +177,7 @@ class TsvTable(Columns):
 
     def split(self, path: Path) -> Iterator[tuple[int, list[Cell]]]:
         """The cells of each line."""
-        for number, line in enumerate(lines(path, self.longest), start=1):
-            if line:
-                cells, column = [], 1
-                for text in line.split("\t"):
-                    cells.append(Cell(text, f"{path}:{number}:{column}"))
-                    column += len(text) + 1
-                yield number, cells
+        return tsv_cells(path, self.longest)
 
 
 class CsvTable(Columns):
@@ -197,21 +193,51 @@ class CsvTable(Columns):
         return csv_cells(path, self.separator, self.longest)
 
 
+def tsv_cells(path: Path, longest: int) -> Iterator[tuple[int, list[Cell]]]:
+    """Every non-empty line of a TSV file without quoting: its number, and its cells."""
+    for number, texts in tsv_rows(path, "\t", longest):
+        cells, column = [], 1
+        for text in texts:
+            cells.append(Cell(text, f"{path}:{number}:{column}"))
+            column += len(text) + 1
+        yield number, cells
+
+
+def tsv_rows(
+    path: Path, separator: str, longest: int, encoding: Encoding | None = None
+) -> Iterator[tuple[int, list[str]]]:
+    """Every non-empty line of a file without quoting: its number, and its texts."""
+    for number, line in enumerate(lines(path, longest, encoding), start=1):
+        if line:
+            yield number, line.split(separator)
+
+
 def csv_cells(path: Path, separator: str, longest: int) -> Iterator[tuple[int, list[Cell]]]:
     """Every non-empty record of a CSV file: its first line, and its cells."""
-    former = csv.field_size_limit(MAX_FIELD)
+    for begin, texts in csv_rows(path, separator, longest):
+        yield begin, [Cell(text, f"{path}:{begin}, column {place}") for place, text in enumerate(texts, 1)]
+
+
+def csv_rows(
+    path: Path, separator: str, longest: int, encoding: Encoding | None = None, literal: str = "data.kind=tsv"
+) -> Iterator[tuple[int, list[str]]]:
+    """Every non-empty record of a CSV file: its first line, and its texts; `literal` is the setting without quotes."""
+    reader = csv.reader((f"{line}\n" for line in lines(path, longest, encoding)), delimiter=separator, strict=True)
+    former, begin, row = csv.field_size_limit(), 1, list[str]()
     try:
-        reader = csv.reader((f"{line}\n" for line in lines(path, longest)), delimiter=separator, strict=True)
-        begin = 1
-        for row in reader:
+        while True:
+            csv.field_size_limit(min(MAX_FIELD, MAX_LINES * longest))  # of all readers, one of which may have ended
+            row = next(reader)
             if row:
-                yield begin, [Cell(text, f"{path}:{begin}, column {place}") for place, text in enumerate(row, 1)]
+                yield begin, row
             begin = reader.line_num + 1
+    except StopIteration:
+        return
     except csv.Error as error:
         raise UserError(
             f"this is not CSV: {error}", where=f"{path}:{begin}",
             expected='fields with a comma between; "a text, in quotes", and "a ""quote"" in it"',
-            todo="look for an unclosed quote; data.kind=tsv reads quotes literally",
+            todo=f"look for an unclosed quote; {literal} reads quotes literally",
         ) from None  # fmt: skip
     finally:
         csv.field_size_limit(former)
@@ -263,6 +289,11 @@ def collect_labels(items: Sequence[Item], where: str) -> tuple[str, ...]:
             expected="few classes with many texts each",
             todo="check data.label; for numeric labels use task.kind: regression",
         )  # fmt: skip
+    return sort_labels(labels)
+
+
+def sort_labels(labels: set[str]) -> tuple[str, ...]:
+    """Integers by value, others alphabetically."""
     integers = all(label.removeprefix("-").isdecimal() and len(label) < 20 for label in labels)
     return tuple(sorted(labels, key=lambda label: (int(label) if integers else 0, label)))
 

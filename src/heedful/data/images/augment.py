@@ -9,7 +9,7 @@ B images of a batch, C channels, Y rows, X columns.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from heedful.data.order import random_bits_at
 FIRST_STREAM = 2**40  # of random numbers: those below are for the order of images
 ASPECT = 4 / 3  # of a crop, at most, and its inverse
 ERASED_SHARES, ERASED_ASPECT = (0.02, 1 / 3), 10 / 3  # of the rectangle that is erased (Zhong et al., 2017)
+TOGETHER = 2**18  # values of images that are changed together, so that they stay in the CPU's cache
 ATTEMPTS = 500  # to draw a number by rejection; all fail with a probability below 1e-39
 GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue in the brightness
 
@@ -54,12 +55,21 @@ def augment(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], dra
 
     In this order: crop, flip, brightness, contrast, saturation, hue, erasing.
     """
+    size = max(1, TOGETHER // math.prod(pixels.shape[1:]))
+    parts = [
+        _augment(part, settings, fill, replace(draws, keys=draws.keys[start : start + len(part)]))
+        for start, part in zip(range(0, len(pixels), size), pixels.split(size), strict=False)
+    ]
+    return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else pixels
+
+
+def _augment(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], draws: Draws) -> Tensor:
     most = 255.0 if pixels.dtype == torch.uint8 else math.inf
     x = pixels
     if settings.crop:
         x = shifted(x, settings.crop, draws)
     if settings.resized_crop is not None:
-        x = resized(x.float(), [crop_box(one, x.shape) for one in crop_draws(settings.resized_crop, draws)])
+        x = resized(x, [crop_box(one, x.shape) for one in crop_draws(settings.resized_crop, draws)])
     if settings.flip:
         x = flipped(x, torch.from_numpy(draws.uniform(6) < settings.flip))
     for purpose, strength, change in (
@@ -69,7 +79,7 @@ def augment(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], dra
     ):
         if strength:
             factors = _column(draws.uniform(purpose, 1 - strength, 1 + strength))
-            x = change(x.float(), factors).clamp(min=0.0, max=most)
+            x = change(x.float(), factors).clamp_(min=0.0, max=most)
     if settings.hue:
         x = turned(x.float(), _column(draws.uniform(19, -settings.hue, settings.hue)))
     if settings.erase:
@@ -81,9 +91,7 @@ def augment(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], dra
 
 def flipped(x: Tensor, chosen: Tensor) -> Tensor:
     """Images of which some are mirrored."""
-    changed = x.clone()
-    changed[chosen] = x[chosen].flip(-1)
-    return changed
+    return torch.where(chosen[:, None, None, None], x.flip(-1), x)
 
 
 def _column(values: NDArray[np.generic]) -> Tensor:
@@ -129,14 +137,13 @@ def crop_box(drawn: tuple[float, ...], shape: torch.Size) -> Box:
 
 
 def resized(x: Tensor, boxes: list[Box]) -> Tensor:
-    """The rectangles of images, resized to their size by bilinear interpolation."""
-    _, _, rows, columns = x.shape
-    tops, lefts, heights, widths = torch.tensor(boxes, dtype=torch.float64).view(-1, 4).T[..., None]  # each (B, 1)
-    down = (tops + heights * (torch.arange(rows) + 0.5) / rows) / rows * 2 - 1
-    across = (lefts + widths * (torch.arange(columns) + 0.5) / columns) / columns * 2 - 1
-    whole = (len(x), rows, columns)
-    grid = torch.stack([across[:, None, :].expand(whole), down[:, :, None].expand(whole)], -1).float()
-    return functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    """The rectangles of images, rounded to whole pixels and resized to their size by bilinear interpolation."""
+    found = torch.empty_like(x)
+    for image, to, (top, left, height, width) in zip(x, found, boxes, strict=True):
+        first, start = round(top), round(left)
+        part = image[:, first : max(first + 1, round(top + height)), start : max(start + 1, round(left + width))]
+        to[:] = functional.interpolate(part[None], x.shape[2:], mode="bilinear", antialias=True)[0]
+    return found
 
 
 # ------------------------------------------------------------------ colours

@@ -30,7 +30,7 @@ from heedful.data.formats.sources import (
     open_plain_or_gzip,
     string_field,
 )
-from heedful.data.formats.tables import Cell, csv_cells, select_columns
+from heedful.data.formats.tables import Cell, csv_cells, select_columns, tsv_cells
 from heedful.data.images.scenes import Count, Pixels, Scene, Scenes, draw
 from heedful.data.images.sources import Side
 from heedful.errors import UserError, shown
@@ -288,9 +288,7 @@ class CaptionTsv(CaptionTable):
 
     def split(self, path: Path) -> Iterator[tuple[int, list[Cell]]]:
         """The cells of each line."""
-        for number, line in enumerate(lines(path, self.longest), start=1):
-            if line:
-                yield number, [Cell(text, f"{path}:{number}") for text in line.split("\t")]
+        return tsv_cells(path, self.longest)
 
 
 class CaptionCsv(CaptionTable):

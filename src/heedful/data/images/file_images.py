@@ -16,7 +16,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.images.image_files import ImageFile, decode_image, require_size, unreadable_error
+from heedful.data.images.image_files import (
+    ImageFile,
+    decode_image,
+    quiet,
+    read_contents,
+    require_size,
+    unreadable_error,
+)
+from heedful.data.images.sources import Resample
 from heedful.errors import UserError
 
 Checked = tuple[str, tuple[int, int, int]]  # the hash of all files, and the shape of an image
@@ -30,9 +38,15 @@ class FileImages:
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, files: Sequence[ImageFile], channels: Literal[1, 3], size: tuple[int, int] | None) -> None:
-        self.files, self.channels, self.size = tuple(files), channels, size
-        self.sha256, image = _checked(self.files, tuple(map(_stamp, self.files)), channels, size)
+    def __init__(
+        self,
+        files: Sequence[ImageFile],
+        channels: Literal[1, 3],
+        size: tuple[int, int] | None,
+        resample: Resample = "lanczos",
+    ) -> None:
+        self.files, self.channels, self.size, self.resample = tuple(files), channels, size, resample
+        self.sha256, image = _checked(self.files, tuple(map(_stamp, self.files)), channels, size, resample)
         self.shape = (len(files), *image)
 
     def __len__(self) -> int:
@@ -41,7 +55,7 @@ class FileImages:
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
         """Some images (N, C, Y, X), or one (C, Y, X) of an integer."""
         if isinstance(rows, int | np.integer):
-            return self._decode(self.files[rows])
+            return self.take(np.array([rows]))[0]
         return self.take(np.arange(len(self.files))[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -54,16 +68,24 @@ class FileImages:
         found = np.empty((len(rows), *self.shape[1:]), np.uint8)
         files = [self.files[row] for row in rows]
         if threads == 1:
-            for place, file in enumerate(files):
-                found[place] = self._decode(file)
+            with quiet():
+                for place, file in enumerate(files):
+                    found[place] = self._decode(file)
         else:
-            with ThreadPoolExecutor(threads) as pool:  # Pillow decodes without the interpreter's lock
+            with quiet(), ThreadPoolExecutor(threads) as pool:  # Pillow decodes without the interpreter's lock
                 for place, pixels in enumerate(pool.map(self._decode, files)):
                     found[place] = pixels
         return found
 
     def _decode(self, file: ImageFile) -> NDArray[np.uint8]:
-        return decode_image(file, self.channels, self.size)[0]
+        pixels = decode_image(read_contents(file), file, self.channels, self.size, resample=self.resample)
+        if pixels.shape != self.shape[1:]:
+            raise UserError(
+                "this image has changed since it was checked", where=str(file),
+                found=" x ".join(map(str, pixels.shape)), expected=" x ".join(map(str, self.shape[1:])),
+                todo="leave the images as they are while a run reads them",
+            )  # fmt: skip
+        return pixels
 
 
 def available_threads() -> int:
@@ -82,13 +104,14 @@ def _stamp(file: ImageFile) -> tuple[int, int]:
 @lru_cache(maxsize=16)
 def _checked(
     files: tuple[ImageFile, ...], stamps: tuple[tuple[int, int], ...], channels: Literal[1, 3],
-    size: tuple[int, int] | None,
+    size: tuple[int, int] | None, resample: Resample,
 ) -> Checked:  # fmt: skip
     """Read all files once; one error names those that cannot be read."""
-    digest, unreadable = hashlib.sha256(f"files {channels} {size} ".encode()), list[UserError]()
+    way = "" if resample == "lanczos" else f"{resample} "  # hashes of older runs have no word for it
+    digest, unreadable = hashlib.sha256(f"files {channels} {size} {way}".encode()), list[UserError]()
     first: tuple[tuple[int, int, int], ImageFile] | None = None
-    with ThreadPoolExecutor(available_threads()) as pool:
-        for file, found in zip(files, pool.map(partial(_try, channels, size), files), strict=True):
+    with quiet(), ThreadPoolExecutor(available_threads()) as pool:
+        for file, found in zip(files, pool.map(partial(_try, channels, size, resample), files), strict=True):
             if isinstance(found, UserError):
                 unreadable.append(found)
                 continue
@@ -103,11 +126,11 @@ def _checked(
 
 
 def _try(
-    channels: Literal[1, 3], size: tuple[int, int] | None, file: ImageFile
+    channels: Literal[1, 3], size: tuple[int, int] | None, resample: Resample, file: ImageFile
 ) -> tuple[tuple[int, int, int], bytes] | UserError:
     try:
-        pixels, sha256 = decode_image(file, channels, size)
+        contents = read_contents(file)
+        one, rows, columns = decode_image(contents, file, channels, size, resample=resample).shape
     except UserError as error:
         return error
-    one, rows, columns = pixels.shape
-    return (one, rows, columns), sha256
+    return (one, rows, columns), hashlib.sha256(contents).digest()

@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data.images.image_files import ImageFile, read_image_files
-from heedful.data.images.sources import IMAGE_SUFFIXES, image_files
-from heedful.data.images.zip_files import members
-from heedful.errors import UserError
+from heedful.data.images.sources import image_files, zip_images
 from heedful.files.reading import is_folder
 
 
@@ -42,7 +40,4 @@ def open_images(path: Path) -> NamedImages:
     """The images of a folder or a zip file."""
     if is_folder(path):
         return NamedImages(path, {file.relative_to(path).as_posix(): file for file in image_files(path)[0]})
-    found = [one for one in members(path) if PurePosixPath(one.name).suffix.lower() in IMAGE_SUFFIXES]
-    if not found:
-        raise UserError("there is no image in this file", where=str(path), expected="a folder or a .zip file of images")
-    return NamedImages(path, {one.name: one for one in found})
+    return NamedImages(path, {one.name: one for one in zip_images(path)[0]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import math
 import struct
 import threading
 import warnings
@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from torch.nn.functional import interpolate
 
-from heedful.data.images.image_spec import Resample
-from heedful.data.images.zip_files import ZipMember
+from heedful.data.images.sources import Resample
+from heedful.data.images.zip_files import MOST_BYTES, ZipMember
 from heedful.errors import UserError
 from heedful.files.reading import open_file
 
@@ -25,18 +27,23 @@ ImageFile = Path | ZipMember
 
 MOST_NAMED = 10  # unreadable images in an error
 REDUCED = 2  # a JPEG is decoded at a half, a quarter or an eighth of its size that is still twice what is needed
-WARNINGS = threading.Lock()  # filters of warnings are the process's
+FAST = ("bilinear", "bicubic")  # which torch interpolates several times as fast as Pillow
+WARNINGS = threading.RLock()  # filters of warnings are the process's
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
 
 
 def read_image_files(
-    paths: Sequence[ImageFile], channels: Literal[1, 3], size: tuple[int, int] | None = None
+    paths: Sequence[ImageFile],
+    channels: Literal[1, 3],
+    size: tuple[int, int] | None = None,
+    shorter: int | None = None,
+    resample: Resample = "lanczos",
 ) -> NDArray[np.uint8]:
     """Images of one size (N, C, Y, X); others are resized if a size is given. One error names all unreadable ones."""
     first, unreadable = None, list[UserError]()
     for number, path in enumerate(paths):
         try:
-            picture = read_image_file(path, channels, size)
+            picture = read_image_file(path, channels, size, shorter, resample)
         except UserError as error:
             unreadable.append(error)
             continue
@@ -79,34 +86,40 @@ def read_image_file(
     resample: Resample = "lanczos",
 ) -> NDArray[np.uint8]:
     """One image (C, Y, X) in greyscale or RGB, upright; of an animation, the first frame."""
+    with quiet():
+        return decode_image(read_contents(path), path, channels, size, shorter, resample)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Pillow's warnings about metadata: around threads, since they share what is ignored."""
+    with WARNINGS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def read_contents(path: ImageFile) -> bytes:
+    """The bytes of an image file."""
     try:
         with path.read() if isinstance(path, ZipMember) else open_file(path) as plain:
-            return _decode(plain, path, channels, size, shorter, resample)
+            contents = plain.read(MOST_BYTES + 1)
     except OSError as error:
         raise _damaged_error(path, error) from None
+    if len(contents) > MOST_BYTES:
+        raise _damaged_error(path, OSError(f"it has more than {MOST_BYTES:,} bytes"))
+    return contents
 
 
 def decode_image(
-    path: ImageFile, channels: Literal[1, 3], size: tuple[int, int] | None = None
-) -> tuple[NDArray[np.uint8], bytes]:
-    """One image (C, Y, X) as `read_image_file` gives it, and the SHA-256 of its file."""
-    try:
-        with path.read() if isinstance(path, ZipMember) else open_file(path) as plain:
-            contents = plain.read()
-    except OSError as error:
-        raise _damaged_error(path, error) from None
-    return _decode(BytesIO(contents), path, channels, size), hashlib.sha256(contents).digest()
-
-
-def _decode(
-    plain: IO[bytes],
-    path: ImageFile,
+    contents: bytes,
+    path: ImageFile | str,
     channels: Literal[1, 3],
     size: tuple[int, int] | None = None,
     shorter: int | None = None,
     resample: Resample = "lanczos",
 ) -> NDArray[np.uint8]:
-    with _checked(path), Image.open(plain) as file:
+    """One image (C, Y, X) from the bytes of its file, which the path names in errors."""
+    with _checked(path), _opened(contents) as file:
         if size is not None and shorter is None:
             file.draft(None, (REDUCED * max(size),) * 2)  # nothing for formats other than JPEG
         return image_pixels(file, str(path), channels, size, shorter, resample)
@@ -114,21 +127,26 @@ def _decode(
 
 def open_image(contents: bytes, where: str) -> Image.Image:
     """The image in the contents of a file."""
-    with WARNINGS, _checked(where):
-        image = Image.open(BytesIO(contents))
+    with quiet(), _checked(where):
+        image = _opened(contents)
         image.load()
         return image
 
 
+def _opened(contents: bytes) -> Image.Image:
+    """An image that is not suspiciously large, of which Pillow only warns."""
+    image = Image.open(BytesIO(contents))
+    if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
+        raise Image.DecompressionBombError(f"{image.width * image.height:,} pixels")
+    return image
+
+
 @contextmanager
 def _checked(path: object) -> Iterator[None]:
-    """Errors of Pillow as errors for the user; suspiciously large images are errors."""
+    """Errors of Pillow as errors for the user."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about metadata
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        yield
+    except Image.DecompressionBombError as error:
         raise UserError(
             "this image is suspiciously large", where=str(path), found=str(error).split(",")[0],
             expected=f"at most {Image.MAX_IMAGE_PIXELS:,} pixels", todo="resize it if you trust it",
@@ -169,9 +187,19 @@ def image_pixels(
         left, top = round((picture.width - size[1]) / 2), round((picture.height - size[0]) / 2)
         picture = picture.crop((left, top, left + size[1], top + size[0]))
     elif size is not None and picture.size != size[::-1]:
+        if resample in FAST:
+            return _resized(picture, size, resample)
         picture = picture.resize(size[::-1], method)
     pixels = np.asarray(picture, np.uint8)
     return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
+
+
+def _resized(picture: Image.Image, size: tuple[int, int], resample: str) -> NDArray[np.uint8]:
+    """The pixels (C, Y, X) of an image in another size, as Pillow has them but for rounding."""
+    pixels = torch.from_numpy(np.array(picture, np.uint8)[None])  # (1, Y, X) or (1, Y, X, C)
+    planes = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+    found: NDArray[np.uint8] = interpolate(planes, size, mode=resample, antialias=True)[0].numpy()
+    return found
 
 
 def _require_bytes(file: Image.Image, where: str) -> None:

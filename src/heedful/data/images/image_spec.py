@@ -6,17 +6,16 @@ import hashlib
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from heedful.config import Config, parse
+from heedful.data.images.sources import Resample
 from heedful.errors import UserError
 from heedful.files.reading import read_file
-
-Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
 class _ImageSpecFile(Config):

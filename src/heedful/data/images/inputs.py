@@ -14,26 +14,37 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from heedful.data.images.image_files import image_pixels, read_image_file
+from heedful.data.images.image_files import ImageFile, image_pixels, read_image_file, read_image_files
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.images.labelled_batches import EncodedLabelledImages, encode_labelled_images
 from heedful.data.images.pixels import to_images
-from heedful.data.images.sources import ArrayFile, ArrayImages, ImageFolders, Images
+from heedful.data.images.sources import ArrayFile, ArrayImages, Images, is_zip, list_images
+from heedful.data.images.zip_files import ZipMember
 from heedful.errors import UserError
 from heedful.files.reading import is_folder
 
-AnyImage = str | os.PathLike[str] | NDArray[Any] | Image.Image
+AnyImage = str | ZipMember | os.PathLike[str] | NDArray[Any] | Image.Image
 
 
 def prepare(image: AnyImage, spec: ImageSpec) -> NDArray[Any]:
     """The pixels (C, Y, X) of an image, in the size and channels of the training images."""
     if isinstance(image, np.ndarray):
         return _array_pixels(image, spec)
-    how: Any = {"channels": file_channels(spec), "size": spec.image[1:]}
-    how |= {"shorter": spec.shorter, "resample": spec.resample}
+    how = file_settings(spec)
     if isinstance(image, Image.Image):
         return image_pixels(image, "an image", **how)
-    return read_image_file(Path(image), **how)
+    return read_image_file(_file(image), **how)
+
+
+def _file(image: str | ZipMember | os.PathLike[str]) -> ImageFile:
+    return image if isinstance(image, ZipMember) else Path(image)
+
+
+def file_settings(spec: ImageSpec) -> dict[str, Any]:
+    """How image files are read: the channels, the size, and how they get it."""
+    return {
+        "channels": file_channels(spec), "size": spec.image[1:], "shorter": spec.shorter, "resample": spec.resample
+    }  # fmt: skip
 
 
 def display(image: AnyImage) -> NDArray[np.uint8]:
@@ -42,7 +53,7 @@ def display(image: AnyImage) -> NDArray[np.uint8]:
         array = image.transpose(1, 2, 0) if image.ndim == 3 and image.shape[0] in (1, 3) else image
         pixels = array if array.dtype == np.uint8 else (np.clip(array, 0, 1) * 255 + 0.5).astype(np.uint8)
         return np.broadcast_to(pixels if pixels.ndim == 3 else pixels[..., None], (*pixels.shape[:2], 3))
-    found = image_pixels(image, "an image", 3) if isinstance(image, Image.Image) else read_image_file(Path(image), 3)
+    found = image_pixels(image, "an image", 3) if isinstance(image, Image.Image) else read_image_file(_file(image), 3)
     return found.transpose(1, 2, 0)
 
 
@@ -75,21 +86,24 @@ def _array_pixels(array: NDArray[Any], spec: ImageSpec) -> NDArray[Any]:
 
 
 def read_labelled(data: Path | Sequence[tuple[AnyImage, str]], spec: ImageSpec) -> EncodedLabelledImages:
-    """Images with their classes: pairs (image, class), a folder with subfolders as classes, or .npz with `labels`."""
+    """Images with their classes: pairs (image, class), a folder or zip file with subfolders, or .npz with `labels`."""
     if not isinstance(data, Path):
         pixels = np.stack([prepare(image, spec) for image, _ in data])
         names = tuple(dict.fromkeys(str(label) for _, label in data))
         labels = np.array([names.index(str(label)) for _, label in data], np.int64)
         return encode_labelled_images(Images(pixels, labels, names), spec)
-    if is_folder(data):
-        how: Any = {"channels": file_channels(spec), "size": spec.image[1:]}
-        images = ImageFolders(root=str(data), train=".", test=None, **how).read("train")
-    else:
-        file = ArrayFile(file=str(data), labels="labels")
-        images = ArrayImages(train=file, test=file, shape=spec.image).read("test")
-    if images.labels is None:
-        raise UserError(
-            "these images have no classes", where=str(data), expected="a subfolder per class, or an .npz with `labels`"
-        )
+    if is_folder(data) or is_zip(data):
+        listed = list_images(data)
+        names = tuple(listed.classes)
+        if not names:
+            raise UserError(
+                "these images have no classes", where=str(data),
+                expected="a subfolder per class, or an .npz with `labels`",
+            )  # fmt: skip
+        pixels = read_image_files(listed.files, **file_settings(spec))
+        return encode_labelled_images(Images(pixels, listed.labels(names), names), spec)
+    file = ArrayFile(file=str(data), labels="labels")
+    images = ArrayImages(train=file, test=file, shape=spec.image).read("test")
+    assert images.labels is not None, "they are named"
     spec_images = spec.require(images.pixels, str(data))
     return encode_labelled_images(Images(spec_images, images.labels, images.names), spec)

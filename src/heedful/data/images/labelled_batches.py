@@ -22,7 +22,7 @@ from heedful.data.images.batches import encode_images
 from heedful.data.images.file_images import FileImages, available_threads
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.images.sources import Images
-from heedful.data.order import permutation
+from heedful.data.order import balanced_order, permutation
 from heedful.errors import UserError, shown
 
 
@@ -71,6 +71,10 @@ class EncodedLabelledImages:
     def batch(self, rows: Tensor, weights: Tensor | None = None) -> LabelledImageBatch:
         """A batch of these images as they are stored, possibly empty; without weights, each loss counts once."""
         return self._batch(self.images(rows), rows, weights)
+
+    def name(self, row: int) -> str:
+        """The file of an image, or its number."""
+        return str(self.pixels.files[row]) if isinstance(self.pixels, FileImages) else f"image {row}"
 
     def images(self, rows: Tensor, threads: int = 1) -> Tensor:
         """The pixels of these images (B, C, Y, X); those in files are decoded by some threads."""
@@ -137,8 +141,11 @@ class LabelledImageBatches(FixedEpochs):
         self.count = -(-len(encoded) // size)  # batches per epoch
         self.one_shape = len(encoded) % self.count == 0
         self.weights = torch.tensor(weights) if weights else None
-        order = balanced_order if balanced else shuffled_order
-        self._order = EpochCache(lambda epoch: torch.from_numpy(order(seed, epoch, encoded.labels)))  # (N,)
+        self._order = EpochCache(  # (N,)
+            lambda epoch: torch.from_numpy(
+                balanced_order(seed, epoch, encoded.labels) if balanced else permutation(seed, epoch, len(encoded))
+            )
+        )
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> LabelledImageBatch:
         """The batch at a position, counted from 0 over all epochs, or one shard of it, which may be empty."""
@@ -170,25 +177,3 @@ class LabelledImageBatches(FixedEpochs):
     def _start(self, number: int) -> int:
         """The position in an epoch at which a batch begins."""
         return number * len(self.encoded) // self.count
-
-
-def shuffled_order(seed: int, epoch: int, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Every image once, in random order."""
-    return permutation(seed, epoch, len(labels))
-
-
-def balanced_order(seed: int, epoch: int, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As many images of each class, and as many as there are images in all; in random order.
-
-    A class is shuffled and repeated until there are enough. An image in its t-th repetition has N * t added to its
-    number, so that it is augmented in another way.
-    """
-    classes, total = np.unique(labels), len(labels)
-    chosen = []
-    for number, label in enumerate(classes):
-        members = np.flatnonzero(labels == label)
-        wanted = (number + 1) * total // len(classes) - number * total // len(classes)
-        shuffled = members[permutation(seed, epoch, len(members), stream=2 + int(label))]
-        turns = np.arange(wanted) // len(members)
-        chosen.append(shuffled[np.arange(wanted) % len(members)] + total * turns)
-    return np.concatenate(chosen)[permutation(seed, epoch, total, stream=1)]

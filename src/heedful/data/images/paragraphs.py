@@ -18,6 +18,7 @@ from heedful.data.embedded import Embedded
 from heedful.data.formats.sources import SPLITS, Name, Split, json_lines, missing_files, no_data, string_field
 from heedful.data.images.scenes import Count, Pixels, Scene, Scenes, draw
 from heedful.data.images.sources import Side
+from heedful.data.located import located
 from heedful.errors import UserError, shown
 from heedful.files.reading import exists
 
@@ -247,8 +248,7 @@ def own_paragraphs(examples: Iterable[object], split: Split) -> DescribedImages:
     import numpy as np
 
     pixels, paragraphs = list[Any](), list[Paragraph]()
-    for number, row in enumerate(examples):
-        where = f"data.{split}[{number}]"
+    for where, row in located(examples, split):
         if not isinstance(row, Sequence) or len(row) != 2 or not isinstance(row[1], Mapping):
             raise UserError(
                 "invalid example for the task", where=where, found=shown(row),

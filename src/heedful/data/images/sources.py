@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # settings are checked without numpy
 MOST_IN_MEMORY = 4 * 2**30  # bytes of decoded images
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm", ".pnm"}
 
+Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Side = Annotated[int, Field(ge=1, le=100_000)]
 Shape = tuple[Side, Side, Side]  # channels, rows, columns
 
@@ -43,6 +44,7 @@ class Images:
     labels: NDArray[np.int64] | None = None  # (N,)
     names: tuple[str, ...] = ()  # of the classes
     skipped: int = 0  # files that are not images
+    resample: Resample = "lanczos"  # how those of another size were resized
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -168,6 +170,9 @@ class ImageFolders(ImageData):
     size: tuple[Side, Side] | None = Field(
         None, description="rows and columns that images are resized to; null: all have one size"
     )
+    resample: Resample = Field(
+        "lanczos", description="how pixels are interpolated; bilinear and bicubic are several times as fast"
+    )
     keep: Literal["auto", "memory", "files"] = Field(
         "auto",
         description="memory: images are decoded once; files: in every epoch, by `train.workers` processes; "
@@ -176,12 +181,11 @@ class ImageFolders(ImageData):
 
     def images(self, split: Split) -> Images:
         """The images, labelled by their subfolder."""
-        import numpy as np
-
         (path,) = self.files(split)
         listed = list_images(path)
         if not listed.classes:
-            return Images(self._pixels(listed.loose), skipped=listed.others)
+            pixels = load_files(listed.loose, self.channels, self.size, self.keep, self.resample)
+            return Images(pixels, skipped=listed.others, resample=self.resample)
         for problem in self.problems(["train"]):
             raise problem
         names = tuple(list_images(self.files("train")[0]).classes or listed.classes)
@@ -191,31 +195,20 @@ class ImageFolders(ImageData):
                     "there are no training images of this class", where=f"{path}/{name}",
                     expected="a class of the training images: " + ", ".join(map(shown, names[:20])),
                 )  # fmt: skip
-        counts = [len(found) for found in listed.classes.values()]
-        labels = np.repeat(np.array([names.index(name) for name in listed.classes], np.int64), counts)
-        files = [file for found in listed.classes.values() for file in found]
-        return Images(self._pixels(files), labels, names, listed.others)
-
-    def _pixels(self, files: Sequence[Path | ZipMember]) -> NDArray[Any] | FileImages:
-        from heedful.data.images.file_images import FileImages
-        from heedful.data.images.image_files import read_image_files
-
-        large = self.size is not None and len(files) * self.channels * math.prod(self.size) > MOST_IN_MEMORY
-        if self.keep == "files" or (self.keep == "auto" and large):
-            return FileImages(files, self.channels, self.size)
-        return read_image_files(files, self.channels, self.size)
+        pixels = load_files(listed.files, self.channels, self.size, self.keep, self.resample)
+        return Images(pixels, listed.labels(names), names, listed.others, self.resample)
 
     def unreadable(self, path: Path) -> UserError | None:
         """The error for a folder or a zip file without images."""
         try:
-            if not is_folder(path) and not (_is_zip(path) and is_file(path)):
+            if not is_folder(path) and not (is_zip(path) and is_file(path)):
                 found = "a file" if exists(path) else "nothing"
                 return UserError(
                     "there is no such folder", where=str(path), found=found,
                     expected="images, optionally in a subfolder per class, or a .zip file of such a folder",
                     todo="data.train, data.valid and data.test name the folders in data.root",
                 )  # fmt: skip
-            if _is_zip(path):
+            if not is_folder(path):
                 list_images(path)
             elif not any(_is_image(entry.name) for entry in path.rglob("*")):
                 return _no_images_error(path)
@@ -226,6 +219,23 @@ class ImageFolders(ImageData):
         return None
 
 
+def load_files(
+    files: Sequence[Path | ZipMember],
+    channels: Literal[1, 3],
+    size: tuple[int, int] | None,
+    keep: Literal["auto", "memory", "files"],
+    resample: Resample = "lanczos",
+) -> NDArray[Any] | FileImages:
+    """The pixels of image files, in memory or in their files; `auto`: in files where they take more than 4 GiB."""
+    from heedful.data.images.file_images import FileImages
+    from heedful.data.images.image_files import read_image_files
+
+    large = size is not None and len(files) * channels * math.prod(size) > MOST_IN_MEMORY
+    if keep == "files" or (keep == "auto" and large):
+        return FileImages(files, channels, size, resample)
+    return read_image_files(files, channels, size, resample=resample)
+
+
 @dataclass(frozen=True)
 class Listing:
     """The image files of a folder or a zip file, by subfolder or without, sorted by name."""
@@ -234,10 +244,22 @@ class Listing:
     loose: Sequence[Path | ZipMember]
     others: int  # files that are not images
 
+    @property
+    def files(self) -> list[Path | ZipMember]:
+        """All of them, class by class."""
+        return [*self.loose, *(file for found in self.classes.values() for file in found)]
+
+    def labels(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """The number of the class of each, by the names of all classes."""
+        import numpy as np
+
+        counts = [len(found) for found in self.classes.values()]
+        return np.repeat(np.array([names.index(name) for name in self.classes], np.int64), counts)
+
 
 def list_images(path: Path) -> Listing:
     """The image files of a folder or a zip file; they are all in subfolders, or none is."""
-    if _is_zip(path):
+    if is_zip(path) and not is_folder(path):
         return _list_zip(path)
     folders = _subfolders(path)
     if not folders:
@@ -252,10 +274,8 @@ def list_images(path: Path) -> Listing:
 
 def _list_zip(path: Path) -> Listing:
     """The same of a zip file, without folders around all its images."""
-    files = members(path)
-    images = [(file, file.name.split("/")) for file in files if _is_image(file.name.rpartition("/")[2])]
-    if not images:
-        raise _no_images_error(path)
+    found, others = zip_images(path)
+    images = [(file, file.name.split("/")) for file in found]
     depth, classes, loose = 0, dict[str, list[ZipMember]](), list[ZipMember]()
     while len({parts[depth] for _, parts in images}) == 1 and all(len(parts) > depth + 2 for _, parts in images):
         depth += 1
@@ -263,7 +283,7 @@ def _list_zip(path: Path) -> Listing:
         (classes.setdefault(parts[depth], []) if len(parts) > depth + 1 else loose).append(file)
     if classes and loose:
         raise _mixed_error(path, loose[0].name, next(iter(classes)))
-    return Listing(dict(sorted(classes.items())), loose, len(files) - len(images))
+    return Listing(dict(sorted(classes.items())), loose, others)
 
 
 class ArrayFile(Config):
@@ -407,6 +427,15 @@ def _subfolders(folder: Path) -> list[Path]:
     return [entry for entry in entries(folder) if is_folder(entry) and not entry.name.startswith(".")]
 
 
+def zip_images(path: Path) -> tuple[list[ZipMember], int]:
+    """All images in a zip file, sorted by name, and the number of other files."""
+    files = members(path)
+    found = [file for file in files if _is_image(file.name.rpartition("/")[2])]
+    if not found:
+        raise _no_images_error(path)
+    return found, len(files) - len(found)
+
+
 def image_files(folder: Path) -> tuple[list[Path], int]:
     """All images in a folder and its subfolders, sorted by name, and the number of other files."""
     hidden = (any(part.startswith(".") for part in entry.relative_to(folder).parts) for entry in folder.rglob("*"))
@@ -421,12 +450,13 @@ def _is_image(name: str) -> bool:
     return Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
 
 
-def _is_zip(path: Path) -> bool:
+def is_zip(path: Path) -> bool:
+    """Whether this is the name of a zip file."""
     return path.suffix.lower() == ".zip"
 
 
 def _no_images_error(path: Path) -> UserError:
-    kind = "zip file" if _is_zip(path) else "folder"
+    kind = "zip file" if is_zip(path) else "folder"
     return UserError(
         f"there is no image in this {kind}", where=str(path),
         expected="files that end in " + ", ".join(sorted(IMAGE_SUFFIXES)),

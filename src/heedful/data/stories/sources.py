@@ -22,6 +22,7 @@ from heedful.data.formats.sources import (
     no_data,
     string_field,
 )
+from heedful.data.located import located
 from heedful.data.stories.story import Facts, Stories, Story, StoryQuestion, split_sentences, words_of
 from heedful.errors import UserError, shown
 
@@ -209,8 +210,7 @@ def one_question(
 def own_stories(examples: Iterable[object], split: Split) -> Stories:
     """(story, question, answer), or with a list of supporting sentences; a story is a text or a list of sentences."""
     stories = list[Story]()
-    for number, row in enumerate(examples):
-        where = f"data.{split}[{number}]"
+    for where, row in located(examples, split):
         parts = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else []
         if len(parts) not in (3, 4) or not all(isinstance(part, str) for part in parts[1:3]):
             raise UserError(

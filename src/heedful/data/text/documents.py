@@ -84,7 +84,7 @@ class JsonDocuments(Config):
     def documents(self, root: str, longest: int) -> Iterator[list[str]]:
         """Each text's sentences; empty texts are skipped."""
         for text in self._texts(root, longest):
-            if found := [one for part in re.split(r"\n|<br */?>", text) for one in sentences(part)]:
+            if found := split_text(text):
                 yield found
 
     def stream(self, root: str, longest: int) -> DocumentStream:
@@ -235,6 +235,11 @@ class _Titles:
         self.number += self.started and TITLE.fullmatch(line) is not None
         self.started = self.started or bool(line.strip())
         return self.number
+
+
+def split_text(text: str) -> list[str]:
+    """The sentences of a text, whose paragraphs are its lines."""
+    return [one for part in re.split(r"\n|<br */?>", text) for one in sentences(part)]
 
 
 def sentences(paragraph: str) -> list[str]:

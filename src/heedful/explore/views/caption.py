@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heedful.data.images.captions import CaptionedImages
 from heedful.errors import UserError
-from heedful.explore.album import Album, Albums, ImageRequest, finite, longest_first
+from heedful.explore.album import Album, Albums, FileRequest, ImageRequest, finite, longest_first, read_upload
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import Call
 from heedful.explore.views.beam import build_tree, path_to
@@ -146,7 +146,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     with album.lock:
         image = album.asked(state, subject.name)
     every = [{**image, "beams": beams} for beams in range(1, MOST_BEAMS + 1)]
-    return [Call("caption", call, each) for each in every for call in CALLS]
+    return [Call("caption", call, each) for each in every for call in ("captions", "search")]
 
 
-CALLS = {"captions": (CaptionRequest, captions), "search": (CaptionRequest, search)}
+CALLS = {"captions": (CaptionRequest, captions), "search": (CaptionRequest, search), "read": (FileRequest, read_upload)}

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from heedful.data.images.sources import Images, scale_pixels
-from heedful.explore.album import SHOWN, Album, Albums, ImageRequest, finite
+from heedful.explore.album import SHOWN, Album, Albums, FileRequest, ImageRequest, finite, read_upload
 from heedful.explore.packets import pack
 from heedful.explore.views import Call
 from heedful.plots.autoencoder_plots import first_of_each
@@ -85,4 +85,4 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     return [Call("glimpses", "path", each) for each in every]
 
 
-CALLS = {"path": (ImageRequest, path)}
+CALLS = {"path": (ImageRequest, path), "read": (FileRequest, read_upload)}

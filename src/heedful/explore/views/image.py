@@ -17,7 +17,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from heedful.data.images.sources import Images
 from heedful.errors import UserError
-from heedful.explore.album import SHOWN, Album, Albums, ImageRequest, finite
+from heedful.explore.album import SHOWN, Album, Albums, FileRequest, ImageRequest, finite, read_upload
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, require_index
 from heedful.extras.vision.attention import attention_weights, over_image, rollout
@@ -180,4 +180,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 CALLS = {
     "classes": (ImageRequest, classes), "maps": (MapRequest, maps), "pixels": (PixelRequest, pixels),
     "attention": (MapRequest, attention),
+    "read": (FileRequest, read_upload),
 }  # fmt: skip

@@ -27,6 +27,7 @@ from heedful.explore.capabilities import HasPieces, part_of
 from heedful.explore.inspect import TextInput
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import Call, ModelRequest
+from heedful.hub.pooling import pool
 from heedful.lectures.contexts import SENTENCES, WORD
 from heedful.lectures.occurrences import principal_components
 from heedful.runs.images import test_images
@@ -356,10 +357,10 @@ def spans(predictor: Any, text: str, ids: list[int]) -> list[tuple[int, int] | N
 
 
 def pooled(subject: Subject, line: Line) -> dict[str, Tensor]:
-    """One vector (D,) of a line by layer, as `TextEncoder.embed` gives: the mean of all tokens, or the first."""
+    """One vector (D,) of a line by layer, as `TextEncoder.embed` gives."""
     how = subject.predictor if isinstance(subject.predictor, TextEncoder) else None
-    first = how is not None and how.pooling == "first"
-    found = {name: x[0] if first else x.mean(0) for name, x in line.layers.items()}
+    mode = "mean" if how is None or how.pooling is None else how.pooling
+    found = {name: pool(x[None], None, mode)[0] for name, x in line.layers.items()}
     return {name: normalize(x, dim=-1) for name, x in found.items()} if how is not None and how.normalize else found
 
 

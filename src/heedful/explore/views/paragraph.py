@@ -17,7 +17,7 @@ from pydantic import Field
 from heedful.data.images.paragraphs import Box, DescribedImages, Paragraph
 from heedful.data.images.sources import scale_pixels
 from heedful.errors import UserError
-from heedful.explore.album import DRAWN, Album, Albums, ImageRequest, finite, longest_first
+from heedful.explore.album import DRAWN, Album, Albums, FileRequest, ImageRequest, finite, longest_first, read_upload
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import Call
 from heedful.tasks.paragraphs.predictor import ImageDescriber
@@ -109,4 +109,4 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     return [Call("paragraph", "description", each) for each in every]
 
 
-CALLS = {"description": (ParagraphRequest, description)}
+CALLS = {"description": (ParagraphRequest, description), "read": (FileRequest, read_upload)}

@@ -30,6 +30,7 @@ MIN_RUNS = 3  # of a line
 MIN_RUNS_WITH_FLOOR = 4
 MIN_SIZES, MIN_RUNS_OF_SURFACE = 3, 6  # different sizes, and budgets, of a law of both; and runs
 SIGNIFICANCE = 0.05  # a floor is used if it is significant at this level
+ROUNDING = 1e-13  # of the logs of losses, relative to the largest
 MIN_EXPONENT, MAX_EXPONENT = 0.02, 3.0  # of a law with a floor
 HALVINGS = 7  # of the grid's step around its best exponents
 EXACT = 1e-9  # residuals below this count as zero
@@ -171,7 +172,8 @@ def fit_line(variable: Variable, runs: Sequence[Run], seed: int = 0, draws: int 
     if len(x) >= MIN_RUNS_WITH_FLOOR:
         curved = _Terms((x / middle,), y)
         above = _above_floor(curved, curved.fitted(noise), middle)
-        has_floor = _gains(straight, curved) > _quantile(_null_gains(straight, noise), 1 - SIGNIFICANCE)
+        gained = _gains(straight, curved) > _quantile(_null_gains(straight, noise), 1 - SIGNIFICANCE)
+        has_floor = gained and not straight.is_exact
         if has_floor:
             band = curved.band(curved.fitted(noise), grid / middle)
     return Line(variable, names, None, plain, above, has_floor, Band(tuple(grid.tolist()), *band))
@@ -187,6 +189,11 @@ class _Straight:
         self.terms = self.inverse @ self.logs  # (2,)
         self.fit = self.design @ self.terms  # (n,)
         self.scatter = float(_scatter(self.logs - self.fit, 2))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether losses differ from the law by rounding alone, of which no second law can be better."""
+        return self.scatter <= ROUNDING * float(np.abs(self.logs).max(initial=1.0))
 
     def fitted(self, noise: Numbers) -> tuple[Numbers, Numbers]:
         """The law of each resample (R, 2), and its scatter (R,)."""

@@ -6,37 +6,26 @@ and a complete run is not trained again. This process does not import torch.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heedful.config import render
 from heedful.errors import UserError, shown
+from heedful.extras.parallel import Parallel
 from heedful.extras.scaling.fits import Run
-from heedful.files.reading import exists, is_file, is_folder, open_file
-from heedful.files.writing import disk_errors, reopen
+from heedful.files.reading import is_file
 from heedful.runs.events import read_events
 from heedful.runs.recipe import find_recipe, load_recipe
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
-from heedful.training.checkpoint.ownership import acquire_lock, make_parents, release_lock, require_same
 
 HEAD_WIDTHS = (64, 32, 16)  # the first that gives MIN_HEADS is taken
 MIN_HEADS = 4
 MIN_STEPS = 30  # of a run that is worth fitting
-PAUSE = 0.2  # seconds between two checks of the runs
 PROCESS_BYTES = 600_000_000  # memory of a process before training
-PR_SET_PDEATHSIG = 1  # its number in prctl.h
 
 
 class Size(NamedTuple):
@@ -73,11 +62,6 @@ class Cell:
     def name(self) -> str:
         """The name of its folder."""
         return self.folder.name
-
-    @property
-    def log(self) -> Path:
-        """The file with the output of its process."""
-        return self.folder.with_name(f"{self.name}.log")
 
     @property
     def parameters(self) -> int:
@@ -268,169 +252,23 @@ def short(count: int) -> str:
 
 
 # ------------------------------------------------------------------ running the sweep
-@dataclass(frozen=True)
-class Started:
-    """The process of a run was started."""
-
-    cell: Cell
-
-
-@dataclass(frozen=True)
-class Running:
-    """The progress of a run."""
-
-    cell: Cell
-    share: float
-    loss: float
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The process of a run ended; `error` is set if it failed, and empty if it was stopped."""
-
-    cell: Cell
-    seconds: float
-    error: str | None
-
-
-Event = Started | Running | Ended
-
-
-@contextmanager
-def sweep_folder(folder: Path) -> Iterator[int]:
-    """Lock a folder for this sweep and its runs, each of which keeps the lock if this process is killed."""
-    if exists(folder) and not is_folder(folder):
-        raise UserError("this is a file, not a folder", where=str(folder), todo="name another folder with -o")
-    if exists(folder / "recipe.yaml"):
-        raise UserError("this folder holds a run, not a sweep", where=str(folder), todo="name another folder with -o")
-    make_parents(folder / "runs")
-    with disk_errors(folder, "create the folder of the sweep"):
-        folder.mkdir(exist_ok=True)
-    try:
-        lock = acquire_lock(folder)
-    except UserError as error:
-        error.todo = "wait until it ends, or name another folder with -o"
-        raise
-    shared = os.dup(lock)
-    try:
-        yield shared
-    finally:
-        os.close(shared)
-        release_lock(lock)
-
-
-def require_same_recipes(cells: Sequence[Cell], may_differ: Set[str]) -> None:
-    """Raise an error if the folder has runs of another recipe, before anything is trained."""
-    for cell in cells:
-        stored = cell.folder / "recipe.yaml"
-        if is_file(stored) and any((cell.folder / "checkpoints").glob("step-*")):
-            try:
-                require_same(stored, render(cell.recipe), may_differ)
-            except UserError as error:
-                error.todo = "name another folder with -o, or give the same recipe and settings as before"
-                raise
-
-
-class Sweep:
+class Sweep(Parallel[Cell]):
     """Trains runs in parallel, the largest first, until all have ended or were stopped."""
 
     def __init__(
         self, recipe: str, cells: Sequence[Cell], jobs: int, threads: int, gpus: int, lock: int | None = None
     ) -> None:
+        super().__init__(jobs, threads, gpus, lock)
         self.recipe = str(find_recipe(recipe))
         self.waiting = sorted(cells, key=lambda cell: -cell.parameters * cell.budget)
-        self.jobs, self.threads, self.gpus, self.lock = jobs, threads, gpus, lock
-        self.running: dict[int, _Child] = {}  # by slot
-        self.stopping = False
 
-    def stop(self) -> None:
-        """Let every run finish and save its step; a second call stops them at once."""
-        self.stopping = True
-        for child in list(self.running.values()):
-            child.process.terminate()
+    def take(self) -> Cell | None:
+        """The largest run that is left."""
+        return self.waiting.pop(0) if self.waiting else None
 
-    def events(self) -> Iterator[Event]:
-        """Start runs as slots become free, and yield their events."""
-        try:
-            while self.running or (self.waiting and not self.stopping):
-                while self.waiting and len(self.running) < self.jobs and not self.stopping:
-                    slot = next(number for number in range(self.jobs) if number not in self.running)
-                    cell = self.waiting.pop(0)
-                    self.running[slot] = _Child(cell, self._command(cell), self._environment(slot), self.lock)
-                    yield Started(cell)
-                time.sleep(PAUSE)
-                for slot, child in list(self.running.items()):
-                    if (code := child.process.poll()) is None:
-                        yield from child.progress()
-                    else:
-                        del self.running[slot]
-                        stopped = self.stopping and code == 128 + signal.SIGTERM
-                        yield child.ended("" if stopped else None)
-        finally:
-            for child in self.running.values():
-                child.process.terminate()
-            for child in self.running.values():
-                child.process.wait()
-
-    def _command(self, cell: Cell) -> list[str]:
-        threads = () if cell.recipe.train.threads else (f"train.threads={self.threads}",)
-        settings = (*cell.overrides, *threads)
-        return [sys.executable, "-m", "heedful", "train", self.recipe, *settings, "--run", str(cell.folder)]
-
-    def _environment(self, slot: int) -> dict[str, str]:
-        """The environment of a process; with several GPUs, each slot uses one of them."""
-        if self.gpus < 2:
-            return dict(os.environ)
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        names = seen.split(",") if seen else [str(number) for number in range(self.gpus)]
-        return {**os.environ, "CUDA_VISIBLE_DEVICES": names[slot % len(names)]}
-
-
-class _Child:
-    """The process of a run: Ctrl-C does not reach it, and it stops when its parent process ends."""
-
-    def __init__(self, cell: Cell, command: list[str], environment: dict[str, str], lock: int | None) -> None:
-        self.cell, self.began = cell, time.monotonic()
-        self.seen: tuple[float, float] | None = None
-        with disk_errors(cell.folder.parent, f"write {cell.log.name}"):
-            log = os.fdopen(reopen(cell.log), "ab")
-        with log:
-            self.start = log.tell()
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
-                pass_fds=() if lock is None else (lock,), preexec_fn=_end_with_parent(),
-            )  # fmt: skip
-
-    def progress(self) -> Iterator[Running]:
-        """Its progress, if that has changed."""
-        steps = read_events(self.cell.folder, last=4096).steps()
-        now = (steps[-1]["progress"], steps[-1]["loss"]) if steps else None
-        if now and now != self.seen:
-            self.seen = now
-            yield Running(self.cell, *now)
-
-    def ended(self, error: str | None) -> Ended:
-        """The event of its end, with this error or the one in its log."""
-        if error is None and self.process.returncode:
-            error = self._logged_error()
-        return Ended(self.cell, time.monotonic() - self.began, error)
-
-    def _logged_error(self) -> str:
-        """The last error in its log, or the last line."""
-        with open_file(self.cell.log) as log:
-            log.seek(self.start)
-            text = log.read().decode(errors="replace").strip()
-        *_, last = ["", *re.split(r"^error: ", text, flags=re.MULTILINE)[1:]]
-        code = f"its process ended with exit code {self.process.returncode}"
-        return last or (f"{text.splitlines()[-1]} ({code})" if text else code)
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """A function for a new process that requests SIGTERM when its parent ends, on Linux."""
-    if sys.platform != "linux":
-        return None
-    library = ctypes.CDLL(None)
-    return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    def file(self, job: Cell) -> str:
+        """The recipe of the sweep."""
+        return self.recipe
 
 
 def parallel_runs(cells: Sequence[Cell], cores: int, memory: int | None) -> int:

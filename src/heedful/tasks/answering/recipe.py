@@ -9,6 +9,7 @@ from pydantic import Field
 from heedful.config import Config
 from heedful.data.formats.squad import QuestionsConfig, WindowsConfig
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import QuestionTable
 from heedful.models.heads.config import AnswererConfig
 from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.training.configs import TrainConfig
@@ -24,7 +25,9 @@ class AnsweringRecipe(Finetuning):
     """An experiment in extractive question answering, such as SQuAD."""
 
     task: AnsweringTaskConfig = AnsweringTaskConfig()
-    data: QuestionsConfig | OwnData = Field(discriminator="kind", description="questions, passages and answers")
+    data: QuestionsConfig | QuestionTable | OwnData = Field(
+        discriminator="kind", description="questions, passages and answers"
+    )
     model: AnswererConfig = Field(AnswererConfig(), description="the model")
     train: TrainConfig = Field(description="training settings")
     decode: WindowsConfig = Field(

@@ -22,6 +22,7 @@ from heedful.tasks.answering.predictor import QuestionAnswerer, answer_loss, mea
 from heedful.tasks.answering.recipe import AnsweringRecipe
 from heedful.tasks.base import Evaluated, Example, HeldOut, Names
 from heedful.tasks.finetuning.task import FinetuningTask
+from heedful.training.class_report import ClassReport, answer_report
 from heedful.training.span_metrics import answer_scores
 
 
@@ -108,6 +109,21 @@ class AnsweringTask(FinetuningTask[Questions, MaskTokenizer, EncodedQuestions, Q
         rows = held_out.rows(len(right), self.recipe.train.samples)
         samples = [(questions[row].question, right[row][0], found[row]) for row in rows]
         return held_out.result(answer_scores(found, right), samples)
+
+    def details(self, predictor: QuestionAnswerer, split: Split) -> ClassReport:
+        """Calibration of the answers, and the questions with the most confident wrong ones."""
+        questions = self.read(split).questions
+        encoded = encode_questions(questions, predictor.tokenizer, predictor.context, predictor.windows)
+        best = predictor.answers([question.passage for question in questions], encoded)
+        found = [each[0].text if each else "" for each in best]
+        shares = [each[0].probability if each else 1.0 for each in best]
+        right = [[answer.text for answer in question.answers] for question in questions]
+        hits = [answer_scores([one], [those])[1].value > 0 for one, those in zip(found, right, strict=True)]
+
+        def name(row: int) -> tuple[str, str]:
+            return " / ".join(dict.fromkeys(right[row])), found[row]
+
+        return answer_report(split, "questions", hits, shares, lambda row: questions[row].question, name)
 
     def example(self, sample: tuple[str, str, str]) -> None:
         """None: a sample does not contain the passage."""

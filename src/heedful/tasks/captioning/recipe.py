@@ -11,6 +11,7 @@ from heedful.data.formats.sources import Name
 from heedful.data.images.augmentation import Augmentation
 from heedful.data.images.captions import CaptionCsv, CaptionJsonl, CaptionTsv, Coco, Flickr8k, SceneCaptions
 from heedful.data.own import OwnData
+from heedful.data.tables.pictures import CaptionRowTable
 from heedful.decode.settings import CaptionConfig
 from heedful.models import any_of
 from heedful.tasks.recipe_parts import (
@@ -24,7 +25,8 @@ from heedful.tasks.recipe_parts import (
 from heedful.training.configs import TrainConfig
 
 CaptionsConfig = Annotated[
-    Coco | Flickr8k | CaptionCsv | CaptionTsv | CaptionJsonl | SceneCaptions | OwnData, Field(discriminator="kind")
+    Coco | Flickr8k | CaptionCsv | CaptionTsv | CaptionJsonl | CaptionRowTable | SceneCaptions | OwnData,
+    Field(discriminator="kind"),
 ]
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heedful.blocks.losses import Loss, cross_entropy
+from heedful.blocks.losses import Loss, confidence_penalty, cross_entropy
 from heedful.data.batch import IGNORE_INDEX
 from heedful.data.formats.sources import open_plain_or_gzip
 from heedful.data.formats.tables import CsvTable, Item, JsonlTable, TsvTable, class_numbers, label_values
@@ -40,9 +40,13 @@ def outputs(model: Any, batch: LabelledBatch) -> Tensor:
     return found
 
 
-def class_loss(model: Any, batch: LabelledBatch, label_smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of the class of each text."""
-    return cross_entropy(outputs(model, batch), batch.targets, label_smoothing, ignore=IGNORE_INDEX)
+def class_loss(
+    model: Any, batch: LabelledBatch, label_smoothing: float = 0.0, penalty: float = 0.0, weights: Tensor | None = None
+) -> Loss:
+    """Cross-entropy of the class of each text, with a confidence penalty; classes may have weights (C,)."""
+    logits = outputs(model, batch)  # (N, C)
+    loss = cross_entropy(logits, batch.targets, label_smoothing, IGNORE_INDEX, weights)
+    return confidence_penalty(loss, logits, batch.targets != IGNORE_INDEX, penalty)
 
 
 def number_loss(model: Any, batch: LabelledBatch) -> Loss:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,16 +11,19 @@ from heedful.data.embedded import NumberLanguages
 from heedful.data.embedding_init import EmbeddingInit
 from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable, collect_labels
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import LabelTable
 from heedful.data.trees.treebank import WordsConfig
 from heedful.errors import UserError
 from heedful.models import any_of, config_class
 from heedful.models.heads.config import ClassifierConfig, RegressorConfig
 from heedful.tasks.finetuning.recipe import Finetuning
-from heedful.tasks.recipe_parts import Recipe, Start
+from heedful.tasks.recipe_parts import ConfidencePenalty, Recipe, Sampling, Start
 from heedful.training.configs import TrainConfig
 
-ClassesConfig = Annotated[TsvTable | CsvTable | JsonlTable | NumberLanguages | OwnData, Field(discriminator="kind")]
-NumbersConfig = Annotated[TsvTable | CsvTable | JsonlTable | OwnData, Field(discriminator="kind")]
+ClassesConfig = Annotated[
+    TsvTable | CsvTable | JsonlTable | LabelTable | NumberLanguages | OwnData, Field(discriminator="kind")
+]
+NumbersConfig = Annotated[TsvTable | CsvTable | JsonlTable | LabelTable | OwnData, Field(discriminator="kind")]
 
 USUAL_WORDS = "conv_classifier"
 if TYPE_CHECKING:
@@ -29,11 +32,12 @@ else:
     WordClassifierConfig = any_of("word_classifier", usual=USUAL_WORDS)
 
 
-class ClassesTask(Config):
+class ClassesTask(Sampling):
     """Settings that both classification tasks share."""
 
     kind: str
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all classes")
+    confidence_penalty: ConfidencePenalty = 0.0
     metric: Literal["accuracy", "f1", "matthews"] = Field(
         "accuracy", description="the score that selects the best checkpoint"
     )
@@ -54,6 +58,8 @@ class RegressionTaskConfig(Config):
 
 class ClassificationRecipe(Finetuning):
     """A text classification experiment with an encoder."""
+
+    predicts_classes: ClassVar = True
 
     task: ClassificationTaskConfig = ClassificationTaskConfig()
     data: ClassesConfig = Field(description="texts and their labels")
@@ -93,6 +99,8 @@ class TextClassificationTaskConfig(ClassesTask):
 
 class TextClassificationRecipe(Recipe):
     """A text classification experiment without an encoder, optionally with pre-trained word vectors."""
+
+    predicts_classes: ClassVar = True
 
     task: TextClassificationTaskConfig = TextClassificationTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")

@@ -18,6 +18,7 @@ from heedful.data.formats.sources import Split
 from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, collect_labels, label_values
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
 from heedful.data.own import labelled
+from heedful.data.tables.texts import LabelTable
 from heedful.data.tokenizers.base import PairTokenizer
 from heedful.data.tokenizers.vocabulary import TextVocab, split_words
 from heedful.data.word_vectors import WordVectors
@@ -36,6 +37,8 @@ from heedful.tasks.classification.predictor import (
 )
 from heedful.tasks.classification.recipe import TextClassificationRecipe
 from heedful.tasks.finetuning.task import FinetuningTask
+from heedful.tasks.imbalance import weights_for
+from heedful.training.class_report import ClassReport, class_report
 
 SEPARATOR = " || "  # between the texts of a pair in a sample
 WORDS = Names(
@@ -66,6 +69,11 @@ class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
     def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
         """The reported loss of a batch, without label smoothing."""
 
+    @property
+    def balanced(self) -> bool:
+        """Whether a training epoch has as many texts of each class."""
+        return False
+
     def texts(self, read: Items) -> Sequence[str]:
         """All texts, those of a pair one after the other."""
         return all_texts(read)
@@ -82,7 +90,8 @@ class TextTask(FinetuningTask[Items, PairTokenizer, EncodedTexts, P]):
     def batches(self, encoded: EncodedTexts, packed: bool, even: bool) -> LabelledBatches:
         """Padded batches of texts of similar lengths, or packed batches."""
         train = self.recipe.train
-        return LabelledBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed)
+        classes = encoded.targets if self.balanced else None
+        return LabelledBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, packed, classes)
 
     def loss(self, predictor: P, encoded: EncodedTexts) -> float:
         """The mean loss per text."""
@@ -138,7 +147,7 @@ def next_commands(folder: Path, data: Any) -> list[str]:
 
 def are_pairs(data: Any) -> bool:
     """Whether each example of some data is a pair of texts."""
-    return isinstance(data, Columns | JsonlTable) and data.pair is not None
+    return isinstance(data, Columns | JsonlTable | LabelTable) and data.pair is not None
 
 
 def sample_text(text: str, pair: str | None) -> str:
@@ -148,6 +157,11 @@ def sample_text(text: str, pair: str | None) -> str:
 
 class ClassificationTask(TextTask[TextClassifier]):
     """Predict the class of a text or of a pair of texts."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether a training epoch has as many texts of each class."""
+        return bool(self.recipe.task.sampling == "balanced")
 
     def labels(self, vocabulary: PairTokenizer) -> Sequence[str]:
         """The names of the classes, which the recipe of the run contains."""
@@ -164,7 +178,18 @@ class ClassificationTask(TextTask[TextClassifier]):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """Cross-entropy of the classes."""
-        return partial(class_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(class_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
+
+    def loss_on(
+        self, model: Any, packed: bool, encoded: EncodedTexts, vocabulary: PairTokenizer
+    ) -> Callable[[Any], Loss]:
+        """Cross-entropy of the classes with their weights."""
+        task, names = self.recipe.task, self.labels(vocabulary)
+        weights = weights_for(model, encoded.targets, names, task.class_weights)
+        return partial(
+            class_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty, weights=weights
+        )
 
     @staticmethod
     def predictor(
@@ -188,6 +213,18 @@ class ClassificationTask(TextTask[TextClassifier]):
             samples.append((sample_text(item.text, item.pair), item.label, f"{best.label} ({best.probability:.0%})"))
         found = probabilities.argmax(-1).numpy()  # (N,)
         return held_out.result(class_scores(found, encoded.targets, predictor.labels), samples)
+
+    def details(self, predictor: TextClassifier, split: Split) -> ClassReport:
+        """Confusion, scores of each class, calibration and the worst mistakes."""
+        read = self.read(split)
+        encoded = self.encode(read, predictor.tokenizer)
+        best = outputs_of(predictor.model, encoded, predictor.device).softmax(-1).max(-1)  # (N,)
+
+        def show(row: int) -> str:
+            return sample_text(read.items[row].text, read.items[row].pair)
+
+        found, shares = best.indices.numpy(), best.values.numpy()
+        return class_report(split, "texts", encoded.targets, found, shares, predictor.labels, show)
 
     def remarks(self, result: Evaluated) -> list[str]:
         """A remark if the predictions do not depend on the text."""

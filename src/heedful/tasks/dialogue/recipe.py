@@ -10,13 +10,15 @@ from heedful.config import Config, FieldError
 from heedful.data.dialogues.sources import CsvDialogues, DailyDialog, JsonlDialogues, TsvDialogues
 from heedful.data.dialogues.trips import Trips
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import UtteranceTable
 from heedful.decode.settings import ReplyConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, check_batching, check_vocab_size
 from heedful.training.configs import TrainConfig
 
 DialoguesConfig = Annotated[
-    DailyDialog | JsonlDialogues | CsvDialogues | TsvDialogues | Trips | OwnData, Field(discriminator="kind")
+    DailyDialog | JsonlDialogues | CsvDialogues | TsvDialogues | UtteranceTable | Trips | OwnData,
+    Field(discriminator="kind"),
 ]
 USUAL = "hred"
 MARKS = 2  # an utterance begins with bos and ends with eos

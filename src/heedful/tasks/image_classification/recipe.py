@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -13,12 +13,22 @@ from heedful.data.images.cluttered import ClutteredImages, VisualSearch
 from heedful.data.images.scenes import Scenes
 from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
 from heedful.data.own import OwnData
+from heedful.data.tables.pictures import ImageTable
 from heedful.models import any_of
 from heedful.tasks.recipe_parts import Recipe, Start, check_image_batching
 from heedful.training.configs import TrainConfig
 
 LabelledImagesConfig = Annotated[
-    IdxImages | ImageFolders | ArrayImages | CsvImages | Digits | Scenes | ClutteredImages | VisualSearch | OwnData,
+    IdxImages
+    | ImageFolders
+    | ArrayImages
+    | CsvImages
+    | ImageTable
+    | Digits
+    | Scenes
+    | ClutteredImages
+    | VisualSearch
+    | OwnData,
     Field(discriminator="kind"),
 ]
 
@@ -57,6 +67,8 @@ class ImageClassificationTaskConfig(Config):
 
 class ImageClassificationRecipe(Recipe):
     """An image classification experiment."""
+
+    predicts_classes: ClassVar = True
 
     task: ImageClassificationTaskConfig = ImageClassificationTaskConfig()
     start: Start | None = Field(

@@ -37,6 +37,8 @@ from heedful.tasks.image_classification.predictor import (
     mean_loss,
 )
 from heedful.tasks.image_classification.recipe import ImageClassificationRecipe
+from heedful.tasks.imbalance import class_weights
+from heedful.training.class_report import ClassReport, class_report
 
 
 class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, ImageClassifier]):
@@ -88,7 +90,8 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
                     f"there must be one {name} for each channel", where=f"task.{name}", found=f"{len(given)} numbers",
                     expected=f"{channels}, as the images have channels",
                 )  # fmt: skip
-        return ImageSpec((channels, rows, columns), read.names, task.mean or mean, task.std or std)
+        image = (channels, rows, columns)
+        return ImageSpec(image, read.names, task.mean or mean, task.std or std, resample=read.resample)
 
     def adapted(self, vocabulary: ImageSpec, read: Images) -> ImageSpec:
         """The classes and the size of these images, with the normalization of the model to start from."""
@@ -97,7 +100,7 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
             return own
         task = self.recipe.task
         mean, std = task.mean or vocabulary.mean, task.std or vocabulary.std
-        return replace(vocabulary, image=own.image, names=own.names, mean=mean, std=std)
+        return replace(own, mean=mean, std=std)
 
     def reused(self, source: Source, vocabulary: ImageSpec) -> Source:
         """All weights; without the last layers, named `head`, where the classes are others."""
@@ -160,7 +163,7 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
     def batches(self, encoded: EncodedLabelledImages, packed: bool, even: bool) -> LabelledImageBatches:
         """Batches of about the same number of images."""
         recipe, balanced = self.recipe, self.recipe.task.sampling == "balanced"
-        weights = class_weights(encoded, recipe.task.class_weights)
+        weights = class_weights(encoded.labels, encoded.spec.names, recipe.task.class_weights)
         return LabelledImageBatches(encoded, recipe.train.seed, recipe.images, weights, balanced, recipe.augment)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
@@ -201,6 +204,13 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
             samples.append((f"image {row}", names[encoded.labels[row]], f"{names[best]} ({float(shares[best]):.0%})"))
         return held_out.result(class_scores(logits, encoded.labels, names), samples)
 
+    def details(self, predictor: ImageClassifier, split: Split) -> ClassReport:
+        """Confusion, scores of each class, calibration and the worst mistakes."""
+        encoded = self.encode(self.read(split), predictor.canvas)
+        best = logits_of(predictor.model, encoded, predictor.device).softmax(-1).max(-1)  # (N,)
+        found, shares = best.indices.numpy(), best.values.numpy()
+        return class_report(split, "images", encoded.labels, found, shares, encoded.spec.names, encoded.name)
+
     @property
     def metric(self) -> str:
         """The score in `task.metric`."""
@@ -215,21 +225,3 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
         """Commands that classify images, and that evaluate."""
         name = shlex.quote(str(folder))
         return [f"heedful classify {name} image.png", f"heedful eval {name} --split valid"]
-
-
-def class_weights(encoded: EncodedLabelledImages, wanted: str | dict[str, float] | None) -> list[float]:
-    """The weight of each class, with a mean of 1 over these images; empty where all are 1."""
-    if wanted is None:
-        return []
-    counts = np.bincount(encoded.labels, minlength=len(encoded.spec.names))  # (C,)
-    names = encoded.spec.names
-    if isinstance(wanted, dict):
-        if unknown := [name for name in wanted if name not in names]:
-            raise UserError(
-                "there is no such class", where="task.class_weights", found=shown(unknown[0]),
-                expected="a class of the training images: " + ", ".join(map(shown, names[:20])),
-            )  # fmt: skip
-        each = np.array([wanted.get(name, 1.0) for name in names])  # (C,)
-    else:
-        each = 1 / np.maximum(counts, 1)
-    return [float(value) for value in each * len(encoded) / (each @ counts)]

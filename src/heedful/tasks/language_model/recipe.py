@@ -10,6 +10,7 @@ from heedful.config import Config, FieldError
 from heedful.data.embedded import LibraryProse
 from heedful.data.formats.sources import Name
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import DocumentTable
 from heedful.data.text.documents import Documents
 from heedful.data.text.files import TextFiles
 from heedful.data.text.token_text import TokenizedText
@@ -20,7 +21,9 @@ from heedful.models import MODELS, any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, check_batching, check_vocab_size, with_article
 from heedful.training.configs import TrainConfig
 
-TextConfig = Annotated[TextFiles | Documents | LibraryProse | TokenizedText | OwnData, Field(discriminator="kind")]
+TextConfig = Annotated[
+    TextFiles | Documents | DocumentTable | LibraryProse | TokenizedText | OwnData, Field(discriminator="kind")
+]
 LanguageTokenizerConfig = Annotated[
     Bpe | WordPiece | Unigram | Characters | WholeWords | Gpt2Bpe | Gpt2BpeFiles, Field(discriminator="kind")
 ]

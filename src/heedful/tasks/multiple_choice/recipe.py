@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from heedful.config import Config, FieldError
 from heedful.data.labelled.choices import ChoicesTable
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import ChoiceTable
 from heedful.models.heads.config import MultipleChoiceConfig
 from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.training.configs import TrainConfig
@@ -24,7 +25,7 @@ class MultipleChoiceRecipe(Finetuning):
     """A multiple-choice experiment, such as SWAG."""
 
     task: MultipleChoiceTaskConfig = MultipleChoiceTaskConfig()
-    data: ChoicesTable | OwnData = Field(
+    data: ChoicesTable | ChoiceTable | OwnData = Field(
         discriminator="kind", description="texts, their choices, and which choice is correct"
     )
     model: MultipleChoiceConfig = Field(MultipleChoiceConfig(), description="the model")

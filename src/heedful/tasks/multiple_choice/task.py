@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from heedful.blocks.losses import Loss
+from heedful.data.formats.sources import Split
 from heedful.data.labelled.choice_batches import ChoiceBatches, EncodedChoices, encode_choices
 from heedful.data.labelled.choices import Questions
 from heedful.data.own import choices
@@ -21,6 +22,7 @@ from heedful.tasks.base import Evaluated, HeldOut, Names
 from heedful.tasks.classification.task import truncation_notes
 from heedful.tasks.finetuning.task import FinetuningTask
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer, choice_loss, scores_of
+from heedful.training.class_report import ClassReport, class_report
 from heedful.training.metrics import accuracy
 
 
@@ -90,6 +92,19 @@ class MultipleChoiceTask(FinetuningTask[Questions, MaskTokenizer, EncodedChoices
             one, best = items[row], int(found[row])
             samples.append((one.text, one.choices[one.right], f"{one.choices[best]} ({probabilities[row, best]:.0%})"))
         return held_out.result((accuracy(found, encoded.targets),), samples)
+
+    def details(self, predictor: MultipleChoiceAnswerer, split: Split) -> ClassReport:
+        """Calibration and the worst mistakes, and how often each place among the choices is right and chosen."""
+        read = self.read(split)
+        encoded = encode_choices(read.items, predictor.tokenizer, predictor.context)
+        best = scores_of(predictor.model, encoded, predictor.device).softmax(-1).max(-1)  # (N,)
+        found, places = best.indices.numpy(), [f"choice {number}" for number in range(1, encoded.choices + 1)]
+
+        def show(row: int) -> str:
+            one = read.items[row]
+            return f"{one.text} / {one.choices[one.right]} / not {one.choices[int(found[row])]}"
+
+        return class_report(split, "questions", encoded.targets, found, best.values.numpy(), places, show)
 
     @property
     def metric(self) -> str:

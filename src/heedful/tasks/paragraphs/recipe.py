@@ -9,11 +9,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from heedful.config import Config, FieldError
 from heedful.data.images.paragraphs import ParagraphJsonl, SceneParagraphs
 from heedful.data.own import OwnData
+from heedful.data.tables.pictures import ParagraphTable
 from heedful.models import any_of
 from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, check_image_batching, check_vocab_size
 from heedful.training.configs import TrainConfig
 
-ParagraphsConfig = Annotated[SceneParagraphs | ParagraphJsonl | OwnData, Field(discriminator="kind")]
+ParagraphsConfig = Annotated[SceneParagraphs | ParagraphJsonl | ParagraphTable | OwnData, Field(discriminator="kind")]
 
 if TYPE_CHECKING:
     ParagraphModel = Any

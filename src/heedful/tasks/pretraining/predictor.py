@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,8 @@ from heedful.data.tokenizers.base import (
     truncate_pair,
 )
 from heedful.errors import UserError, shown
-from heedful.hub.sentence_transformers import SentenceConfig
+from heedful.hub.pooling import pool
+from heedful.hub.sentence_transformers import Pooling, SentenceConfig
 from heedful.tasks.predictor import Evaluation, Predictor, Result
 from heedful.tasks.pretraining.joint import best_joint, chain_log_prob
 from heedful.tasks.pretraining.loss import evaluate_pretraining
@@ -38,8 +39,6 @@ from heedful.tasks.pretraining.loss import evaluate_pretraining
 BATCH_SIZES = {"cpu": 2048, "cuda": 65536}  # tokens; batches on a CPU fit into its caches
 BATCH_TOKENS, MAX_LINE = 16384, 1_000_000  # of an evaluation: tokens of a batch, and characters of a line
 SPECIAL = (0, 0)  # the offsets of a special token
-
-Pooling = Literal["mean", "first"]
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         pooling: Pooling | None = None,
         normalize: bool | None = None,
     ) -> Tensor:
-        """A vector for each text (N, D): the mean over its tokens, special ones included, or that of the first one."""
+        """A vector for each text (N, D), pooled over its tokens, special ones included."""
         given = self.tokenize(texts)
         self._warn(given.cut)
         return self.embed_tokenized(given, layers, pooling, normalize)
@@ -229,7 +228,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         found: Tensor | None = None
         for places, each, real in self._read(texts.rows):
             x = feature(layers, each).float()  # (B, T, D)
-            x = x[:, 0] if how == "first" else mean(x, real)
+            x = pool(x, real, how)  # (B, D)
             if found is None:
                 found = x.new_empty(len(texts.rows), x.shape[1], device="cpu")
             found[torch.tensor(places)] = x.cpu()
@@ -400,14 +399,6 @@ def feature(name: str, layers: Sequence[Tensor]) -> Tensor:
             expected="last, second_to_last, sum_all or first",
         )  # fmt: skip
     return FEATURES[name](layers)
-
-
-def mean(x: Tensor, real: Tensor | None) -> Tensor:
-    """The mean (B, D) of vectors (B, T, D) over the real positions."""
-    if real is None:
-        return x.mean(1)
-    share = real / real.sum(1, keepdim=True)  # (B, T)
-    return torch.einsum("bt,btd->bd", share, x)
 
 
 def length_batches(lengths: Sequence[int], budget: int, equal: bool = False) -> Iterator[list[int]]:

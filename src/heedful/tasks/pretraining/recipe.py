@@ -11,6 +11,7 @@ from heedful.config import Config, FieldError
 from heedful.data.embedded import Counting, LibraryProse
 from heedful.data.formats.sources import Name
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import DocumentTable
 from heedful.data.text.documents import Documents
 from heedful.data.text.token_documents import TokenFiles
 from heedful.data.tokenizers.encoders import TRAINABLE, AnyEncoderTokenizer
@@ -22,7 +23,9 @@ from heedful.training.configs import TrainConfig
 
 MIN_CONTEXT = 8  # for a pair of texts
 
-PretrainingData = Annotated[Documents | LibraryProse | Counting | TokenFiles | OwnData, Field(discriminator="kind")]
+PretrainingData = Annotated[
+    Documents | DocumentTable | LibraryProse | Counting | TokenFiles | OwnData, Field(discriminator="kind")
+]
 
 USUAL = "bert"
 if TYPE_CHECKING:

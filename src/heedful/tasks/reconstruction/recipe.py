@@ -10,12 +10,14 @@ from heedful.config import Config
 from heedful.data.embedded import Digits
 from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, ImageFolders
 from heedful.data.own import OwnData
+from heedful.data.tables.pictures import UnlabelledImageTable
 from heedful.models import any_of
 from heedful.tasks.recipe_parts import Recipe, Start, check_image_batching
 from heedful.training.configs import TrainConfig
 
 ImagesConfig = Annotated[
-    IdxImages | ImageFolders | ArrayImages | CsvImages | Digits | OwnData, Field(discriminator="kind")
+    IdxImages | ImageFolders | ArrayImages | CsvImages | UnlabelledImageTable | Digits | OwnData,
+    Field(discriminator="kind"),
 ]
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ class ReconstructionTask(Task[Images, ImageSpec, EncodedImages, ImageAutoencoder
     def learn(self, read: Images) -> ImageSpec:
         """The shape of the images."""
         channels, rows, columns = read.pixels.shape[1:]
-        return ImageSpec((channels, rows, columns), read.names)
+        return ImageSpec((channels, rows, columns), read.names, resample=read.resample)
 
     @staticmethod
     def fitted(config: Any, vocabulary: ImageSpec, where: str) -> Any:

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from heedful.config import Config, FieldError
 from heedful.data.own import OwnData
 from heedful.data.stories.sources import BabiFiles, GeneratedStories, JsonStories
+from heedful.data.tables.texts import StoryTable
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, check_batching
 from heedful.training.configs import TrainConfig
@@ -31,7 +32,7 @@ class StoryRecipe(Recipe):
 
     task: StoryTaskConfig = StoryTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
-    data: GeneratedStories | BabiFiles | JsonStories | OwnData = Field(
+    data: GeneratedStories | BabiFiles | JsonStories | StoryTable | OwnData = Field(
         discriminator="kind", description="stories with questions and answers"
     )
     model: StoryModel = Field(config_class(USUAL)(), description="the model")

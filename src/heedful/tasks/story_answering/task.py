@@ -22,6 +22,7 @@ from heedful.models.roles import StoryModelConfig
 from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Task
 from heedful.tasks.story_answering.predictor import KNOWN, StoryAnswerer, mean_loss, story_loss, story_scores
 from heedful.tasks.story_answering.recipe import StoryRecipe
+from heedful.training.class_report import ClassReport, answer_report
 
 
 class StoryTask(Task[Stories, TextVocab, EncodedStories, StoryAnswerer]):
@@ -133,6 +134,19 @@ class StoryTask(Task[Stories, TextVocab, EncodedStories, StoryAnswerer]):
             for score in result.scores
             if score.name == KNOWN
         ]
+
+    def details(self, predictor: StoryAnswerer, split: Split) -> ClassReport:
+        """Calibration of the answers, and the questions with the most confident wrong ones."""
+        asked, labels = (read := self.read(split)).asked, predictor.labels
+        shares, _ = predictor.outputs(self.encode(read, predictor.tokenizer))
+        best, right = [int(each.argmax()) for each in shares], [one.question.answer for one in asked]
+        hits = [labels[found] == answer for found, answer in zip(best, right, strict=True)]
+        confidence = [float(each.max()) for each in shares]
+
+        def show(row: int) -> str:
+            return " ".join([*asked[row].sentences, asked[row].question.text])
+
+        return answer_report(split, "questions", hits, confidence, show, lambda row: (right[row], labels[best[row]]))
 
     @property
     def metric(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -11,6 +11,7 @@ from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable
 from heedful.data.labelled.registers import Registers
 from heedful.data.labelled.style_files import StyleFiles
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import StyleTable
 from heedful.data.trees.treebank import WordsConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.classification.recipe import CharactersConfig
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 else:
     StyleModelConfig = any_of("style_transfer", usual=USUAL)
 
-StylesData = Annotated[Registers | StyleFiles | TsvTable | CsvTable | JsonlTable | OwnData, Field(discriminator="kind")]
+StylesData = Annotated[
+    Registers | StyleFiles | TsvTable | CsvTable | JsonlTable | StyleTable | OwnData, Field(discriminator="kind")
+]
 Weight = Annotated[float, Field(ge=0, le=1000)]
 
 
@@ -54,6 +57,8 @@ class StyleTransferTaskConfig(Config):
 
 class StyleTransferRecipe(Recipe):
     """A style transfer experiment."""
+
+    predicts_classes: ClassVar = True
 
     task: StyleTransferTaskConfig = StyleTransferTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")

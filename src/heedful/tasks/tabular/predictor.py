@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heedful.blocks.losses import Loss, cross_entropy
+from heedful.blocks.losses import Loss, confidence_penalty, cross_entropy
 from heedful.data.batch import IGNORE_INDEX
 from heedful.data.fields.batches import EncodedRows, RowBatch, encode_inputs, encode_rows
 from heedful.data.fields.learned import LearnedClass, LearnedNumber, TableSpec
@@ -28,15 +28,20 @@ BATCH_TOKENS = 16384  # tokens of a batch
 CHUNK = 4096  # rows that are encoded at a time
 
 
-def row_loss(model: Any, batch: RowBatch, label_smoothing: float = 0.0) -> Loss:
+def row_loss(
+    model: Any, batch: RowBatch, label_smoothing: float = 0.0, penalty: float = 0.0, weights: Tensor | None = None
+) -> Loss:
     """The cross-entropy of the class of each row, or the squared error of its normalized number."""
-    return target_loss(model(batch.values), batch, label_smoothing)
+    return target_loss(model(batch.values), batch, label_smoothing, penalty, weights)
 
 
-def target_loss(outputs: Tensor, batch: RowBatch, label_smoothing: float = 0.0) -> Loss:
+def target_loss(
+    outputs: Tensor, batch: RowBatch, label_smoothing: float = 0.0, penalty: float = 0.0, weights: Tensor | None = None
+) -> Loss:
     """The summed loss of outputs (B, N): of logits if the targets are classes, else of numbers."""
     if not batch.targets.is_floating_point():
-        return cross_entropy(outputs, batch.targets, label_smoothing, ignore=IGNORE_INDEX)
+        loss = cross_entropy(outputs, batch.targets, label_smoothing, IGNORE_INDEX, weights)
+        return confidence_penalty(loss, outputs, batch.targets != IGNORE_INDEX, penalty)
     squares = (outputs.squeeze(-1).to(batch.targets.dtype) - batch.targets).square()
     real = batch.indices >= 0
     total = torch.where(real, squares, 0.0).sum()

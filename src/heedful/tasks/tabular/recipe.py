@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from heedful.config import Config, FieldError
+from heedful.config import FieldError
 from heedful.data.fields.columns import Column, ColumnType, complete, describe
 from heedful.data.fields.parcels import Parcels
 from heedful.data.fields.rows import CsvRows, JsonlRows, ParquetRows, Rows, TsvRows, joined
 from heedful.data.formats.sources import SPLITS, Name
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import FieldTable
 from heedful.errors import UserError, shown
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import Recipe, Start
+from heedful.tasks.recipe_parts import ConfidencePenalty, Recipe, Sampling, Start
 from heedful.training.configs import TrainConfig
 
-RowsConfig = Annotated[CsvRows | TsvRows | JsonlRows | ParquetRows | Parcels | OwnData, Field(discriminator="kind")]
+RowsConfig = Annotated[
+    CsvRows | TsvRows | JsonlRows | ParquetRows | FieldTable | Parcels | OwnData, Field(discriminator="kind")
+]
 
 USUAL = "tabular"
 if TYPE_CHECKING:
@@ -26,13 +29,14 @@ else:
     TabularModelConfig = any_of("tabular", usual=USUAL)
 
 
-class TabularTaskConfig(Config):
+class TabularTaskConfig(Sampling):
     """The task: predict a column, a class or a number, from the other columns of a row."""
 
     kind: Literal["tabular"] = "tabular"
     predict: Name = Field(description="the column to predict")
     leave_out: tuple[Name, ...] = Field((), max_length=10_000, description="columns that are not read")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all classes")
+    confidence_penalty: ConfidencePenalty = 0.0
     metric: Literal["accuracy", "f1", "r2", "pearson", "spearman", "loss"] = Field(
         "loss",
         description="the score that selects the best checkpoint: accuracy or f1 of classes; r2, pearson or spearman of "
@@ -71,7 +75,7 @@ class TabularRecipe(Recipe):
         if target not in fitting:
             raise UserError(
                 "this column cannot be predicted", where=f"columns.{self.task.predict}", found=f"kind: {target}",
-                expected="a class or a number",
+                expected="a class or a number", todo=f"write columns.{self.task.predict}: {{kind: class}}, or number",
             )  # fmt: skip
         if self.task.metric not in fitting[target]:
             raise UserError(

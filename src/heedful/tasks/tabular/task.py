@@ -20,8 +20,10 @@ from heedful.data.fields.rows import Rows, from_python
 from heedful.data.formats.sources import Split
 from heedful.errors import UserError, short, shown
 from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Sample, Task
+from heedful.tasks.imbalance import weights_for
 from heedful.tasks.tabular.predictor import ClassTarget, TablePredictor, mean_loss, outputs_of, row_loss, target_of
 from heedful.tasks.tabular.recipe import TabularRecipe
+from heedful.training.class_report import ClassReport, class_report
 
 SAMPLE = 100  # characters of a row in a sample
 
@@ -96,11 +98,37 @@ class TabularTask(Task[Rows, TableSpec, EncodedRows, TablePredictor]):
     def batches(self, encoded: EncodedRows, packed: bool, even: bool) -> RowBatches:
         """Batches of rows whose texts have similar lengths."""
         train = self.recipe.train
-        return RowBatches(encoded, train.seed, train.batch_tokens, train.batch_examples)
+        classes = encoded.targets if self.recipe.task.sampling == "balanced" else None
+        if classes is not None:
+            self._require_classes(encoded.spec, "task.sampling")
+        return RowBatches(encoded, train.seed, train.batch_tokens, train.batch_examples, classes=classes)
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[RowBatch], Loss]:
         """The cross-entropy of the class, or the squared error of the normalized number."""
-        return partial(row_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(row_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
+
+    def loss_on(
+        self, model: Any, packed: bool, encoded: EncodedRows, vocabulary: TableSpec
+    ) -> Callable[[RowBatch], Loss]:
+        """The same with the weights of the classes."""
+        task = self.recipe.task
+        if task.class_weights is None:
+            return self.loss_of(model, packed)
+        names = self._require_classes(encoded.spec, "task.class_weights")
+        weights = weights_for(model, encoded.targets, names, task.class_weights)
+        return partial(
+            row_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty, weights=weights
+        )
+
+    def _require_classes(self, spec: TableSpec, where: str) -> tuple[str, ...]:
+        """The names of the classes to predict; an error for a number."""
+        if not isinstance(target := target_of(spec), ClassTarget):
+            raise UserError(
+                "a number has no classes", where=where, found=f"column {shown(spec.name)}",
+                expected="a column with classes", todo="leave it out",
+            )  # fmt: skip
+        return tuple(target.column.names)
 
     @staticmethod
     def predictor(
@@ -129,6 +157,21 @@ class TabularTask(Task[Rows, TableSpec, EncodedRows, TablePredictor]):
             for row, one in zip(rows, found, strict=True)
         ]
         return held_out.result(target.scores(outputs, encoded.targets), samples)
+
+    def details(self, predictor: TablePredictor, split: Split) -> ClassReport | None:
+        """Of classes: confusion, scores of each class, calibration and the worst mistakes."""
+        names = predictor.labels
+        if not names:
+            return None
+        read = self.read(split)
+        encoded = self.encode(read, predictor.tokenizer)
+        best = outputs_of(predictor.model, encoded, predictor.device).softmax(-1).max(-1)  # (N,)
+
+        def show(row: int) -> str:
+            return row_text(read, row, predictor.columns)
+
+        found, shares = best.indices.numpy(), best.values.numpy()
+        return class_report(split, "rows", encoded.targets, found, shares, names, show)
 
     def example(self, sample: Sample) -> None:
         """None: a row is more than a text."""

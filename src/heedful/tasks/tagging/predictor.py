@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heedful.blocks.losses import Loss
+from heedful.blocks.losses import Loss, confidence_penalty, cross_entropy
 from heedful.data.batch import IGNORE_INDEX
 from heedful.data.formats.conll import Conll, JsonTags, Sentence, chunks, marks_chunks
 from heedful.data.labelled.tagging import EncodedTags, TagBatch, encode_tags, encode_words
@@ -41,10 +41,15 @@ def outputs(model: Any, batch: TagBatch) -> Tensor:
     return found
 
 
-def tag_loss(model: Any, batch: TagBatch) -> Loss:
-    """Cross-entropy of the tag of each word, at its first token."""
-    total = F.cross_entropy(outputs(model, batch).float(), batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
-    return Loss(total, total.detach(), (batch.labels != IGNORE_INDEX).sum())
+def tag_loss(model: Any, batch: TagBatch, penalty: float = 0.0, weights: Tensor | None = None) -> Loss:
+    """Cross-entropy of the tag of each word, with a confidence penalty; tags may have weights (C,)."""
+    logits, keep = outputs(model, batch).float(), batch.labels != IGNORE_INDEX
+    if weights is not None:
+        loss = cross_entropy(logits, batch.labels, ignore=IGNORE_INDEX, weights=weights)
+    else:
+        total = F.cross_entropy(logits, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        loss = Loss(total, total.detach(), keep.sum())
+    return confidence_penalty(loss, logits, keep, penalty)
 
 
 @torch.inference_mode()
@@ -143,7 +148,10 @@ class TokenTagger(Predictor[Words, TaggedText, tuple[Words, Sequence[str]]]):
 
     def tags(self, encoded: EncodedTags) -> list[tuple[str, ...]]:
         """The predicted tags of the words of each sentence of an encoded set."""
-        found = most_probable_tags(self.model, encoded, self.device)[0]
+        return self.tags_of(most_probable_tags(self.model, encoded, self.device)[0], encoded)
+
+    def tags_of(self, found: NDArray[np.int64], encoded: EncodedTags) -> list[tuple[str, ...]]:
+        """The names of the tags with these indices, sentence by sentence."""
         parts = np.split(found, np.cumsum(encoded.counts)[:-1])
         return [tuple(self.labels[number] for number in part) for part in parts]
 

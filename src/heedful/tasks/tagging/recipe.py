@@ -6,26 +6,30 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from heedful.config import Config
 from heedful.data.formats.conll import TagsConfig, collect_labels
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import TagTable
 from heedful.errors import UserError
 from heedful.models.heads.config import TaggerConfig
 from heedful.tasks.finetuning.recipe import Finetuning
+from heedful.tasks.recipe_parts import ClassWeights, ConfidencePenalty
 from heedful.training.configs import TrainConfig
 
 
-class TaggingTaskConfig(Config):
+class TaggingTaskConfig(ClassWeights):
     """The task: predict a tag for each word, such as B-PER for the first word of a person's name."""
 
     kind: Literal["tagging"] = "tagging"
+    confidence_penalty: ConfidencePenalty = 0.0
 
 
 class TaggingRecipe(Finetuning):
     """An experiment in token tagging, such as named-entity recognition."""
 
     task: TaggingTaskConfig = TaggingTaskConfig()
-    data: TagsConfig | OwnData = Field(discriminator="kind", description="sentences and the tags of their words")
+    data: TagsConfig | TagTable | OwnData = Field(
+        discriminator="kind", description="sentences and the tags of their words"
+    )
     model: TaggerConfig = Field(TaggerConfig(), description="the model")
     train: TrainConfig = Field(description="training settings")
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from heedful.blocks.losses import Loss
@@ -19,7 +20,10 @@ from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.models.heads.config import TaggerConfig
 from heedful.tasks.base import Evaluated, Example, HeldOut, Names
 from heedful.tasks.finetuning.task import FinetuningTask
-from heedful.tasks.tagging.predictor import TokenTagger, mean_loss, tag_loss
+from heedful.tasks.imbalance import weights_for
+from heedful.tasks.tagging.predictor import TokenTagger, mean_loss, most_probable_tags, tag_loss
+from heedful.tasks.tagging.report import tag_report
+from heedful.training.class_report import ClassReport
 from heedful.training.span_metrics import tag_scores
 
 
@@ -60,7 +64,15 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """Cross-entropy of the tags."""
-        return partial(tag_loss, model)
+        return partial(tag_loss, model, penalty=self.recipe.task.confidence_penalty)
+
+    def loss_on(
+        self, model: Any, packed: bool, encoded: EncodedTags, vocabulary: MaskTokenizer
+    ) -> Callable[[Any], Loss]:
+        """Cross-entropy of the tags with their weights."""
+        recipe = self.recipe
+        weights = weights_for(model, encoded.labels, recipe.model.labels, recipe.task.class_weights)
+        return partial(tag_loss, model, penalty=self.recipe.task.confidence_penalty, weights=weights)
 
     @staticmethod
     def predictor(
@@ -86,6 +98,16 @@ class TaggingTask(FinetuningTask[Sentences, MaskTokenizer, EncodedTags, TokenTag
         rows = held_out.rows(len(right), self.recipe.train.samples)
         samples = [(" ".join(words[row]), show(words[row], right[row]), show(words[row], found[row])) for row in rows]
         return held_out.result(tag_scores(found, right, predictor.labels, each=held_out.beams is None), samples)
+
+    def details(self, predictor: TokenTagger, split: Split) -> ClassReport:
+        """Of entities, or of words if no tags mark entities: confusion, scores of each kind, calibration, mistakes."""
+        read = self.read(split)
+        encoded = self.encode(read, predictor.tokenizer)
+        tags, shares = most_probable_tags(predictor.model, encoded, predictor.device)
+        words = [sentence.words for sentence in read.sentences]
+        right, found = [sentence.tags for sentence in read.sentences], predictor.tags_of(tags, encoded)
+        parts = np.split(shares, np.cumsum(encoded.counts)[:-1])
+        return tag_report(split, words, right, found, parts, predictor.labels)
 
     def examples(self, split: Split) -> Iterator[Example]:
         """The sentences of a split."""

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import SentenceTable
 from heedful.data.text.files import TextFiles
 from heedful.data.text.sentences import GrammarSentences
 from heedful.decode.settings import SentenceConfig
@@ -16,7 +17,7 @@ from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, check_batching, check_vocab_size
 from heedful.training.configs import TrainConfig
 
-SentencesConfig = Annotated[GrammarSentences | TextFiles | OwnData, Field(discriminator="kind")]
+SentencesConfig = Annotated[GrammarSentences | TextFiles | SentenceTable | OwnData, Field(discriminator="kind")]
 USUAL = "text_vae"
 if TYPE_CHECKING:
     AutoencoderModel = Any

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.layouts import Layout, PackedPairs, Padded
-from heedful.blocks.losses import Loss
+from heedful.blocks.losses import Loss, confidence_penalty
 from heedful.blocks.taps import taps, watch, watched
 from heedful.data.formats.parallel import require_language, tagged
 from heedful.data.formats.sources import Jsonl, Pair, Tsv
@@ -50,8 +50,8 @@ class HardAttentionModel(Protocol):
     ) -> tuple[Tensor, Tensor]: ...
 
 
-def translation_loss(model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of each target token given the source and the earlier target tokens."""
+def translation_loss(model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0, penalty: float = 0.0) -> Loss:
+    """Cross-entropy of each target token given the source and the earlier ones, with a confidence penalty."""
     if isinstance(batch, PackedBatch):
         source, target = batch.source.shape[1], batch.target.shape[1]
         layout: Layout = PackedPairs.of(batch.source_lengths, batch.target_lengths, source, target, batch.longest)
@@ -60,7 +60,10 @@ def translation_loss(model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0)
         layout = Padded(batch.source_real, gaps=False)
         inputs, labels = batch.target[:, :-1], batch.target[:, 1:]
     x = model.read(batch.source, inputs, layout)  # (B, T, D)
-    return model.tokens.loss(x.flatten(0, 1), labels.flatten(), TrainedTokenizer.pad, label_smoothing)
+    loss: Loss = model.tokens.loss(x.flatten(0, 1), labels.flatten(), TrainedTokenizer.pad, label_smoothing)
+    if penalty == 0:  # which alone needs all logits at once
+        return loss
+    return confidence_penalty(loss, model.tokens.logits(x), labels != TrainedTokenizer.pad, penalty)
 
 
 def reinforce_loss(model: HardAttentionModel, batch: PairBatch, label_smoothing: float = 0.0) -> Loss:

@@ -11,9 +11,11 @@ from heedful.data.embedded import NumberWords
 from heedful.data.formats.parallel import ParallelColumns, ParallelCorpora, ParallelNumbers
 from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import TranslationTable
 from heedful.decode.settings import DecodeConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import (
+    ConfidencePenalty,
     Recipe,
     Start,
     TokenizerConfig,
@@ -24,7 +26,15 @@ from heedful.tasks.recipe_parts import (
 from heedful.training.configs import TrainConfig
 
 PairsConfig = Annotated[
-    ParallelFiles | Tsv | Jsonl | NumberWords | ParallelCorpora | ParallelColumns | ParallelNumbers | OwnData,
+    ParallelFiles
+    | Tsv
+    | Jsonl
+    | TranslationTable
+    | NumberWords
+    | ParallelCorpora
+    | ParallelColumns
+    | ParallelNumbers
+    | OwnData,
     Field(discriminator="kind"),
 ]
 USUAL = "transformer"
@@ -112,6 +122,7 @@ class TranslationTaskConfig(Config):
         description="what is trained",
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="probability spread evenly over all tokens")
+    confidence_penalty: ConfidencePenalty = 0.0
 
 
 class TranslationRecipe(Recipe):
@@ -147,6 +158,11 @@ class TranslationRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_objective(self) -> Self:
+        sampled = self.model.hard or isinstance(self.task.objective, RewardObjective)
+        if self.task.confidence_penalty and sampled:
+            raise FieldError(
+                "only likelihood has it, without hard attention; leave it out", "task", "confidence_penalty"
+            )
         if not isinstance(self.task.objective, RewardObjective):
             return self
         if self.start is None:

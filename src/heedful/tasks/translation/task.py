@@ -109,7 +109,9 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
         if config.hard:
             return partial(reinforce_loss, model, label_smoothing=smoothing)
         trained: Any = compile_model(model, dynamic=not packed) if self.recipe.train.compile else model
-        return partial(translation_loss, trained, label_smoothing=smoothing)
+        return partial(
+            translation_loss, trained, label_smoothing=smoothing, penalty=self.recipe.task.confidence_penalty
+        )
 
     @property
     def packs(self) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heedful.blocks.losses import Loss, cross_entropy
+from heedful.blocks.losses import Loss, confidence_penalty, cross_entropy
 from heedful.data.tokenizers.vocabulary import WordVocab
 from heedful.data.trees.batches import EncodedTrees, TreeBatch, encode_trees
 from heedful.data.trees.treebank import IGNORE_INDEX, Tree, parse_tree, read_trees
@@ -29,9 +29,17 @@ SENTIMENTS = ("very negative", "negative", "neutral", "positive", "very positive
 TreeModel = Callable[[TreeBatch], Tensor]  # a batch -> logits (N, C); see `models/tree_lstm/model.py`
 
 
-def tree_loss(model: TreeModel, batch: TreeBatch, label_smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of the class of every labelled node."""
-    return cross_entropy(model(batch), batch.labels, label_smoothing, ignore=IGNORE_INDEX)
+def tree_loss(
+    model: TreeModel,
+    batch: TreeBatch,
+    label_smoothing: float = 0.0,
+    penalty: float = 0.0,
+    weights: Tensor | None = None,
+) -> Loss:
+    """Cross-entropy of the class of every labelled node, with a confidence penalty; classes may have weights (C,)."""
+    logits = model(batch)  # (N, C)
+    loss = cross_entropy(logits, batch.labels, label_smoothing, IGNORE_INDEX, weights)
+    return confidence_penalty(loss, logits, batch.labels != IGNORE_INDEX, penalty)
 
 
 @torch.inference_mode()

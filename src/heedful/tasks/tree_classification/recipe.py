@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from heedful.config import Config, FieldError
+from heedful.config import FieldError
 from heedful.data.own import OwnData
+from heedful.data.tables.texts import TreeTable
 from heedful.data.trees.treebank import SentimentTrees, WordsConfig
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import Recipe, Start, check_batching
+from heedful.tasks.recipe_parts import ClassWeights, ConfidencePenalty, Recipe, Start, check_batching
 from heedful.training.configs import TrainConfig
 
 USUAL = "tree_lstm"
@@ -21,11 +22,12 @@ else:
     TreeModelConfig = any_of("tree_classifier", usual=USUAL)
 
 
-class TreeTaskConfig(Config):
+class TreeTaskConfig(ClassWeights):
     """The task: predict the class of every node of a tree from the words below it."""
 
     kind: Literal["tree_classification"] = "tree_classification"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all classes")
+    confidence_penalty: ConfidencePenalty = 0.0
 
 
 class TreeRecipe(Recipe):
@@ -33,7 +35,7 @@ class TreeRecipe(Recipe):
 
     task: TreeTaskConfig = TreeTaskConfig()
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
-    data: SentimentTrees | OwnData = Field(
+    data: SentimentTrees | TreeTable | OwnData = Field(
         discriminator="kind", description="files of labelled trees, and word vectors"
     )
     tokenizer: WordsConfig = Field(WordsConfig(), description="vocabulary of words")

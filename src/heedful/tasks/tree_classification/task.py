@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from heedful.blocks.losses import Loss
@@ -16,13 +17,15 @@ from heedful.data.formats.sources import Split
 from heedful.data.own import trees
 from heedful.data.tokenizers.vocabulary import WordVocab, normalize_word
 from heedful.data.trees.batches import EncodedTrees, TreeBatches, encode_trees
-from heedful.data.trees.treebank import Trees
+from heedful.data.trees.treebank import IGNORE_INDEX, Trees
 from heedful.data.word_vectors import WordVectors, load_vectors
 from heedful.errors import UserError
 from heedful.models.roles import ModelConfig
 from heedful.tasks.base import Codec, Evaluated, HeldOut, Names, Task
+from heedful.tasks.imbalance import weights_for
 from heedful.tasks.tree_classification.predictor import TreeClassifier, check_arity, class_name, mean_loss, tree_loss
 from heedful.tasks.tree_classification.recipe import TreeRecipe
+from heedful.training.class_report import ClassReport, class_report
 
 
 class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
@@ -105,7 +108,17 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
 
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The cross-entropy of the class of every node."""
-        return partial(tree_loss, model, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(tree_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
+
+    def loss_on(self, model: Any, packed: bool, encoded: EncodedTrees, vocabulary: WordVocab) -> Callable[[Any], Loss]:
+        """The cross-entropy of the class of every node, with the weights of the classes."""
+        task, classes = self.recipe.task, self.recipe.model.classes
+        names = [class_name(number, classes) for number in range(classes)]
+        weights = weights_for(model, encoded.labels, names, task.class_weights)
+        return partial(
+            tree_loss, model, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty, weights=weights
+        )
 
     @staticmethod
     def predictor(
@@ -132,6 +145,15 @@ class TreeTask(Task[Trees, WordVocab, EncodedTrees, TreeClassifier]):
             for tree, predicted in zip(some, predictor.classify(some), strict=True)
         ]
         return held_out.result(predictor.accuracy(held_out.encoded).scores(classes), samples)
+
+    def details(self, predictor: TreeClassifier, split: Split) -> ClassReport:
+        """Of whole sentences: confusion, scores of each class, calibration and the worst mistakes."""
+        trees = [tree for tree in self.read(split).trees if tree.labels[-1] != IGNORE_INDEX]
+        found, classes = predictor.classify(trees), self.recipe.model.classes
+        right, predicted = np.array([tree.labels[-1] for tree in trees]), np.array([one.label for one in found])
+        shares = np.array([one.probabilities[one.label] for one in found])
+        names = [class_name(number, classes) for number in range(classes)]
+        return class_report(split, "trees", right, predicted, shares, names, lambda row: trees[row].text)
 
     @property
     def metric(self) -> str:

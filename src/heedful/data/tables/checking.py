@@ -1,0 +1,84 @@
+"""Checking the data of a recipe: the first rows of each file, or all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from heedful.data.formats.sources import SPLITS, Split
+from heedful.data.formats.tables import Labelled
+from heedful.data.tables.findings import Finding, Row, columns, find
+from heedful.data.tables.reading import Record
+from heedful.data.tables.source import Table
+
+FIRST = 10_000  # rows of each file that are read, unless all are asked for
+
+
+class Checked(NamedTuple):
+    """What was read of some data, and what was found."""
+
+    lines: list[str]  # what was read
+    findings: list[Finding]
+
+
+def check_data(data: object, context: int | None, classes: bool, every: bool = False) -> Checked:
+    """The findings of data whose examples are rows; none for other data."""
+    if isinstance(data, Table):
+        return _check_table(data, context, classes, every)
+    if isinstance(data, Labelled):
+        return _check_labelled(data, context, classes, every)
+    return Checked([], [])
+
+
+def _check_table(data: Table, context: int | None, classes: bool, every: bool) -> Checked:
+    records, lines = dict[Split, Sequence[Record]](), list[str]()
+    for split in SPLITS:
+        if getattr(data, split) is None or split in data.shares:
+            continue
+        records[split] = list(islice(data.source(split), None if every else FIRST))
+        data.require_columns(records[split], str(data.file(split) or f"data.{split}"))
+        lines.append(_read(split, data, records[split], every))
+    found = [finding for split, some in records.items() for finding in columns(some, split, data.needed.values())]
+    if data.shares:
+        whole = records["train"]
+        parts = data.parts(whole)
+        records |= {split: [whole[number] for number in rows] for split, rows in parts.items()}
+        sizes = ", ".join(f"{len(rows):,} {split}" for split, rows in parts.items())
+        lines.append(f"held out: {sizes}" + ("" if every or len(whole) < FIRST else ", of these rows"))
+    rows = {
+        split: [Row(data.inputs(row), data.label(row), place) for row, place in records[split]]
+        for split in SPLITS
+        if split in records
+    }
+    about = find(rows, context if data.cuts else None, classes, data.repeats, _partial(records, every))
+    return Checked(lines, sorted([*about, *found], key=lambda one: one.level))
+
+
+def _read(split: Split, data: Table, records: Sequence[Record], every: bool) -> str:
+    """What was read of a split."""
+    path = data.file(split)
+    about = "rows from Python" if path is None else f"{path} ({data.form.of(path).text})"
+    first = "the first " if not every and len(records) == FIRST else ""
+    return f"{split}: {first}{len(records):,} rows of {about}"
+
+
+def _partial(rows: Mapping[Split, Sequence[object]], every: bool) -> bool:
+    """Whether not all training rows were read."""
+    return not every and len(rows["train"]) == FIRST
+
+
+def _check_labelled(data: Labelled, context: int | None, classes: bool, every: bool) -> Checked:
+    """The same for the older kinds of files of labelled texts."""
+    rows, lines = dict[Split, list[Row]](), list[str]()
+    for split in SPLITS:
+        path = data.file(split)
+        if path is not None:
+            found = islice(data.rows(path), None if every else FIRST)
+            rows[split] = [
+                Row((text.text,) if pair is None else (text.text, pair.text), label.text.strip(), label.where)
+                for text, pair, label in found
+            ]
+            first = "the first " if not every and len(rows[split]) == FIRST else ""
+            lines.append(f"{split}: {first}{len(rows[split]):,} rows of {path}")
+    return Checked(lines, find(rows, context, classes, partial=_partial(rows, every)))

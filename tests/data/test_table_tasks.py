@@ -1,0 +1,152 @@
+"""Tables for every task: CSV, TSV, JSON lines and Parquet, plain and gzip, and rows from Python read alike."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from heedful.config import config_classes
+from heedful.data.formats.sources import SPLITS
+from heedful.data.tables.reading import same_text
+from heedful.data.tables.source import ColumnTable, Table
+from heedful.errors import UserError
+from heedful.tasks import TASKS, recipe_class
+
+WITHOUT = {"control"}  # an environment has no rows
+BOXES = {"boxes": [[0, 0, 2, 2], [1, 1, 3, 4]], "phrases": ["a dog", "a cat"]}
+# Rows of each task, with the columns that its table reads where the recipe names none.
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "translation": [{"source": f"a house, {n}", "target": f'ein "Haus" {n}'} for n in range(20)],
+    "language_model": [{"text": f"Text {n}, one line. And more; with |"} for n in range(20)],
+    "pretraining": [{"text": f"Text {n} is here. It ends, there."} for n in range(20)],
+    "permutation_lm": [{"text": f"Text {n} is here. It ends, there."} for n in range(20)],
+    "classification": [{"text": f"text {n}, with a comma", "label": "ab"[n % 2]} for n in range(20)],
+    "text_classification": [{"text": f'say "{n}"', "label": str(n % 2)} for n in range(20)],
+    "regression": [{"text": f"text\t{n}", "label": n / 4} for n in range(20)],
+    "style_transfer": [{"text": f"hello {n}", "style": ["formal", "casual"][n % 2]} for n in range(20)],
+    "multiple_choice": [{"text": f"He {n}", "choices": ["runs", "sleeps, then"], "label": n % 2} for n in range(20)],
+    "tagging": [{"tokens": ["Ada", "runs", str(n)], "tags": ["B-PER", "O", "O"]} for n in range(20)],
+    "answering": [{"question": f"Who {n}?", "passage": f"Ada, {n}, runs", "answer": "Ada"} for n in range(20)],
+    "story_answering": [
+        {"story": f"Ada is at {n}. Bob, too.", "question": "Where is Ada?", "answer": f"place{n % 3}"}
+        for n in range(20)
+    ],
+    "dialogue": [{"dialogue": n // 2, "text": f"hello, {n}"} for n in range(40)],
+    "tree_classification": [{"tree": f"(3 (2 word{n}) (1 bad))"} for n in range(20)],
+    "text_autoencoding": [{"text": f"a sentence, {n}"} for n in range(20)],
+    "tabular": [{"weight": n / 2, "text": f"a, b {n}", "zone": "xy"[n % 2]} for n in range(20)],
+    "image_classification": [{"image": f"{n}.png", "label": "ab"[n % 2]} for n in range(20)],
+    "reconstruction": [{"image": f"{n}.png"} for n in range(20)],
+    "captioning": [{"image": f"{n // 2}.png", "caption": f"a dog, {n}"} for n in range(20)],
+    "paragraphs": [{"image": f"{n}.png", **BOXES, "paragraph": f"A dog, {n}. A cat."} for n in range(20)],
+}
+CASES = sorted(TASKS.keys() - WITHOUT)
+WAYS = ["csv", "csv.gz", "semicolon.csv", "bom.csv", "crlf.csv", "tsv", "tsv.gz", "jsonl", "jsonl.gz", "parquet"]
+
+
+def table_class(task: str) -> Any:
+    """The table of a task, of which each has one."""
+    field = recipe_class(task).model_fields["data"]
+    (found,) = {cls for cls in config_classes(field.annotation) if issubclass(cls, Table)}
+    return found
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]], way: str) -> Path:
+    """Rows in a file of some format."""
+    file = path / f"rows.{way}"
+    kind = way.removesuffix(".gz").split(".")[-1]
+    if kind == "parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+        return file
+    cells = [
+        {key: json.dumps(value) if isinstance(value, list) else value for key, value in row.items()} for row in rows
+    ]
+    text = io.StringIO()
+    if kind == "jsonl":
+        text.writelines(json.dumps(row) + "\n" for row in rows)
+    else:
+        mark = "\t" if kind == "tsv" else ";" if "semicolon" in way else ","
+        end = "\r\n" if "crlf" in way else "\n"
+        writer = csv.DictWriter(text, list(rows[0]), delimiter=mark, lineterminator=end)
+        writer.writeheader()
+        writer.writerows(cells)
+    data = text.getvalue().encode("utf-8-sig" if "bom" in way else "utf-8")
+    file.write_bytes(gzip.compress(data) if way.endswith(".gz") else data)
+    return file
+
+
+def plain(value: Any) -> Any:
+    """What was read, to compare: without the places in files, arrays as bytes, and 3.0 as 3."""
+    if isinstance(value, str):
+        return same_text(value) if value.replace(".", "").isdigit() else value
+    if isinstance(value, np.ndarray):
+        return value.shape, value.tobytes()
+    if isinstance(value, list | tuple):
+        fields = getattr(value, "_fields", None)
+        return [plain(one) for name, one in zip(fields or value, value, strict=True) if name != "where"]
+    if hasattr(value, "values") and hasattr(value, "places"):
+        return {name: list(map(same_text, some)) for name, some in value.values.items()}
+    return [plain(one) for one in vars(value).values()] if hasattr(value, "__dataclass_fields__") and hasattr(
+        value, "__dict__") else value  # fmt: skip
+
+
+def read(data: Any, split: Any) -> Any:
+    """The examples of a split; documents as their sentences."""
+    return plain(list(data.documents(split)) if hasattr(data, "documents") else data.read(split))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    for number in range(20):
+        Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(folder / f"{number}.png")
+    return folder
+
+
+def test_each_task_with_rows_has_a_table() -> None:
+    assert set(CASES) <= set(ROWS), "give a new task rows here"
+    for task in CASES:
+        assert issubclass(table_class(task), Table)
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_every_format_gives_the_same_examples(task: str, images: Path) -> None:
+    cls, rows = table_class(task), ROWS[task]
+    settings: dict[str, Any] = {"root": str(images), "valid": 0.2, "test": 3}
+    from_python = cls(**settings).with_rows({"train": [(row, f"row {n}") for n, row in enumerate(rows)]})
+    expected = {split: read(from_python, split) for split in SPLITS}
+    for way in WAYS:
+        file = write_rows(images, rows, way)
+        data = cls(**settings, train=file.name)
+        assert data.problems() == [], way
+        for split in SPLITS:
+            assert read(data, split) == expected[split], (way, split)
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_a_column_of_another_name_is_suggested(task: str, images: Path) -> None:
+    cls = table_class(task)
+    if not issubclass(cls, ColumnTable):
+        return
+    rows = ROWS[task]
+    key = next(iter(cls(train="x.csv").needed.values()))
+    renamed = [
+        {(f"{key}s_of_row"[: len(key) + 2] if name == key else name): value for name, value in row.items()}
+        for row in rows
+    ]
+    file = write_rows(images, renamed, "jsonl")
+    (problem,) = cls(root=str(images), train=file.name).problems()
+    assert f"there is no column {key!r}" in str(problem) and f"={key}s_" in str(problem)
+    with pytest.raises(UserError, match="there is no column"):
+        cls(root=str(images), train=file.name).read("train")

@@ -1,0 +1,176 @@
+"""A server on loopback that answers as the Hugging Face Hub does."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+TOKEN = "hf_correct"
+LARGE = (".safetensors", ".bin", ".spm")  # kept as LFS files
+
+
+def commit_of(files: dict[str, bytes]) -> str:
+    return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+
+
+class Hub:
+    """The repositories: files by name, and how the server misbehaves."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, dict[str, bytes]] = {}
+        self.private: set[str] = set()
+        self.lies: dict[str, bytes] = {}  # other contents than those of the commit
+        self.cuts = 0  # downloads of large files that break off
+        self.requests: list[str] = []
+        self.uploads: dict[str, bytes] = {}
+
+
+def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *words: Any) -> None:
+            hub.requests.append(f"{self.command} {self.path}")
+
+        def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.send_header("Content-Length", headers.pop("Length", str(len(body))))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def body(self) -> bytes:
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+        def json(self, value: Any) -> None:
+            self.reply(200, json.dumps(value).encode(), Content_Type="application/json")
+
+        def files(self, name: str) -> dict[str, bytes] | None:
+            allowed = name not in hub.private or self.headers.get("Authorization") == f"Bearer {TOKEN}"
+            if name in hub.models and allowed:
+                return hub.models[name]
+            self.reply(401, b"{}", X_Error_Code="RepoNotFound", X_Error_Message="Repository not found")
+            return None
+
+        def do_GET(self) -> None:
+            path = self.path.split("?")[0].strip("/").split("/")
+            if path[:2] == ["api", "models"]:
+                self.info("/".join(path[2:4]), path[5] if len(path) > 5 else "main")
+            elif len(path) > 3 and path[2] == "resolve":
+                self.download("/".join(path[:2]), "/".join(path[4:]))
+            else:
+                self.reply(404)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def info(self, name: str, revision: str) -> None:
+            if (files := self.files(name)) is None:
+                return
+            commit = commit_of(files)
+            if revision not in ("main", commit):
+                self.reply(404, b"{}", X_Error_Code="RevisionNotFound", X_Error_Message="no revision")
+                return
+            siblings: list[dict[str, Any]] = []
+            for file, data in files.items():
+                blob = hashlib.sha1(f"blob {len(data)}\0".encode() + data).hexdigest()
+                one: dict[str, Any] = {"rfilename": file, "size": len(data), "blobId": blob}
+                if file.endswith(LARGE):
+                    sha = hashlib.sha256(data).hexdigest()
+                    one["lfs"] = {"sha256": sha, "size": len(data), "pointerSize": 134}
+                siblings.append(one)
+            self.json({"id": name, "modelId": name, "sha": commit, "siblings": siblings, "tags": [], "private": False})
+
+        def download(self, name: str, file: str) -> None:
+            if (files := self.files(name)) is None:
+                return
+            if file not in files:
+                self.reply(404, b"{}", X_Error_Code="EntryNotFound")
+                return
+            data = hub.lies.get(file, files[file])
+            etag = f'"{hashlib.sha256(files[file]).hexdigest()}"'
+            headers = {"ETag": etag, "X_Repo_Commit": commit_of(files), "Accept_Ranges": "bytes"}
+            begin = 0
+            if (ranges := self.headers.get("Range")) and self.command == "GET":
+                begin = int(ranges.removeprefix("bytes=").split("-")[0])
+                headers["Content_Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
+            if self.command == "GET" and file.endswith(".safetensors") and hub.cuts:
+                hub.cuts -= 1
+                self.send_response(206 if begin else 200)
+                for key, value in {**headers, "Content-Length": str(len(data) - begin)}.items():
+                    self.send_header(key.replace("_", "-"), value)
+                self.end_headers()
+                self.wfile.write(data[begin : begin + (len(data) - begin) // 2])
+                self.wfile.flush()
+                self.close_connection = True
+                return
+            self.reply(206 if begin else 200, data[begin:], **headers)
+
+        def do_PUT(self) -> None:
+            self.body_to_upload(self.path.split("/")[-1], self.body())
+
+        def body_to_upload(self, sha: str, data: bytes) -> None:
+            hub.uploads[sha] = data
+            self.reply(200)
+
+        def do_POST(self) -> None:
+            path, body = self.path.split("?")[0].strip("/").split("/"), self.body()
+            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                self.reply(401, b"{}")
+            elif path == ["api", "repos", "create"]:
+                given = json.loads(body)
+                name = f"{given.get('organization') or 'me'}/{given['name']}"
+                hub.models.setdefault(name, {})
+                if given.get("private") or given.get("visibility") == "private":
+                    hub.private.add(name)
+                self.json({"url": f"http://{self.headers['Host']}/{name}", "name": name})
+            elif path[-2:-1] == ["preupload"]:
+                modes = [
+                    {"path": one["path"], "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular",
+                     "shouldIgnore": False}
+                    for one in json.loads(body)["files"]
+                ]  # fmt: skip
+                self.json({"files": modes})
+            elif path[-1] == "batch":
+                base = f"http://{self.headers['Host']}/upload"
+                objects = [
+                    {**one, "authenticated": True, "actions": {"upload": {"href": f"{base}/{one['oid']}"}}}
+                    for one in json.loads(body)["objects"]
+                ]
+                self.json({"transfer": "basic", "objects": objects})
+            elif path[-2:-1] == ["commit"]:
+                files = dict(hub.models["/".join(path[2:4])])
+                for line in body.splitlines():
+                    entry = json.loads(line)
+                    if entry["key"] == "file":
+                        files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+                    elif entry["key"] == "lfsFile":
+                        files[entry["value"]["path"]] = hub.uploads[entry["value"]["oid"]]
+                hub.models["/".join(path[2:4])] = files
+                url = f"http://{self.headers['Host']}/{'/'.join(path[2:4])}/commit/{commit_of(files)}"
+                self.json({"success": True, "commitOid": commit_of(files), "commitUrl": url})
+            else:
+                self.reply(200, b"{}")
+
+    return Handler
+
+
+@contextmanager
+def serve() -> Iterator[tuple[Hub, str]]:
+    """A hub and its address."""
+    hub = Hub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(hub))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub, f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,168 @@
+"""`heedful pull` and `heedful push` against a hub on loopback; and that nothing else opens a connection."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bert_folders import random_bert, save_folder
+from fake_hub import TOKEN, Hub, commit_of, serve
+from huggingface_hub import constants
+from marian_folders import SOURCE, marian_folder, random_marian
+
+import heedful
+from heedful.cli.app import main
+from heedful.errors import UserError
+from heedful.hub.remote import pull, require_hub
+
+NAME = "org/tiny-bert"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    with serve() as (found, address):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        folder = save_folder(random_bert(), tmp_path / "theirs")
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        files |= {
+            "README.md": b"text",
+            "code.py": b"import os",
+            "pytorch_model.bin": b"pickle",
+            "onnx/config.json": b"{}",
+        }
+        found.models[NAME] = files
+        yield found
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["heedful", *map(str, words)])
+    try:
+        main()
+    except SystemExit as left:
+        return int(left.code or 0)
+    return 0
+
+
+def test_pull_takes_the_files_of_one_commit_and_records_it(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "pulled"
+    assert run(monkeypatch, "pull", NAME, target, "--json") == 0
+    found, commit = json.loads(capsys.readouterr().out), commit_of(hub.models[NAME])
+    assert (found[0] if isinstance(found, list) else found)["commit"] == commit
+    assert {path.name for path in target.iterdir()} == {"config.json", "model.safetensors", "vocab.txt", "source.json"}
+    about = json.loads((target / "source.json").read_text())
+    assert about["commit"] == commit and about["files"].keys() == {"config.json", "model.safetensors", "vocab.txt"}
+    assert all((target / name).read_bytes() == hub.models[NAME][name] for name in about["files"])
+    assert all("/resolve/" not in line or commit in line for line in hub.requests)  # never a branch, which may move
+    assert heedful.load(target, "cpu").embed(["a bad cab"]).shape[0] == 1
+    assert run(monkeypatch, "pull", NAME, target) == 2 and "already exists" in capsys.readouterr().err
+    assert not list(tmp_path.glob(".pulled*"))
+
+
+def test_interrupted_download_continues(hub: Hub, tmp_path: Path) -> None:
+    hub.cuts = 1
+    with contextlib.suppress(UserError):  # the package itself tries again
+        pull(NAME, tmp_path / "pulled")
+    if not (tmp_path / "pulled").exists():
+        pull(NAME, tmp_path / "pulled")
+    assert (tmp_path / "pulled" / "model.safetensors").read_bytes() == hub.models[NAME]["model.safetensors"]
+    assert sum(line.startswith("GET") and line.endswith("model.safetensors") for line in hub.requests) == 2
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_file_with_another_hash_is_refused(hub: Hub, tmp_path: Path, name: str) -> None:
+    true = hub.models[NAME][name]
+    hub.lies[name] = true[:-1] + bytes([true[-1] ^ 1])
+    with pytest.raises(UserError, match="differs from that of the commit") as refused:
+        pull(NAME, tmp_path / "pulled")
+    assert name in str(refused.value) and not (tmp_path / "pulled").exists()
+
+
+def test_repository_with_a_pickle_alone_is_refused_and_convert_is_offered(hub: Hub, tmp_path: Path) -> None:
+    del hub.models[NAME]["model.safetensors"]
+    with pytest.raises(UserError, match=r"a pickle, which could run code[\s\S]*heedful convert"):
+        pull(NAME, tmp_path / "pulled")
+    assert not any("/resolve/" in line for line in hub.requests)
+    hub.models[NAME] = {"README.md": b""}
+    with pytest.raises(UserError, match="no weights"):
+        pull(NAME, tmp_path / "pulled")
+
+
+def test_private_repository_needs_a_token_which_is_never_shown(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.private.add(NAME)
+    assert run(monkeypatch, "pull", NAME, tmp_path / "pulled") == 2
+    assert "no such repository, or it is private" in (shown := capsys.readouterr().err) and "HF_TOKEN" in shown
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert run(monkeypatch, "pull", NAME, tmp_path / "pulled") == 0
+    assert TOKEN not in "".join(capsys.readouterr())
+    assert TOKEN not in (tmp_path / "pulled" / "source.json").read_text()
+
+
+@pytest.mark.parametrize("name", ["bert", "a/b/c", "../x/y", "a/..", "https://x/y", "a b/c", "a/b.git", ""])
+def test_invalid_names_are_refused_before_any_request(name: str, hub: Hub) -> None:
+    with pytest.raises(UserError, match="not the name of a repository"):
+        require_hub(name)
+    assert not hub.requests
+
+
+def test_missing_revision_and_dead_hub_are_one_clear_error(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="no such revision"):
+        pull(NAME, tmp_path / "pulled", "v9")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match="connection to the hub failed"):
+        pull(NAME, tmp_path / "pulled")
+
+
+def test_push_and_pull_give_the_same_model(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    folder = marian_folder(random_marian(max_position_embeddings=60), tmp_path / "opus")
+    assert run(monkeypatch, "push", folder, "org/mine") == 2
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert run(monkeypatch, "push", folder, "org/mine") == 0
+    assert "org/mine" in hub.private and hub.models["org/mine"].keys() >= {"model.safetensors", "source.spm"}
+    assert run(monkeypatch, "pull", "org/mine", tmp_path / "again") == 0
+    texts = [heedful.load(place, "cpu").translate(SOURCE) for place in (folder, tmp_path / "again")]
+    assert texts[0] == texts[1]
+
+
+def test_nothing_else_opens_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Any, *words: Any) -> None:
+        raise AssertionError(f"a connection to {words}")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    folder = marian_folder(random_marian(), tmp_path / "opus")
+    assert run(monkeypatch, "convert", folder, tmp_path / "ours") == 0
+    assert run(monkeypatch, "translate", tmp_path / "ours", SOURCE[0]) == 0
+    assert run(monkeypatch, "embed", save_folder(random_bert(), tmp_path / "bert"), "a bad cab") == 0
+
+
+def test_one_file_alone_imports_the_package() -> None:
+    root = Path(heedful.__file__).parent
+    users = set()
+    for file in (one for one in root.rglob("*.py") if "huggingface_hub" in one.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            users |= {file.name for name in names if name.split(".")[0] == "huggingface_hub"}
+    assert users == {"remote.py"}
