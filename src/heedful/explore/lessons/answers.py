@@ -14,7 +14,6 @@ from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import Call, find
 
-
 LEAST = 0.05  # of the largest share in a ranking whose shares have two decimals
 
 
