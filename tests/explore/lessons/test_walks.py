@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from heedful.explore.export import Export, page_of
 from heedful.explore.lessons.answers import answer
 from heedful.explore.lessons.lesson import Lesson
 from heedful.explore.lessons.reading import shipped
+from heedful.explore.subjects import Explorer
 from patience import until
 
 RUNS = {"coreference": "minilm", "fluent": "translation"}
@@ -21,6 +24,19 @@ SHORT = ("coreference", "fluent")  # the others are left to `make test-all`
 def model(request: pytest.FixtureRequest, run: Callable[[str], Path]) -> Callable[[str], Path]:
     """The model that a lesson is walked on."""
     return lambda name: request.getfixturevalue("minilm") if RUNS[name] == "minilm" else run(RUNS[name])
+
+
+class Saved(NamedTuple):
+    """A browser page on a saved file."""
+
+    page: Any
+    explorer: Explorer
+    url: str
+
+    @property
+    def address(self) -> dict[str, str]:
+        """The state in the page's URL."""
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.page.url).fragment).items()}
 
 
 def at_step(page: Any, number: int) -> Any:
@@ -40,7 +56,7 @@ def walk(browsing: Any, lesson: Lesson) -> None:
     """Go through a lesson: what is computed is that of Python, questions are answered, and what is to do is done."""
     page, explorer = browsing.page, browsing.explorer
     name = next(iter(explorer.subjects))
-    page.goto(f"{browsing.url}#lesson={lesson.name}/0")
+    page.goto(f"{browsing.url}#lesson={lesson.name}/0&model={name}")
     for number, step in enumerate(lesson.steps):
         panel = at_step(page, number)
         page.locator('[data-figure][data-ready="true"]').first.wait_for()
@@ -53,7 +69,7 @@ def walk(browsing: Any, lesson: Lesson) -> None:
         expected = [[text, None if value is None else float(value)] for text, value in computed(found)]
         assert [[text, None if value is None else float(value)] for text, value in shown] == expected
         if step.spot:
-            until(lambda: page.locator("[data-spot]").count() == 1)
+            page.locator("[data-spot]").wait_for()
         if (question := found["question"]) is not None:
             answer_question(page, panel, question)
             assert {**browsing.address, **question["then"]} == browsing.address
@@ -110,3 +126,19 @@ def test_pronoun_of_the_lesson_is_the_animal(browse: Callable[..., Any], minilm:
     page.get_by_test_id("lesson-coreference").click()
     at_step(page, 0)
     assert browsing.address["lesson"] == "coreference/0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHORT)
+def test_lesson_in_a_file_works_offline(name: str, chromium: Any, model: Callable[[str], Path], tmp_path: Path) -> None:
+    explorer = Explorer([model(name)])
+    html = page_of(explorer, Export(view=shipped()[name].steps[0].view, state={"lesson": f"{name}/0"}))
+    (tmp_path / "lesson.html").write_text(html, encoding="utf-8")
+    context = chromium.new_context(offline=True, reduced_motion="reduce")
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    walk(Saved(page, explorer, (tmp_path / "lesson.html").as_uri()), shipped()[name])
+    assert not wrong
+    context.close()
