@@ -114,7 +114,7 @@ GIVEN: dict[str, Callable[[Any, Path], Given]] = {
     ],
 }
 for task in ("pretraining", "permutation_lm", "classification", "text_classification", "tagging", "text_autoencoding"):
-    GIVEN[task] = lambda model, folder: texts("text", TEXTS[0], LONG, "a dog")
+    GIVEN[task] = lambda model, folder: texts("text", *TEXTS, "a dog")
 
 
 def recorded(task: str) -> list[Path]:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from heedful.data.formats.sources import lines
 from heedful.data.images.sources import image_files, is_zip, zip_images
@@ -22,7 +22,8 @@ LONGEST = 10_000_000  # characters of a line
 CHECKED = 10_000  # rows between two reports of progress
 
 
-class RowSource(NamedTuple):
+@dataclass(frozen=True)
+class RowSource:
     """A file of rows, or a folder or zip file of images; it is read anew by each iteration."""
 
     path: Path
@@ -50,7 +51,8 @@ class RowSource(NamedTuple):
             )  # fmt: skip
         if self.has_images:
             files = zip_images(self.path)[0] if is_zip(self.path) else image_files(self.path)[0]
-            yield from (({"image": self.name(file)}, str(file)) for file in files)
+            for file in files:
+                yield {"image": self.name(file)}, str(file)
         elif self.is_table:
             yield from read_records(self.path, Format(longest=LONGEST))
         else:
