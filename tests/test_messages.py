@@ -126,9 +126,9 @@ GPT = {"model_type": "gpt2", "vocab_size": 10, "n_embd": 8, "n_layer": 1, "n_hea
 @pytest.mark.parametrize(
     ("settings", "read", "key"),
     [
-        ({**BERT, "hidden_act": "mish"}, read_config, "hidden_act 'mish'"),
+        ({**BERT, "hidden_act": "selu"}, read_config, "hidden_act 'selu'"),
         ({**BERT, "architectures": ["BertForSomethingElse"]}, read_config, "architectures"),
-        ({**GPT, "activation_function": "mish"}, read_config, "activation_function 'mish'"),
+        ({**GPT, "activation_function": "selu"}, read_config, "activation_function 'selu'"),
     ],
     ids=["act", "head", "gpt"],
 )
