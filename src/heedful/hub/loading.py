@@ -248,6 +248,7 @@ def _convert(
     tensors: dict[str, Tensor], names: dict[str, str], table: Table, config: Any, file: Path
 ) -> tuple[dict[str, Tensor], tuple[LedgerLine, ...]]:
     """Convert external tensors to Heedful's, checking their shapes; `names` maps their names to the table's."""
+    names = convert.newer_names(names, table)
     needed = {name for rule in table.rules for name in rule.theirs}
     shapes: dict[str, tuple[int, ...]] = {}
     if needed <= set(names.values()):

@@ -12,6 +12,7 @@ from typing import Any
 
 from heedful.models.bigbird.config import BigBirdConfig
 from heedful.models.exchange import (
+    EMBEDDING,
     ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
@@ -28,7 +29,11 @@ from heedful.models.exchange import (
     head_in,
     label_settings,
     labels_in,
+    logit_rules,
+    output_of,
+    output_settings,
     refuse,
+    ties_in,
     unsupported,
     unwritable,
     validate_config,
@@ -68,6 +73,7 @@ HEADS = {
     "tagger": "classifier",
     "answerer": "qa_classifier.qa_outputs",
 }
+LOGITS = "cls.predictions.decoder"
 LAST = {
     "last.mlp.up": "qa_classifier.intermediate.dense",
     "last.mlp.down": "qa_classifier.output.dense",
@@ -86,11 +92,13 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     if settings["attention_type"] not in ATTENTIONS:
         raise unsupported(where, "attention_type", settings["attention_type"], ATTENTIONS)
     found |= {"attention": settings["attention_type"], "random_from": "first"}
+    ties = ties_in(settings, where)
+    found["output"] = "tied" if ties or not words else "untied"
     found |= {"pooler": True, "masked_words": words, "next_sentence": follows, "last_mlp": head == "answerer"}
     head = head_in(settings, head, where)
     found["pool"] = found["activation"] if head in CLASSES else "tanh"
     config = validate_config(BigBirdConfig, found, encoder_keys(SIZES), where)
-    return PublishedConfig(config, head, labels_in(settings, where), named is not None, notes=notes)
+    return PublishedConfig(config, head, labels_in(settings, where), named is not None, ties, notes)
 
 
 def config_json(
@@ -114,7 +122,7 @@ def config_json(
     settings = encoder_json(config, TITLE, MODEL_TYPES[0], architecture(config, head), SIZES)
     settings |= {"attention_type": config.attention, "pad_token_id": pad}
     settings |= {} if end is None else {"sep_token_id": end}  # a question ends there
-    return settings | label_settings(head, labels)
+    return settings | output_settings(config.output) | label_settings(head, labels)
 
 
 def architecture(config: BigBirdConfig, head: str | None) -> str:
@@ -138,9 +146,8 @@ def table(config: BigBirdConfig, head: str | None = None) -> Table:
         rules += weight_and_bias("pooler.dense", "classifier.dense" if head in CLASSES else "bert.pooler")
     if config.masked_words:
         inner = "cls.predictions.transform"
-        rules += word_rules(f"{inner}.dense", f"{inner}.LayerNorm", "cls.predictions.bias")
-        twins.append(Twin("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"))
-        twins.append(Twin("cls.predictions.decoder.bias", "cls.predictions.bias"))
+        last, twins = logit_rules(config.output, LOGITS, f"{PREFIX}{EMBEDDING}", "cls.predictions.bias")
+        rules += word_rules(f"{inner}.dense", f"{inner}.LayerNorm") + last
     if config.next_sentence:
         rules += weight_and_bias("next_sentence", "cls.seq_relationship")
     if config.last_mlp:
@@ -167,9 +174,11 @@ def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> P
         elif "qa_classifier.qa_outputs.weight" in names:
             head = "answerer"
     follows = any(name.startswith("cls.seq_relationship.") for name in names)
+    words = any(name.startswith("cls.predictions.") for name in names)
     parts = {
         "pooler": head in (*CLASSES, "multiple_choice") or follows or "bert.pooler.weight" in names,
-        "masked_words": any(name.startswith("cls.predictions.") for name in names),
+        "masked_words": words,
+        "output": output_of(published, words, names, f"{LOGITS}.weight", where),
         "next_sentence": follows,
         "last_mlp": head == "answerer",
         "pool": config.activation if head in CLASSES else "tanh",
