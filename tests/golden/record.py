@@ -457,6 +457,14 @@ model: {kind: transformer_classifier, width: 8, heads: 2, layers: 1, hidden: 16,
         + "  batch_examples: 8\n",
         numbers,
     ),
+    "multi_label-multi_label": (
+        "task: {kind: multi_label}\n"
+        + files("jsonl", "jsonl", ", text: text, label: label")
+        + TUNED.replace("KIND", "multi_label")
+        + TRAIN
+        + "  batch_examples: 8\n",
+        objects,
+    ),
     "multiple_choice-multiple_choice": (
         "task: {kind: multiple_choice}\n"
         + files("choices", "csv", ", begin: null, choices: [first, second, third]")

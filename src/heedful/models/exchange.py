@@ -81,6 +81,11 @@ LAYER = {  # of a block, without .weight and .bias
     "add2.norm": "output.LayerNorm",
 }
 EMBEDDING = "embeddings.word_embeddings.weight"  # of an encoder, after its prefix
+PROBLEMS = {  # of a layer on the pooled vector: our head, and `problem_type`
+    "classifier": "single_label_classification",
+    "regressor": "regression",
+    "multi_label": "multi_label_classification",
+}
 QKV = ("query", "key", "value")
 SELF = tuple(f"attention.self.{name}" for name in QKV)  # of a block
 
@@ -518,23 +523,27 @@ def encoder_json(
 
 
 def head_in(settings: Mapping[str, Any], head: str | None, where: Path) -> str | None:
-    """The kind of head; a classifier with a single output is a regressor."""
+    """The kind of head; a classifier with a single output is a regressor, unless it has labels."""
     if head != "classifier":
         return head
-    if settings.get("problem_type") == "regression" or _count(settings, where) == 1:
-        return "regressor"
-    if settings.get("problem_type") == "multi_label_classification":
-        raise UserError(
-            "multi-label classification is not supported", where=f"{where}: problem_type",
-            found=shown(settings["problem_type"]), expected="a head that predicts one class, or a number",
-        )  # fmt: skip
-    return head
+    problem = settings.get("problem_type")
+    if problem not in (None, *PROBLEMS.values()):
+        raise unsupported(where, "problem_type", problem, PROBLEMS.values())
+    if problem == PROBLEMS["multi_label"]:
+        return "multi_label"
+    return "regressor" if problem == PROBLEMS["regressor"] or _count(settings, where) == 1 else head
+
+
+def published_head(head: str | None) -> str | None:
+    """The head in whose published form ours is: one class, several labels and numbers differ in their loss alone."""
+    return "classifier" if head in PROBLEMS else head
 
 
 def label_settings(head: str | None, labels: Sequence[str]) -> dict[str, Any]:
     """The settings of a config.json about the outputs of a head."""
-    settings: dict[str, Any] = {"problem_type": "regression"} if head == "regressor" else {}
-    labels = ("LABEL_0",) if head == "regressor" else labels
+    told = head in ("regressor", "multi_label")  # of the others, it is the usual one
+    settings: dict[str, Any] = {"problem_type": PROBLEMS[str(head)]} if told else {}
+    labels = labels or (("LABEL_0",) if head == "regressor" else ())
     if not labels:
         return settings
     return settings | {

@@ -35,6 +35,7 @@ from heedful.models.exchange import (
     logit_rules,
     output_of,
     output_settings,
+    published_head,
     refuse,
     ties_in,
     validate_config,
@@ -112,7 +113,7 @@ def config_json(
 
 def architecture(config: AlbertConfig, head: str | None) -> str:
     """The name of the smallest published model that has these parts."""
-    kind = "classifier" if head == "regressor" else head
+    kind = published_head(head)
     if kind is not None:
         return next(name for name, parts in ARCHITECTURES.items() if parts[3] == kind)
     if config.sentence_order:

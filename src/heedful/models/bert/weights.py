@@ -38,6 +38,7 @@ from heedful.models.exchange import (
     logit_rules,
     output_of,
     output_settings,
+    published_head,
     refuse,
     ties_in,
     validate_config,
@@ -99,7 +100,7 @@ def config_json(
 def architecture(config: BertConfig, head: str | None) -> str:
     """The smallest published architecture that has these parts."""
     if head is not None:
-        kind = "classifier" if head == "regressor" else head
+        kind = published_head(head)
         return next(name for name, parts in ARCHITECTURES.items() if parts[3] == kind)
     if config.masked_words and config.next_sentence:
         return "BertForPreTraining"

@@ -16,6 +16,7 @@ from heedful.models.exchange import (
     ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
+    PROBLEMS,
     PublishedConfig,
     Table,
     Twin,
@@ -32,6 +33,7 @@ from heedful.models.exchange import (
     logit_rules,
     output_of,
     output_settings,
+    published_head,
     refuse,
     ties_in,
     unsupported,
@@ -65,10 +67,9 @@ ARCHITECTURES: dict[str, tuple[bool, bool, str | None]] = {
 HARMLESS: dict[str, tuple[Any, ...]] = {
     **ENCODER_HARMLESS, "use_bias": (True, None), "rescale_embeddings": (False, None),
 }  # fmt: skip
-CLASSES = ("classifier", "regressor")  # heads with a pooler of their own, whose activation is that of the blocks
+CLASSES = tuple(PROBLEMS)  # heads with a pooler of their own, whose activation is that of the blocks
 HEADS = {
-    "classifier": "classifier.out_proj",
-    "regressor": "classifier.out_proj",
+    **dict.fromkeys(PROBLEMS, "classifier.out_proj"),
     "multiple_choice": "classifier",
     "tagger": "classifier",
     "answerer": "qa_classifier.qa_outputs",
@@ -128,7 +129,7 @@ def config_json(
 def architecture(config: BigBirdConfig, head: str | None) -> str:
     """The smallest published architecture that has these parts."""
     if head is not None:
-        kind = "classifier" if head == "regressor" else head
+        kind = published_head(head)
         return next(name for name, parts in ARCHITECTURES.items() if parts[2] == kind)
     if config.next_sentence:
         return "BigBirdForPreTraining"

@@ -14,6 +14,7 @@ from heedful.models.distilbert.config import DistilBertConfig
 from heedful.models.exchange import (
     EMBEDDING,
     ENCODER_HARMLESS,
+    PROBLEMS,
     PublishedConfig,
     Table,
     Twin,
@@ -33,6 +34,7 @@ from heedful.models.exchange import (
     logit_rules,
     output_of,
     output_settings,
+    published_head,
     refuse,
     ties_in,
     unwritable,
@@ -73,7 +75,7 @@ ARCHITECTURES: dict[str, tuple[bool, str | None]] = {
     "DistilBertForTokenClassification": (False, "tagger"),
     "DistilBertForQuestionAnswering": (False, "answerer"),
 }
-POOLED = ("classifier", "regressor", "multiple_choice")  # heads with a layer before the last, which is our pooler
+POOLED = (*PROBLEMS, "multiple_choice")  # heads with a layer before the last, which is our pooler
 LOGITS = "vocab_projector"
 LAYER = {  # of a block, without .weight and .bias
     "attention.out": "attention.out_lin",
@@ -108,7 +110,7 @@ def config_json(
         raise unwritable(TITLE, "norm_eps", f"{config.norm_eps:g}", f"{NORM_EPS:g}")
     if config.pooler and head not in POOLED:
         raise unwritable(TITLE, "pooler", "true", "false, without a head that reads it")
-    kind = "classifier" if head == "regressor" else head
+    kind = published_head(head)
     words = config.masked_words and head is None
     name = next(name for name, parts in ARCHITECTURES.items() if parts == (words, kind))
     settings = encoder_json(config, TITLE, MODEL_TYPES[0], name, SIZES, DROPOUTS, ACTIVATION_KEY)

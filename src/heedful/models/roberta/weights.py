@@ -14,6 +14,7 @@ from heedful.models.exchange import (
     ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
+    PROBLEMS,
     PublishedConfig,
     Table,
     Twin,
@@ -30,6 +31,7 @@ from heedful.models.exchange import (
     logit_rules,
     output_of,
     output_settings,
+    published_head,
     refuse,
     ties_in,
     validate_config,
@@ -59,8 +61,7 @@ HARMLESS: dict[str, tuple[Any, ...]] = {**ENCODER_HARMLESS, "pad_token_id": (FIR
 LOGITS = "lm_head.decoder"
 # With a classification head, the pooler is part of that head.
 HEADS = {
-    "classifier": ("classifier.dense", "classifier.out_proj"),
-    "regressor": ("classifier.dense", "classifier.out_proj"),
+    **dict.fromkeys(PROBLEMS, ("classifier.dense", "classifier.out_proj")),
     "multiple_choice": ("roberta.pooler.dense", "classifier"),
     "tagger": ("roberta.pooler.dense", "classifier"),
     "answerer": ("roberta.pooler.dense", "qa_outputs"),
@@ -110,7 +111,7 @@ def write_settings(
     architectures: Architectures,
 ) -> dict[str, Any]:
     """The inverse of `read_settings`."""
-    kind = "classifier" if head == "regressor" else head
+    kind = published_head(head)
     words = config.masked_words and head is None
     name = next(name for name, parts in architectures.items() if parts[1:] == (words, kind))
     written = encoder_json(config, title, model_type, name, SIZES)
@@ -150,7 +151,7 @@ def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> P
             head = "multiple_choice" if "roberta.pooler.dense.weight" in names else "tagger"
         elif "qa_outputs.weight" in names:
             head = "answerer"
-    pools = head in ("classifier", "regressor", "multiple_choice") or "roberta.pooler.dense.weight" in names
+    pools = head in (*PROBLEMS, "multiple_choice") or "roberta.pooler.dense.weight" in names
     words = any(name.startswith("lm_head.") for name in names)
     parts = {
         "pooler": pools,

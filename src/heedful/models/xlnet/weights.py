@@ -14,6 +14,7 @@ from heedful.errors import UserError, wrong
 from heedful.models.exchange import (
     ACTIVATION_NAMES,
     ACTIVATIONS,
+    PROBLEMS,
     PublishedConfig,
     Rule,
     Table,
@@ -29,6 +30,7 @@ from heedful.models.exchange import (
     logit_rules,
     output_of,
     output_settings,
+    published_head,
     refuse,
     refuse_attention,
     ties_in,
@@ -75,8 +77,7 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
 LOGITS = "lm_loss"
 DIRECTIONS = {"bi": "both", "uni": "left"}
 HEADS = {
-    "classifier": "logits_proj",
-    "regressor": "logits_proj",
+    **dict.fromkeys(PROBLEMS, "logits_proj"),
     "multiple_choice": "logits_proj",
     "tagger": "classifier",
     "answerer": "qa_outputs",
@@ -128,7 +129,7 @@ def config_json(
 ) -> dict[str, Any]:
     """The config.json of such a model."""
     refuse_attention(config, TITLE)
-    kind = "classifier" if head == "regressor" else head
+    kind = published_head(head)
     words = config.masked_words and head is None
     name = next(name for name, parts in ARCHITECTURES.items() if parts[1:] == (words, kind))
     return {
