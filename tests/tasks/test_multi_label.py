@@ -153,7 +153,7 @@ def settings(tmp_path: Path) -> str:
     for name, size in (("train", 192), ("valid", 16)):
         rows = []
         for _ in range(size):
-            words = rng.sample(WORDS, 3)
+            words = rng.sample(WORDS[:8], 2)
             rows.append((" ".join(words), ", ".join(word for word in ("cat", "dog") if word in words)))
         text = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
         (tmp_path / f"{name}.jsonl").write_text(text)
@@ -165,13 +165,13 @@ model:
   kind: multi_label
   encoder: {{kind: bert, width: 32, heads: 2, layers: 1, hidden: 32, context: 16, dropout: 0.0, attention_dropout: 0.0}}
 train:
-  budget: {{steps: 120}}
+  budget: {{steps: 140}}
   batch_examples: 16
-  evaluate_every: 60
-  save_every: 60
+  evaluate_every: 140
+  save_every: 140
   samples: 2
   device: cpu
-  optimizer: {{kind: adamw, lr: 3e-3}}
+  optimizer: {{kind: adamw, lr: 5e-3}}
 """
 
 
@@ -191,11 +191,15 @@ def test_run_learns_labels_and_is_exported(
     write(tmp_path / "hf", pretrained(run))
     again = load(tmp_path / "hf", MultiLabelClassifier, "cpu")
     assert again.predict(TEXTS) == ours.predict(TEXTS)
-    monkeypatch.setattr(sys, "argv", ["heedful", "classify", str(run), "the red cat and the dog", "home"])
+    monkeypatch.setattr(sys, "argv", ["heedful", "classify", str(run), "cat dog", "a big"])
     with pytest.raises(SystemExit) as ended:
         main()
     lines = capsys.readouterr().out.splitlines()
-    assert ended.value.code in (0, None) and "cat" in lines[0].split("%")[0] and lines[1].startswith("-  home")
+    assert ended.value.code in (0, None)
+    assert [sorted(word for word in ("cat", "dog") if word in line[: line.rindex("  ")]) for line in lines] == [
+        ["cat", "dog"],
+        [],
+    ]
 
 
 def test_texts_without_any_label_are_refused(settings: str, tmp_path: Path) -> None:

@@ -541,8 +541,8 @@ def published_head(head: str | None) -> str | None:
 
 def label_settings(head: str | None, labels: Sequence[str]) -> dict[str, Any]:
     """The settings of a config.json about the outputs of a head."""
-    told = head in ("regressor", "multi_label")  # of the others, it is the usual one
-    settings: dict[str, Any] = {"problem_type": PROBLEMS[str(head)]} if told else {}
+    named = head in ("regressor", "multi_label")  # of the others, it is the usual one
+    settings: dict[str, Any] = {"problem_type": PROBLEMS[str(head)]} if named else {}
     labels = labels or (("LABEL_0",) if head == "regressor" else ())
     if not labels:
         return settings
