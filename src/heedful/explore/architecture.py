@@ -27,7 +27,7 @@ class Matrix(NamedTuple):
 class Part:
     """A module, or a row of modules alike, of which it shows one.
 
-    `numbers` has an entry for each of the row: the one whose weights it has, which is another one where they are shared.
+    `numbers` has an entry for each of the row: whose weights it has, which is another one where they are shared.
     """
 
     name: str  # in the module around it
@@ -149,7 +149,7 @@ class _Builder:
 
 
 def traced_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The output shape of each module in the order of the calls; empty for a module that cannot run on such an input."""
+    """The output shape of each module in the order of the calls; none of a model that cannot run on such an input."""
     config = model.config
     try:
         return trace_calls(model, lambda: RUNS[config.role](model, config))[0]  # type: ignore[index]

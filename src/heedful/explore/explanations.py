@@ -1,4 +1,4 @@
-"""What the parts of models do: a sentence, an equation, and the views in which to see it, by the class of the module."""
+"""What the parts of models do: a sentence, an equation, and the views that show it, by the class of the module."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ ENCODER_BLOCK = Explanation(
 )  # fmt: skip
 LINEAR = Explanation("Linear layer", "Multiplies each vector by a matrix and adds a bias.", "y = x Wᵀ + b", OUTPUTS)
 CONVOLUTION = Explanation(
-    "Convolution", "Slides small filters over the input; each writes one channel of the output.", "y = W ∗ x + b", PIXELS
+    "Convolution",
+    "Slides small filters over the input; each writes one channel of the output.",
+    "y = W ∗ x + b",
+    PIXELS,
 )
 POOL = Explanation("Max pooling", "Keeps the largest value of each small window.", "y = max over a window of x", PIXELS)
 ENCODER = Explanation(
@@ -87,7 +90,8 @@ EXPLANATIONS: dict[str, Explanation] = {
         "Attention biases", "Added to every query: one for contents, one for distances.", "q + u,  q + v", HEADS
     ),
     "Projection": Explanation(
-        "Projection of the length", "Shortens keys and values, so that attention costs less.", "K ← E K,  V ← F V", HEADS
+        "Projection of the length", "Shortens keys and values, so that attention costs less.", "K ← E K,  V ← F V",
+        HEADS
     ),
     "MemoryAttention": Explanation(
         "Attention", "The decoder weighs the encoder's vectors by a score, and reads their sum.",
@@ -249,8 +253,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     "ModuleDict": DENSE,
 }  # fmt: skip
 ENCODERS = ("Bert", "Roberta", "DistilBert", "Albert", "XlmRoberta", "XLNet", "Linformer", "BigBird", "RnnEncoder")
-EXPLANATIONS |= {kind: ENCODER for kind in (*ENCODERS, "ConvEncoder")}
-EXPLANATIONS |= {kind: IMAGES for kind in ("ResNet", "LeNet", "AlexNet", "Vgg", "GoogLeNet", "Vit")}
+EXPLANATIONS |= dict.fromkeys((*ENCODERS, "ConvEncoder"), ENCODER)
+EXPLANATIONS |= dict.fromkeys(("ResNet", "LeNet", "AlexNet", "Vgg", "GoogLeNet", "Vit"), IMAGES)
 
 
 def explanation(kind: str) -> Explanation:

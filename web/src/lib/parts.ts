@@ -23,7 +23,8 @@ export interface Model {
   does: string;
   reads: string;
   writes: string;
-  outputs: string[];
+  outputs: string[]; // views of what comes out, the best first
+  seen: [view: string, call: string] | null; // who answers what comes in and out, where no text is read
 }
 
 export function join(...names: string[]): string {

@@ -14,8 +14,8 @@ from heedful.explore.architecture import Part, architecture, join
 from heedful.explore.explanations import explanation
 from heedful.explore.inspect import WEIGHTS, attention_taps
 from heedful.explore.packets import pack
-from heedful.explore.predictions import predicts, prediction_of
-from heedful.explore.views import Call, InputRequest, ModelRequest, input_of
+from heedful.explore.predictions import prediction_of, predicts
+from heedful.explore.views import Call, InputRequest, ModelRequest, find, input_of
 from heedful.models.roles import Role
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ OUTPUTS = (
     "next", "fill", "image", "caption", "reconstruct", "hops", "glimpses", "paragraph", "beam", "map", "ablation",
 )  # fmt: skip
 
+SEEN = {  # what views answer about the input and the output of models that read no text
+    "image": "classes", "glimpses": "path", "caption": "captions", "paragraph": "description", "hops": "answer",
+    "reconstruct": "rows",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Diagram:
@@ -114,6 +119,7 @@ def model(subject: Subject, request: ModelRequest) -> bytes:
         {
             "parts": [described(part, "") for part in root.parts], "matrices": root.matrices, "kind": root.kind,
             "parameters": root.parameters, "explained": kinds, "open": opened(root), **work._asdict(),
+            "seen": next(([name, call] for name, call in SEEN.items() if name in views), None),
             "outputs": [name for name in OUTPUTS if name in views],
         }
     )  # fmt: skip
@@ -129,14 +135,13 @@ def kinds_in(part: Part) -> Iterator[str]:
 def opened(root: Part) -> list[str]:
     """The parts that are unfolded at first: those around rows of blocks, and the blocks, as far as there is room."""
     rows, found = len(root.parts), list[str]()
-    waiting = [(part, "") for part in root.parts]
+    waiting = [(part, "", len(root.parts) <= FEW) for part in root.parts]
     while waiting:
-        part, around = waiting.pop(0)
-        few = not around and len(root.parts) <= FEW
-        if part.parts and (part.holds_heads or part.stacks or few) and rows + len(part.parts) <= ROWS:
+        part, around, alone = waiting.pop(0)
+        if part.parts and (part.holds_heads or part.stacks or alone) and rows + len(part.parts) <= ROWS:
             rows += len(part.parts)
             found.append(path := path_of(part, around))
-            waiting += [(one, path) for one in part.parts]
+            waiting += [(one, path, len(part.parts) == 1) for one in part.parts]
     return found
 
 
@@ -171,6 +176,8 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     found = [Call("home", "model", {"model": state["model"]})]
     if inspect.reads_text(subject.predictor):
         found.append(Call("home", "flow", input_of(state)))
+    for name in [name for name in SEEN if name in subject.views][:1]:
+        found += [one for one in find(name).calls(subject, state) if one.call == SEEN[name]]
     return found
 
 
