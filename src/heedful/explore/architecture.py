@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -150,8 +150,8 @@ class _Builder:
 
 def traced_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """The output shape of each module in the order of the calls; none of a model that cannot run on such an input."""
-    config = model.config
+    net: Any = model
     try:
-        return trace_calls(model, lambda: RUNS[config.role](model, config))[0]  # type: ignore[index]
+        return trace_calls(model, lambda: RUNS[net.config.role](net, net.config))[0]
     except Exception:  # a user's own module may raise anything; its parts are shown all the same
         return {}
