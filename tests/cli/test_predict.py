@@ -113,7 +113,15 @@ GIVEN: dict[str, Callable[[Any, Path], Given]] = {
         for question, passage in (("what does the cat see ?", LONG), ("who takes the stone ?", TEXTS[1]))
     ],
 }
-for task in ("pretraining", "permutation_lm", "classification", "text_classification", "tagging", "text_autoencoding"):
+for task in (
+    "pretraining",
+    "permutation_lm",
+    "classification",
+    "text_classification",
+    "multi_label",
+    "tagging",
+    "text_autoencoding",
+):
     GIVEN[task] = lambda model, folder: texts("text", *TEXTS, "a dog")
 
 

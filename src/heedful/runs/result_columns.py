@@ -16,6 +16,7 @@ from heedful.tasks.image_classification.glimpses import GlimpseClassifier
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.pretraining.predictor import TextEncoder
@@ -55,6 +56,7 @@ COLUMNS: dict[type, tuple[ResultColumn, ...]] = {
     TextGenerator: (field("prediction", "text", "completion"), WRITTEN[1]),
     TextClassifier: CLASS,
     TextRegressor: NUMBER,
+    MultiLabelClassifier: (field("prediction", "texts", "labels"), CUT),
     TextStyleTransfer: (TEXT, PROBABILITY, CUT),
     TokenTagger: (
         field("prediction", "texts", "tags"),
@@ -112,7 +114,7 @@ def class_columns(predictor: Any) -> list[ResultColumn]:
 def class_names(predictor: Any) -> Sequence[str]:
     """The classes that a predictor has probabilities for, if any."""
     match predictor:
-        case TextClassifier() | ImageClassifier() | StoryAnswerer() | TablePredictor():
+        case TextClassifier() | MultiLabelClassifier() | ImageClassifier() | StoryAnswerer() | TablePredictor():
             return predictor.labels
     return ()
 

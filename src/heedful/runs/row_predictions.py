@@ -27,6 +27,7 @@ from heedful.runs.rows import RowReader
 from heedful.tasks.classification.predictor import Classification, Regression
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.multi_label.predictor import TextLabels
 from heedful.tasks.multiple_choice.predictor import Choice
 from heedful.tasks.pretraining.predictor import Embedding, TextEncoder
 from heedful.tasks.story_answering.predictor import StoryAnswerer
@@ -149,7 +150,7 @@ class RowPredictor:
 
 def is_cut(result: object) -> bool:
     """Whether only the beginning of a text was read."""
-    return isinstance(result, Classification | Regression | Choice | StyledText) and result.cut > 0
+    return isinstance(result, Classification | Regression | TextLabels | Choice | StyledText) and result.cut > 0
 
 
 def require_room(translator: Translator, texts: Sequence[str], window: Window) -> None:

@@ -28,6 +28,7 @@ from heedful.tasks.image_classification.glimpses import GlimpseClassifier
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.pretraining.predictor import TextEncoder
@@ -46,6 +47,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     TextGenerator: ("prompt",),
     TextClassifier: ("text",),
     TextRegressor: ("text",),
+    MultiLabelClassifier: ("text",),
     TextStyleTransfer: ("text", "style"),
     TokenTagger: ("text",),
     TextEncoder: ("text",),
@@ -73,7 +75,7 @@ class RowReader:
         self.predictor, self.source, self.todo = predictor, source, todo
         self.fields = FIELDS[type(predictor)]
         self.names = tuple(names) or self.fields
-        takes_pairs = isinstance(predictor, TextClassifier | TextRegressor)
+        takes_pairs = isinstance(predictor, TextClassifier | TextRegressor | MultiLabelClassifier)
         if len(self.names) > len(self.fields) + takes_pairs or len(self.names) < len(self.fields):
             expected = ", ".join(self.fields) + " and optionally a second text" * takes_pairs
             raise UserError(

@@ -16,6 +16,7 @@ from heedful.data.images.inputs import prepare
 from heedful.errors import UserError, shown
 from heedful.runs.rows import FIELDS, numbers_in, row_input
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 from heedful.tasks.tabular.predictor import TablePredictor
 
@@ -54,7 +55,7 @@ def parse_row(predictor: Any, row: object, fields: tuple[str, ...], where: str) 
         row = {fields[0]: row}
     if isinstance(predictor, TablePredictor):
         return table_row(predictor, row, where)
-    optional = ("pair",) if isinstance(predictor, TextClassifier | TextRegressor) else ()
+    optional = ("pair",) if isinstance(predictor, TextClassifier | TextRegressor | MultiLabelClassifier) else ()
     known = (*fields, *optional)
     if unknown := [name for name in row if name not in known]:
         raise UserError("an unknown field", where=where, found=shown(unknown[0]), expected=", ".join(known))
