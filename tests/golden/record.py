@@ -773,6 +773,8 @@ GPT, RNN, TRANSLATOR, ENCODER = (
 PAIR, TEXT = {"text": "seven two", "other": "sieben zwei"}, {"text": "the red cat sees a ball ."}
 CROSS = "decoder.*.cross.weights"
 ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the rest of the question
+    "home.model": (TRANSLATOR, "model", {}),
+    "home.flow": (GPT, "flow", TEXT),
     "heads.tokens": (TRANSLATOR, "tokens", PAIR),
     "heads.layer": (TRANSLATOR, "layer", {**PAIR, "look": CROSS, "layer": 0}),
     "grid.wall": (GPT, "wall", TEXT),

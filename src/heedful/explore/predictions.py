@@ -60,14 +60,29 @@ def prediction_of(predictor: Any, given: TextInput, reading: Reading, place: int
         return translation(predictor, given, reading)
     if is_language_model(predictor):
         return next_token(predictor, reading)
-    for kind, predict in (
-        (TextClassifier, label), (TextRegressor, value), (tagging.TokenTagger, tags), (answering.QuestionAnswerer, span)
-    ):  # fmt: skip
+    for kind, predict in by_kind():
         if isinstance(predictor, kind):
             return predict(predictor, given)
     if encoder_of(predictor).masked_words is not None:
         return masked_token(predictor, given, place)
     return vectors(reading)
+
+
+def by_kind() -> tuple[tuple[type, Callable[[Any, TextInput], Prediction]], ...]:
+    """The predictions of models with a head, by the class of their predictor."""
+    return (
+        (TextClassifier, label), (TextRegressor, value), (tagging.TokenTagger, tags),
+        (answering.QuestionAnswerer, span),
+    )  # fmt: skip
+
+
+def predicts(predictor: Any) -> bool:
+    """Whether a model predicts something other than vectors."""
+    if is_translator(predictor) or is_language_model(predictor):
+        return True
+    encoder = encoder_of(predictor)
+    headed = any(isinstance(predictor, kind) for kind, _ in by_kind())
+    return headed or (encoder is not None and encoder.masked_words is not None)
 
 
 def translation(predictor: Any, given: TextInput, reading: Reading) -> Prediction:
