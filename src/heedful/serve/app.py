@@ -37,6 +37,7 @@ from heedful.serve.requests import (
     user_message,
 )
 from heedful.serve.worker import Batcher, Late, Worker
+from heedful.tasks.language_model.predictor import TextGenerator
 
 UNREAD = 30.0  # seconds for the rest of a stream to be read after its deadline
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
@@ -113,7 +114,11 @@ def application(service: Service) -> FastAPI:
             inputs = await run_in_threadpool(parse_inputs, served.predictor, body.inputs)
         except UserError as error:
             raise Refused(422, user_message(error)) from None
-        results = await service.together(served.predictions, inputs, deadline)
+        if served.engine is not None and (usual := usual_settings(served.engine.generator, inputs)):
+            found = Completions(served.engine, service.worker, service.mailbox, service.metrics, usual, deadline)
+            results: Sequence[Any] = await found.results()
+        else:
+            results = await service.together(served.predictions, inputs, deadline)
         plain = await run_in_threadpool(lambda: finite_json([one and one.to_dict() for one in results]))
         head = json.dumps({"model": served.name, "task": served.predictor.task})[:-1].encode()
         return Response(head + b', "predictions": ' + plain + b"}", media_type="application/json")
@@ -212,6 +217,16 @@ class Measured:
             self.metrics.open -= 1
             path = scope["path"] if status not in (404, 405) else "other"
             self.metrics.ended(path, status, time.monotonic() - start)
+
+
+def usual_settings(generator: TextGenerator, prompts: Sequence[str]) -> CompletionBody | None:
+    """A generator's own settings as those of completions, which are generated beside others; None: they cannot be."""
+    s = generator.settings
+    if s.beams > 1 or s.uses_history or s.min_length or s.samples > 1:
+        return None
+    return CompletionBody(
+        prompt=list(prompts), max_tokens=s.length, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed
+    )
 
 
 def body_of(kind: type[Body]) -> dict[str, Any]:
