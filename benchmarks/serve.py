@@ -579,7 +579,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rounds = 2 if args.quick else args.rounds
-    found = {"what": args.what, "quick": args.quick, "command": " ".join(sys.argv), **machine()}
+    found = {"what": args.what, "quick": args.quick, "command": f"python benchmarks/serve.py {args.what}", **machine()}
     if args.what == "embed" and args.folder is None:
         parser.error("embed needs the folder of an encoder")
     parts = {"generate": lambda: generate(args.quick, rounds), "embed": lambda: embed(args.folder, args.quick)}

@@ -22,10 +22,12 @@ import torch
 from PIL import Image
 
 from golden.library import TEXTS
+from heedful.decode.settings import TextSettings
 from heedful.http.api_guard import ApiGuard
 from heedful.http.guard import serving
 from heedful.http.policy import Policy
 from heedful.serve.app import Service, application
+from heedful.serve.engine import Completion
 from heedful.serve.mailbox import Mailbox
 from heedful.serve.models import Served
 from heedful.serve.worker import Batcher, Job, Worker
@@ -250,6 +252,7 @@ def test_embeddings(clients: Callable[[str], Client]) -> None:
         ("/v1/completions", {"max_tokens": 5000}, 422, "at most 4,096"),
         ("/v1/completions", {"presence_penalty": 0.5}, 422, "not supported"),
         ("/v1/completions", {"best_of": 3}, 422, "best_of"),
+        ("/v1/completions", {"prompt": ["a"] * 20, "n": 3}, 422, "at most 50 completions"),
         ("/v1/completions", {"stop": ["a"] * 5}, 422, "at most 4"),
         ("/v1/completions", {"model": "other"}, 404, "there are: language_model-gpt"),
         ("/v1/completions", [], 400, "JSON object"),
@@ -279,9 +282,12 @@ def test_full_queue_and_deadline(golden: Callable[[str], Any]) -> None:
     with served({"gpt": golden("language_model-gpt")}, slots=1, waiting=2) as client:
         worker = client.service.worker
         worker.stop()  # nothing is computed from now on
-        status, message = client.error("/v1/completions", {"timeout": 0.2, "n": 3})
+        engine = client.service.models["gpt"].engine
+        assert engine is not None
+        engine.submit([Completion(engine.generator.prompt_ids("a"), TextSettings(), 5, 0, time.monotonic() + 100)])
+        status, message = client.error("/v1/completions", {"timeout": 0.2, "n": 2})
         assert status == 503 and "too many" in message
-        assert client.send("/v1/completions", {"n": 3})[2]["retry-after"] == "1"
+        assert client.send("/v1/completions", {"n": 2})[2]["retry-after"] == "1"
         status, message = client.error("/v1/predict", {"inputs": ["a"], "timeout": 0.2})
         assert (status, message) == (504, "the request took too long")
         assert client.send("/healthz")[0] == 503  # the worker has ended

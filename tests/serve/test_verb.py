@@ -64,7 +64,7 @@ def test_refusals(words: list[str], message: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_running_requests_end_after_sigterm() -> None:
-    command = [sys.executable, "-m", "heedful", "serve", str(GPT), "--port", "0"]
+    command = [sys.executable, "-m", "heedful", "serve", str(GPT), "--port", "0", "--drain", str(LONG)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     assert process.stdout is not None
     try:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -20,7 +21,7 @@ from heedful import __version__
 from heedful.errors import UserError
 from heedful.http.answers import Refused, busy
 from heedful.serve.completions import Completions
-from heedful.serve.engine import Full
+from heedful.serve.engine import Engine, Full
 from heedful.serve.inputs import fields_of, parse_inputs
 from heedful.serve.mailbox import Mailbox, waiting_job
 from heedful.serve.metrics import Metrics
@@ -40,6 +41,7 @@ from heedful.serve.worker import Batcher, Late, Worker
 from heedful.tasks.language_model.predictor import TextGenerator
 
 UNREAD = 30.0  # seconds for the rest of a stream to be read after its deadline
+LONG = 10_000  # characters
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 
 
@@ -56,6 +58,11 @@ class Service:
     def deadline(self, body: Body) -> float:
         """When the answer must be there."""
         return time.monotonic() + min(body.timeout or self.longest, self.longest)
+
+    async def completions(self, engine: Engine, body: CompletionBody, deadline: float) -> Completions:
+        """The completions of a request; long prompts are tokenized in another thread."""
+        make = partial(Completions, engine, self.worker, self.mailbox, self.metrics, body, deadline)
+        return await run_in_threadpool(make) if sum(map(len, body.prompts)) > LONG else make()
 
     async def together(self, batcher: Batcher, inputs: Sequence[Any], deadline: float) -> Sequence[Any]:
         """The results of inputs, predicted with those of other requests."""
@@ -115,7 +122,7 @@ def application(service: Service) -> FastAPI:
         except UserError as error:
             raise Refused(422, user_message(error)) from None
         if served.engine is not None and (usual := usual_settings(served.engine.generator, inputs)):
-            found = Completions(served.engine, service.worker, service.mailbox, service.metrics, usual, deadline)
+            found = await service.completions(served.engine, usual, deadline)
             results: Sequence[Any] = await found.results()
         else:
             results = await service.together(served.predictions, inputs, deadline)
@@ -147,9 +154,7 @@ def application(service: Service) -> FastAPI:
             raise Refused(422, "best_of: not supported, unless it equals n")
         if body.max_tokens > served.engine.longest:
             raise Refused(422, f"max_tokens: at most {served.engine.longest:,} (see --max-tokens)")
-        found = Completions(
-            served.engine, service.worker, service.mailbox, service.metrics, body, service.deadline(body)
-        )
+        found = await service.completions(served.engine, body, service.deadline(body))
         if body.stream:
             return Events(found.events(served.name), service.longest + UNREAD)
         return json_response(await found.whole(served.name))

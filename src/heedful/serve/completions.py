@@ -73,6 +73,8 @@ class Completions:
         self, engine: Engine, worker: Worker, mailbox: Mailbox, metrics: Metrics, body: CompletionBody, deadline: float
     ) -> None:
         generator: TextGenerator = engine.generator
+        if len(body.prompts) * body.n > engine.most:
+            raise Refused(422, f"prompt: at most {engine.most:,} completions in a request (see --waiting)")
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
         self.engine, self.worker, self.mailbox, self.metrics, self.body = engine, worker, mailbox, metrics, body
         self.deadline = deadline
@@ -82,8 +84,7 @@ class Completions:
             for sample in range(body.n):
                 own = seed_of(seed, number, sample)
                 request = Completion(ids, body.sampling, body.max_tokens, own, deadline)
-                decoder = StreamDecoder(generator.tokenizer, generator.text_after, ids)
-                self.writings.append(Writing(request, decoder, body.stops, engine.end))
+                self.writings.append(Writing(request, engine.decoder.fresh(ids), body.stops, engine.end))
                 if body.echo:
                     self.writings[-1].text = prompt
         self.start = time.monotonic()
