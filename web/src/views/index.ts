@@ -11,6 +11,7 @@ import Fill from "./Fill.svelte";
 import Glimpses from "./Glimpses.svelte";
 import Grid from "./Grid.svelte";
 import Heads from "./Heads.svelte";
+import Home from "./Home.svelte";
 import Hops from "./Hops.svelte";
 import Image from "./Image.svelte";
 import Lens from "./Lens.svelte";
@@ -25,6 +26,7 @@ import Source from "./Source.svelte";
 import Steps from "./Steps.svelte";
 
 export const VIEWS: Record<string, Component> = {
+  home: Home,
   heads: Heads,
   grid: Grid,
   blocks: Blocks,

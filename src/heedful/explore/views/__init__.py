@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Subject
 
 VIEWS = (
+    "home",
     "heads", "grid", "blocks", "alignment", "steps", "beam", "next", "fill", "lens", "map", "ablation", "recurrent",
     "reconstruct", "image", "caption", "paragraph", "glimpses", "hops", "dialogue", "agent", "positions", "run",
     "source",
