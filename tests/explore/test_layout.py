@@ -45,6 +45,8 @@ SHOWN = {
     "paragraph": ("paragraphs-paragraph_captioner", None),
     "glimpses": ("image_classification-recurrent_attention", None),
     "hops": ("story_answering-memory_network", None),
+    "dialogue": ("dialogue-hred", None),
+    "agent": ("control-policy", None),
     "positions": ("gpt", None),
     "run": ("translation", None),
     "source": ("gpt", None),
@@ -93,6 +95,8 @@ def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Pat
             "paragraphs-paragraph_captioner",
             "image_classification-recurrent_attention",
             "story_answering-memory_network",
+            "dialogue-hred",
+            "control-policy",
         )
     ]
     with ExitStack() as stack:

@@ -25,6 +25,7 @@ from heedful.files.reading import is_file
 from heedful.runs.load import load, name_folders
 from heedful.tasks.base import Example
 from heedful.tasks.captioning.predictor import ImageCaptioner
+from heedful.tasks.dialogue.predictor import DialogueModel
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import Translator
 from heedful.training.checkpoint.choice import split_checkpoint
@@ -61,7 +62,7 @@ class Subject:
         with self._loading, torch.inference_mode(False):
             if "predictor" not in self.__dict__:  # another thread may have loaded it meanwhile
                 found = load(self._path)
-                if isinstance(found, Translator | TextGenerator | ImageCaptioner):
+                if isinstance(found, Translator | TextGenerator | ImageCaptioner | DialogueModel):
                     found.graphs = None  # CUDA graphs cannot be captured while other threads use the device
                 self.__dict__["predictor"] = found
             return self.__dict__["predictor"]

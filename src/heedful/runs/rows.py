@@ -16,6 +16,7 @@ from heedful.tasks.dialogue.predictor import DialogueModel
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.pretraining.predictor import TextEncoder
@@ -33,6 +34,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     TextGenerator: ("prompt",),
     TextClassifier: ("text",),
     TextRegressor: ("text",),
+    MultiLabelClassifier: ("text",),
     TextStyleTransfer: ("text", "style"),
     TokenTagger: ("text",),
     TextEncoder: ("text",),

@@ -18,6 +18,7 @@ from heedful.errors import UserError, shown
 from heedful.runs.rows import FIELDS, row_input
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.control.predictor import Agent
+from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 from heedful.tasks.tabular.predictor import TablePredictor
 
@@ -60,7 +61,7 @@ def parse_row(predictor: Any, row: object, fields: tuple[str, ...], where: str) 
         row = {fields[0]: row}
     if isinstance(predictor, TablePredictor):
         return table_row(predictor, row, where)
-    optional = ("pair",) if isinstance(predictor, TextClassifier | TextRegressor) else ()
+    optional = ("pair",) if isinstance(predictor, TextClassifier | TextRegressor | MultiLabelClassifier) else ()
     known = (*fields, *optional)
     if unknown := [name for name in row if name not in known]:
         raise UserError("an unknown field", where=where, found=shown(unknown[0]), expected=", ".join(known))
