@@ -8,6 +8,7 @@ INPUT = ("figure", "text", "another-example")
 IMAGES = ("figure", "image-N", "draw")
 ATTENTION = (*INPUT, "other", "look", "layer")
 SPOTS: Mapping[str, Sequence[str]] = {
+    "home": ("figure", "text"),
     "heads": (*ATTENTION, "heads", "head-N", "all-heads", "all-tokens", "ask-N", "see-N"),
     "grid": (*ATTENTION, "grid", "sort", "thumb-N-N-N"),
     "blocks": ("figure", "mode", "share", "layer", "head", "inside"),
