@@ -38,6 +38,8 @@ SPOTS: Mapping[str, Sequence[str]] = {
     "paragraph": (*IMAGES, "regions", "sentences", "sentence-N"),
     "glimpses": (*IMAGES, "glimpses", "glimpse-N", "classes"),
     "hops": ("figure", "story", "question", "weights", "answers"),
+    "dialogue": ("figure",),
+    "agent": ("figure",),
     "positions": ("figure", "mask-kind", "mask-N", "near", "words", "of", "readout"),
     "run": ("figure", "results", "recipe", "samples"),
     "source": ("figure", "source", "whole", "line-N"),
