@@ -810,6 +810,8 @@ ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the
     "paragraph.description": ("paragraphs-paragraph_captioner", "description", {"image": 2}),
     "glimpses.path": ("image_classification-recurrent_attention", "path", {"image": 1}),
     "hops.answer": ("story_answering-memory_network", "answer", {"number": 3}),
+    "dialogue.reply": ("dialogue-hred", "reply", {"history": TEXT["text"] + "\n" + "a big dog likes the old stone ."}),
+    "agent.episode": ("control-policy", "episode", {"forced": [[3, 1], [5, 0]]}),
     "positions.own": (GPT, "own", {}),
     "positions.mask": (GPT, "mask", {"kind": "local", "size": 6}),
     "run.about": (GPT, "about", {}),
