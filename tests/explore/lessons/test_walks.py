@@ -16,14 +16,18 @@ from heedful.explore.lessons.reading import shipped
 from heedful.explore.subjects import Explorer
 from patience import until
 
-RUNS = {"coreference": "minilm", "fluent": "translation"}
+RUNS = {
+    "coreference": "minilm", "fluent": "translation", "root-of-d": "translation", "decoding": "translation",
+    "mask": "gpt", "window": "gpt", "temperature": "gpt", "lstm": "rnn", "autoencoder": "images", "captioner": "captions",
+    "both-sides": "chemist",
+}  # fmt: skip
 SHORT = ("coreference", "fluent")  # the others are left to `make test-all`
 
 
 @pytest.fixture
 def model(request: pytest.FixtureRequest, run: Callable[[str], Path]) -> Callable[[str], Path]:
     """The model that a lesson is walked on."""
-    return lambda name: request.getfixturevalue("minilm") if RUNS[name] == "minilm" else run(RUNS[name])
+    return lambda name: request.getfixturevalue(RUNS[name]) if RUNS[name] in ("minilm", "chemist") else run(RUNS[name])
 
 
 class Saved(NamedTuple):
