@@ -24,12 +24,15 @@ NAMES = [
     "Description", "DialogueModel", "Embedding", "Entity", "Episode", "Evaluation", "GeneratedText",
     "GlimpseClassification", "GlimpseClassifier", "ImageAutoencoder", "ImageCaptioner", "ImageClassification",
     "ImageClassifier", "ImageDescriber", "JointPrediction", "MaskPredictions", "MonoText", "MultiHead",
+    "MultiLabelClassifier",
     "MultipleChoiceAnswerer", "PairedText", "ParallelText", "Predictor", "QuestionAnswerer", "Reconstruction",
     "Regression", "Reply", "Report", "Run", "SentenceAutoencoder", "StoryAnswer", "StoryAnswerer", "StyledText",
-    "TablePredictor", "TaggedText", "TextClassifier", "TextEncoder", "TextGenerator", "TextRegressor",
+    "TablePredictor", "TaggedText", "TextClassifier", "TextEncoder", "TextGenerator", "TextLabels",
+    "TextRegressor",
     "TextStyleTransfer", "TokenEmbeddings", "TokenPrediction", "TokenTagger", "Translation", "Translator",
     "TreeClassification", "TreeClassifier", "UserError", "WordVectors", "__version__", "attend", "build", "doctor",
-    "entmax15", "figure", "fit", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec", "show",
+    "entmax15", "figure", "fit", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec", "pipeline",
+    "show",
     "softmax", "sparsemax", "summary", "train", "watch",
 ]  # fmt: skip
 RENAMED = {"Reader": "TextEncoder", "Writer": "TextGenerator", "Labeller": "TextClassifier", "Judge": "TreeClassifier"}

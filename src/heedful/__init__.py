@@ -49,6 +49,7 @@ __all__ = [
     "MaskPredictions",
     "MonoText",
     "MultiHead",
+    "MultiLabelClassifier",
     "MultipleChoiceAnswerer",
     "PairedText",
     "ParallelText",
@@ -68,6 +69,7 @@ __all__ = [
     "TextClassifier",
     "TextEncoder",
     "TextGenerator",
+    "TextLabels",
     "TextRegressor",
     "TextStyleTransfer",
     "TokenEmbeddings",
@@ -91,6 +93,7 @@ __all__ = [
     "load_recipe",
     "load_vectors",
     "load_word2vec",
+    "pipeline",
     "show",
     "softmax",
     "sparsemax",
@@ -118,6 +121,7 @@ if TYPE_CHECKING:
     from heedful.plots.gallery import figure
     from heedful.runs.fit import fit
     from heedful.runs.load import AnyPredictor, load
+    from heedful.runs.pipelines import pipeline
     from heedful.runs.recipe import load_recipe
     from heedful.runs.train import train
     from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
@@ -129,6 +133,7 @@ if TYPE_CHECKING:
     from heedful.tasks.image_classification.predictor import ImageClassification, ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
     from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator
+    from heedful.tasks.multi_label.predictor import MultiLabelClassifier, TextLabels
     from heedful.tasks.multiple_choice.predictor import Choice, MultipleChoiceAnswerer
     from heedful.tasks.paragraphs.predictor import Description, ImageDescriber
     from heedful.tasks.predictor import Evaluation, Predictor
@@ -169,6 +174,7 @@ _MODULES = {
     "plots.gallery": ("figure",),
     "runs.fit": ("fit",),
     "runs.load": ("AnyPredictor", "load"),
+    "runs.pipelines": ("pipeline",),
     "runs.recipe": ("load_recipe",),
     "runs.train": ("train",),
     "tasks.answering.predictor": ("Answer", "QuestionAnswerer"),
@@ -180,6 +186,7 @@ _MODULES = {
     "tasks.image_classification.predictor": ("ImageClassification", "ImageClassifier"),
     "tasks.language_model.bidirectional": ("BidirectionalLanguageModel",),
     "tasks.language_model.predictor": ("GeneratedText", "TextGenerator"),
+    "tasks.multi_label.predictor": ("MultiLabelClassifier", "TextLabels"),
     "tasks.multiple_choice.predictor": ("Choice", "MultipleChoiceAnswerer"),
     "tasks.paragraphs.predictor": ("Description", "ImageDescriber"),
     "tasks.predictor": ("Evaluation", "Predictor"),

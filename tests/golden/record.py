@@ -457,6 +457,14 @@ model: {kind: transformer_classifier, width: 8, heads: 2, layers: 1, hidden: 16,
         + "  batch_examples: 8\n",
         numbers,
     ),
+    "multi_label-multi_label": (
+        "task: {kind: multi_label}\n"
+        + files("jsonl", "jsonl", ", text: text, label: label")
+        + TUNED.replace("KIND", "multi_label")
+        + TRAIN
+        + "  batch_examples: 8\n",
+        objects,
+    ),
     "multiple_choice-multiple_choice": (
         "task: {kind: multiple_choice}\n"
         + files("choices", "csv", ", begin: null, choices: [first, second, third]")
@@ -802,6 +810,8 @@ ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the
     "paragraph.description": ("paragraphs-paragraph_captioner", "description", {"image": 2}),
     "glimpses.path": ("image_classification-recurrent_attention", "path", {"image": 1}),
     "hops.answer": ("story_answering-memory_network", "answer", {"number": 3}),
+    "dialogue.reply": ("dialogue-hred", "reply", {"history": TEXT["text"] + "\n" + "a big dog likes the old stone ."}),
+    "agent.episode": ("control-policy", "episode", {"forced": [[3, 1], [5, 0]]}),
     "positions.own": (GPT, "own", {}),
     "positions.mask": (GPT, "mask", {"kind": "local", "size": 6}),
     "run.about": (GPT, "about", {}),

@@ -1,10 +1,12 @@
 /** The component of each view, by the name that the server gives it. */
 import type { Component } from "svelte";
 import Ablation from "./Ablation.svelte";
+import Agent from "./Agent.svelte";
 import Alignment from "./Alignment.svelte";
 import Beam from "./Beam.svelte";
 import Blocks from "./Blocks.svelte";
 import Caption from "./Caption.svelte";
+import Dialogue from "./Dialogue.svelte";
 import Fill from "./Fill.svelte";
 import Glimpses from "./Glimpses.svelte";
 import Grid from "./Grid.svelte";
@@ -42,6 +44,8 @@ export const VIEWS: Record<string, Component> = {
   paragraph: Paragraph,
   glimpses: Glimpses,
   hops: Hops,
+  dialogue: Dialogue,
+  agent: Agent,
   positions: Positions,
   run: Run,
   source: Source,
