@@ -18,9 +18,9 @@ HEADS = ("heads", "grid", "steps", "ablation", "blocks", "image", "caption", "ho
 LAYERS = ("lens", "heads", "recurrent", "map", "image", "reconstruct", "source")
 TABLES = ("map", "source")
 PLACES = ("positions", "source")
-STATES = ("recurrent", "caption", "paragraph", "source")
+STATES = ("recurrent", "caption", "paragraph", "dialogue", "source")
 PIXELS = ("image", "reconstruct", "caption", "glimpses", "paragraph")
-OUTPUTS = ("next", "fill", "image", "caption", "ablation", "source")
+OUTPUTS = ("next", "fill", "image", "caption", "agent", "ablation", "source")
 
 EMBEDDING = Explanation("Embedding", "Looks up the vector of each token in a table.", "x = E[token]", TABLES)
 TIED = Explanation(
