@@ -1,0 +1,135 @@
+"""Graphs of every model: the same values as its own methods, and in onnxruntime at any size; or a reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import heedful
+from heedful.blocks.layouts import Padded
+from heedful.errors import UserError
+from heedful.export.check import TOLERANCE, compare
+from heedful.export.onnx import onnx_run
+from heedful.export.roles import graphs_of
+from heedful.export.write import export
+from heedful.models import MODELS, build, config_class
+from heedful.tasks import TASKS
+from tolerance import close
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
+RUNS = sorted(path.name for path in GOLDEN.iterdir())
+REFUSED = {
+    "tree_classification-tree_lstm": "each tree has a form of its own",
+    "dialogue-hred": "utterances of similar lengths",
+    "paragraphs-paragraph_captioner": "a plan and a search",
+    "pretraining-bigbird": "random blocks by a seed",
+}
+FAST = ("control-policy",)  # the others take seconds each
+
+
+def test_every_task_and_model_has_a_run() -> None:
+    assert {name.partition("-")[0] for name in RUNS} >= {*TASKS} - {"text_classification"}
+    assert {name.partition("-")[2] for name in RUNS} == {*MODELS}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_graph_says_why_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not supported") as caught:
+        export(heedful.load(GOLDEN / name, "cpu"), tmp_path / "out", "onnx")
+    assert REFUSED[name] in str(caught.value) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in REFUSED])
+def test_graph_gives_the_same_for_a_row_alone_and_in_a_batch(name: str) -> None:
+    for graph in graphs_of(heedful.load(GOLDEN / name, "cpu")):
+        given = graph.inputs(3, 6)
+        every, single = graph.run(given), {key: value[:1] if value.dim() else value for key, value in given.items()}
+        if "sentences" in given:  # which all rows share
+            single["sentences"] = given["sentences"]
+        for key, value in graph.run(single).items():
+            whole = every[key][:1] if value.dim() and len(every[key]) == 3 else every[key]
+            close(value.float(), whole.float(), msg=f"{graph.name} {key}")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in RUNS if name not in REFUSED]
+)
+def test_run_is_exported_and_equal_in_onnxruntime_at_any_size(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="ONNX files need `pip install 'heedful[onnx]'`")
+    predictor = heedful.load(GOLDEN / name, "cpu")
+    written = export(predictor, tmp_path / "out", "onnx")
+    for graph, one in zip(graphs_of(predictor), written, strict=True):
+        assert one.difference <= TOLERANCE
+        run = onnx_run(tmp_path / "out" / one.file)
+        assert compare(graph, run, [(1, 2), (4, 3), (2, 11), (7, 6)]) <= TOLERANCE
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} <= {".onnx", ".json"}
+
+
+@pytest.mark.parametrize("kind", ["gpt", "transformer", "seq2seq", "rnn_lm"])
+def test_steps_of_a_graph_are_the_steps_of_the_model(kind: str) -> None:
+    torch.manual_seed(0)
+    model: Any = build(config_class(kind).tiny()).eval()
+    predictor = heedful.load(GOLDEN / next(name for name in RUNS if name.endswith(f"-{kind}")), "cpu")
+    predictor.model = model
+    start, step = graphs_of(predictor)
+    given = start.inputs(3, 4)
+    with torch.no_grad():
+        if kind in ("gpt", "rnn_lm"):
+            given["padding"] *= 0
+            whole = model(torch.arange(1, 7).expand(3, -1), model.start(3, torch.device("cpu")))[0]
+        else:
+            state = model.start(given["input_ids"], Padded(given["attention_mask"] != 0))
+            whole = model(torch.arange(1, 7).expand(3, -1), state)[0]
+    found = start.run(given)
+    for number in range(6):
+        state = {name.replace("next", "state", 1): value for name, value in found.items() if name != "logits"}
+        found = step.run({"tokens": torch.full((3, 1), number + 1), **state})
+        close(found["logits"], whole[:, number], msg=f"step {number}")
+
+
+def documented_loop() -> Any:
+    """The function of the page, which needs numpy and onnxruntime alone."""
+    page = (GOLDEN.parents[2] / "docs" / "how-to" / "export.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)
+    return names["greedy"]
+
+
+def test_documented_loop_translates_as_the_translator_does(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="ONNX files need `pip install 'heedful[onnx]'`")
+    translator: Any = heedful.load(GOLDEN / "translation-transformer", "cpu")
+    export(translator, tmp_path / "out", "onnx")
+    texts = ["one two", "three", "four five six seven"]
+    rows, (ids, real) = 3, pad_left(translator.source_ids(texts))
+    given = {"input_ids": ids.numpy(), "attention_mask": real.numpy()}
+    found = documented_loop()(tmp_path / "out", given, np.full((rows, 1), 2), 3, 6, (0, 1, 2))
+    ours = [one[0].ids[:6] for one in translator.search(texts, beams=1)]
+    assert found == [ids[: ids.index(3)] if 3 in ids else ids for ids in ours]
+    described = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert [one["file"] for one in described["files"]] == ["start.onnx", "step.onnx"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gpt", "rnn_lm", "transformer_xl"])
+def test_documented_loop_writes_as_the_language_model_does(kind: str, tmp_path: Path) -> None:
+    generator: Any = heedful.load(GOLDEN / f"language_model-{kind}", "cpu")
+    export(generator, tmp_path / "out", "onnx")
+    prompts = ["the red", "a small dog sees"] if kind == "gpt" else ["the red"]
+    ids, real = pad_left([generator.prompt_ids(prompt) for prompt in prompts])
+    padding = (1 - real).sum(1).numpy()
+    never = [token for token in generator.codec.suppressed if token < generator.model.config.vocab]
+    found = documented_loop()(tmp_path / "out", {"padding": padding}, ids.numpy(), generator.codec.end_id, 6, never)
+    ours = generator.generate(prompts, temperature=0, length=6, samples=1)
+    assert found == [one.ids[: len(row)] for one, row in zip(ours, found, strict=True)]
+
+
+def pad_left(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of tokens with zeros before them, and which of them are real."""
+    most = max(map(len, rows))
+    ids, real = ([[0] * (most - len(row)) + [(1, one)[token] for one in row] for row in rows] for token in (1, 0))
+    return torch.tensor(ids), torch.tensor(real)
