@@ -15,14 +15,16 @@ import asyncio
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -246,40 +248,54 @@ def bodies(count: int, quick: bool, seed: int = 0) -> list[dict[str, Any]]:
 
 
 async def crowd(port: int, requests: Sequence[dict[str, Any]], users: int, stream: bool) -> dict[str, Any]:
-    """Users who each send a request when the last is answered: tokens per second while all of them are busy."""
-    left, texts, arrived, firsts = iter(enumerate(requests)), {}, list[tuple[float, int]](), list[float]()
+    """Users who each send a request when the last is answered: tokens per second until there are no more requests.
+
+    Of streams, the tokens are those that the server counts while all users are busy.
+    """
+    left, texts, ends, firsts = iter(enumerate(requests)), dict[int, str](), list[float](), list[float]()
+    busy: list[tuple[float, float]] = []  # when the last request was sent, and the tokens until then
+    tokens = 0
 
     async def user() -> None:
+        nonlocal tokens
         for number, body in left:
+            if stream and number == len(requests) - 1:
+                busy.append((await counted(port), time.perf_counter()))
             more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
             reply = await ask(port, "/v1/completions", {**body, **more})
             if stream:
-                text, tokens = streamed(reply)
+                text, count = streamed(reply)
             else:
                 answer = json.loads(reply.body)
-                text, tokens = answer.get("text", ""), answer["usage"]["completion_tokens"]
+                text, count = answer.get("text", ""), answer["usage"]["completion_tokens"]
             texts[number] = text
-            arrived.append((time.perf_counter(), tokens))
+            tokens += count
+            ends.append(time.perf_counter())
             firsts.append(reply.first)
 
-    start = time.perf_counter()
+    before, start = await counted(port) if stream else 0.0, time.perf_counter()
     await asyncio.gather(*(user() for _ in range(users)))
-    end = arrived[len(arrived) - users][0] if len(arrived) > users else arrived[-1][0]  # then users run out of requests
-    seconds = end - start
-    tokens = sum(count for at, count in arrived if at <= end)
-    running = sum(count for _, count in arrived) - tokens  # of requests that were running then: about half of them
     firsts.sort()
-    return {
-        "tokens_per_second": (tokens + running / 2) / seconds, "all_tokens": tokens + running,
-        "all_seconds": arrived[-1][0] - start, "seconds": seconds,
+    found = {
+        "tokens": tokens, "seconds": ends[-1] - start, "tokens_per_second": tokens / (ends[-1] - start),
         "first_token_p50": firsts[len(firsts) // 2], "first_token_p99": firsts[int(0.99 * (len(firsts) - 1))],
         "texts": texts,
     }  # fmt: skip
+    if busy and users > 1:
+        count, end = busy[0]
+        found["tokens_per_second"] = (count - before) / (end - start)
+    return found
+
+
+async def counted(port: int) -> float:
+    """The tokens that a server has generated."""
+    lines = (await ask(port, "/metrics")).body.decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("heedful_generated_tokens_total{"))
 
 
 def generate(quick: bool, rounds: int) -> dict[str, Any]:
     """GPT-2: streams beside offline batches and a loop around `transformers.generate`."""
-    half = [] if quick else ["--bf16"]
+    half = [] if quick else ["--precision", "bf16"]
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         path, precision = Path(folder) / "gpt2", "bf16" if half else "fp32"
@@ -309,7 +325,7 @@ def generate(quick: bool, rounds: int) -> dict[str, Any]:
         port = free_port()
         with server(["-c", PEER, str(path), str(port), precision], port):
             peer = asyncio.run(crowd(port, requests[:6] if quick else requests[:24], STREAMS, False))
-            tokens = peer["all_tokens"] / peer["all_seconds"]
+            tokens = peer["tokens_per_second"]
             found["transformers"] = {"tokens_per_second": tokens, "requests": len(peer["texts"])}
             found["times_transformers"] = found["greedy"]["tokens_per_second"] / tokens
             print("transformers", found["transformers"], f"{found['times_transformers']:.1f} x", flush=True)
@@ -317,6 +333,223 @@ def generate(quick: bool, rounds: int) -> dict[str, Any]:
         "of offline": (found["greedy"]["of_offline"], GOALS["offline"]),
         "times transformers": (found["times_transformers"], GOALS["transformers"]),
     }
+    return found
+
+
+# ------------------------------------------------------------------ embeddings on a CPU
+def sentences(count: int) -> list[str]:
+    """Sentences of 4 to 40 words."""
+    words, rng = "the a cat dog house old red small sees takes likes under over when it rains", random.Random(0)
+    return [" ".join(rng.choices(words.split(), k=rng.randint(4, 40))) for _ in range(count)]
+
+
+async def embed_all(port: int, texts: Sequence[str], users: int) -> tuple[list[list[float]], list[float], float]:
+    """The vectors of texts, one a request, with the seconds of each request and of all."""
+    left, vectors, seconds = iter(enumerate(texts)), dict[int, list[float]](), list[float]()
+
+    async def user() -> None:
+        for number, text in left:
+            reply = await ask(port, "/v1/embeddings", {"input": text})
+            vectors[number] = json.loads(reply.body)["data"][0]["embedding"]
+            seconds.append(reply.seconds)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(user() for _ in range(users)))
+    return [vectors[at] for at in range(len(texts))], sorted(seconds), time.perf_counter() - start
+
+
+def embed(folder: Path, quick: bool) -> dict[str, Any]:
+    """Embeddings, a text a request, of 1 and of 32 users, in turns with `sentence-transformers`.
+
+    Besides the time, the CPU time of the server is measured: it depends less on what else the machine does.
+    """
+    texts, found = sentences(64 if quick else 384), dict[str, Any]()
+    names, ports = ("heedful", "heedful int8", "sentence-transformers"), [free_port() for _ in range(3)]
+    with (
+        server(heedful(folder, ports[0]), ports[0]) as ours,
+        server(heedful(folder, ports[1], "--precision", "int8"), ports[1]) as small,
+        server(["-c", SENTENCES, str(folder), str(ports[2])], ports[2]) as theirs,
+    ):
+        for users in (1, 32):
+            some = texts if users > 1 else texts[: len(texts) // 4]
+            rates: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+            answers = dict[str, list[list[float]]]()
+            for _ in range(1 if quick else 3):
+                for name, port, process in zip(names, ports, (ours, small, theirs), strict=True):
+                    before = cpu_seconds(process.pid)
+                    answers[name], _, whole = asyncio.run(embed_all(port, some, users))
+                    rates[name].append((len(some) / whole, 1000 * (cpu_seconds(process.pid) - before) / len(some)))
+            rows = {}
+            for name, each in rates.items():
+                rate, work = (sorted(values)[len(values) // 2] for values in zip(*each, strict=True))
+                pairs = zip(answers[name], answers[names[2]], strict=True)
+                apart = max(abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True))
+                rows[name] = {"texts_per_second": rate, "cpu_ms_per_text": work, "largest_difference": apart}
+            for row in rows.values():
+                row["ratio"] = row["texts_per_second"] / rows[names[2]]["texts_per_second"]
+                row["cpu_ratio"] = rows[names[2]]["cpu_ms_per_text"] / row["cpu_ms_per_text"]
+            found[f"{users} users"] = rows
+            print(users, "users", json.dumps(rows, indent=1), flush=True)
+    for name in names[:2]:
+        found[f"goal, {name}"] = (found["32 users"][name]["ratio"], GOALS["sentence-transformers"])
+    return found
+
+
+def cpu_seconds(process: int) -> float:
+    """The CPU time of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ------------------------------------------------------------------ 256 clients
+WILD = [
+    b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\n\r\n",
+    b"GET /../../etc/passwd HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+]  # fmt: skip
+
+
+def wild(port: int, rng: random.Random) -> bytes:
+    """A malformed request."""
+    post = "/v1/completions"
+    well = request(port, post, {"prompt": "a"})
+    bodies = [
+        {"prompt": 3}, {"promt": "a"}, {"prompt": "a", "max_tokens": 10**9}, {"prompt": "a", "temperature": "hot"},
+        {"model": "nobody"}, [], "text", {"prompt": ["a"] * 5000}, {"prompt": "a", "n": -1},
+    ]  # fmt: skip
+    kinds = [
+        rng.choice(WILD), well.replace(b"127.0.0.1", b"evil.example"), well.replace(b"application/json", b"text/plain"),
+        well.replace(b"POST", b"DELETE"), well.replace(b'{"prompt": "a"}', b'{"prompt": NaN}'),
+        well.replace(b'{"prompt": "a"}', b"[" * 15), request(port, "/v1/nothing", {}),
+        request(port, post, rng.choice(bodies)),
+        request(port, post, rng.choice(bodies)), rng.randbytes(rng.randint(1, 200)) + b"\r\n\r\n",
+    ]  # fmt: skip
+    return rng.choice(kinds)
+
+
+@dataclass
+class Tally:
+    """What came back."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    wrong: int = 0
+    left: int = 0
+    again: int = 0  # requests that were sent again, after the server was killed or full
+
+
+async def attack(port: int, asked: Sequence[dict[str, Any]], right: dict[int, str], users: int, count: int) -> Tally:
+    """Users of whom a fifth send malformed requests or leave early; good answers must be right."""
+    tally, rng, left = Tally(), random.Random(1), iter(range(count))
+
+    async def user() -> None:
+        for number in left:
+            at = rng.randrange(len(asked))
+            kind = rng.random()
+            body = {**asked[at], "stream": True, "stream_options": {"include_usage": True}}
+            try:
+                if kind < 0.1:
+                    reply = await ask(port, "", raw=wild(port, rng))
+                    tally.statuses[reply.status] += 1
+                    continue
+                if kind < 0.2:
+                    await ask(port, "/v1/completions", body, leave=rng.random() * 0.2)
+                    tally.left += 1
+                    continue
+                while True:
+                    if number % 2:
+                        reply = await ask(port, "/v1/completions", body)
+                        good = reply.status == 200 and reply.complete
+                        text = streamed(reply)[0] if good else None
+                    else:
+                        reply = await ask(port, "/v1/completions", asked[at])
+                        good = reply.status == 200 and reply.complete
+                        text = json.loads(reply.body)["choices"][0]["text"] if good else None
+                    tally.statuses[reply.status] += 1
+                    if reply.status != 503:
+                        break
+                    tally.again += 1
+                    await asyncio.sleep(1 + rng.random())
+                tally.wrong += text != right[at]
+                tally.seconds.append(reply.seconds)
+            except (OSError, asyncio.IncompleteReadError):
+                tally.statuses[-1] += 1  # closed without an answer
+
+    await asyncio.gather(*(user() for _ in range(users)))
+    return tally
+
+
+async def killed(
+    port: int, process: list[Any], asked: Sequence[dict[str, Any]], right: dict[int, str], users: int
+) -> Tally:
+    """Users whose server is killed and started again: each asks again until it has a whole answer."""
+    tally = Tally()
+
+    async def user(at: int) -> None:
+        for turn in range(3):
+            number = (at + turn * users) % len(asked)
+            body = {**asked[number], "stream": True, "stream_options": {"include_usage": True}}
+            while True:
+                try:
+                    reply = await ask(port, "/v1/completions", body)
+                    if reply.status == 200 and reply.complete and reply.body.endswith(b"data: [DONE]\n\n"):
+                        break
+                except (OSError, asyncio.IncompleteReadError):
+                    pass
+                tally.again += 1
+                await asyncio.sleep(0.3)
+            tally.wrong += streamed(reply)[0] != right[number]
+            tally.statuses[reply.status] += 1
+
+    async def kill() -> None:
+        while tally.statuses[200] < users // 2:  # some are answered, others are under way
+            await asyncio.sleep(0.02)
+        process[0].send_signal(signal.SIGKILL)
+        process[0].wait()
+        process[0] = subprocess.Popen(process[1], stdout=subprocess.DEVNULL)
+
+    await asyncio.gather(kill(), *(user(at) for at in range(users)))
+    return tally
+
+
+def resident(process: int) -> float:
+    """The memory of a process in MB."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1000
+
+
+def load(quick: bool) -> dict[str, Any]:
+    """256 clients of a tiny model, then SIGKILL and a restart."""
+    users, count = (64, 400) if quick else (256, 6000)
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path, port = Path(folder) / "gpt2", free_port()
+        run([sys.executable, "-c", MAKE, str(path), "tiny"])
+        asked = [{**body, "temperature": float(at % 2)} for at, body in enumerate(bodies(100, True))]
+        command = heedful(path, port, "--waiting", str(users))
+        with server(command, port) as process:
+            right = asyncio.run(crowd(port, asked, 1, True))["texts"]  # each alone
+            asyncio.run(attack(port, asked, right, users, count // 4))
+            before = resident(process.pid)
+            start = time.perf_counter()
+            tally = asyncio.run(attack(port, asked, right, users, count))
+            seconds = sorted(tally.seconds)
+            found["attack"] = {
+                "users": users, "requests": count, "seconds": time.perf_counter() - start, "wrong": tally.wrong,
+                "left_early": tally.left, "sent_again": tally.again, "statuses": dict(sorted(tally.statuses.items())),
+                "p50": seconds[len(seconds) // 2], "p99": seconds[int(0.99 * (len(seconds) - 1))],
+                "memory_before_mb": before, "memory_after_mb": resident(process.pid),
+                "alive": asyncio.run(status_of(port)) == 200,
+            }  # fmt: skip
+            print("attack", found["attack"], flush=True)
+        holder: list[Any] = [None, [sys.executable, *command]]
+        with server(command, port) as first:
+            holder[0] = first
+            try:
+                tally = asyncio.run(killed(port, holder, asked, right, users))
+            finally:
+                holder[0].kill()
+            found["killed"] = {"answers": tally.statuses[200], "wrong": tally.wrong, "sent_again": tally.again}
+            print("killed", found["killed"], flush=True)
     return found
 
 
@@ -346,8 +579,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rounds = 2 if args.quick else args.rounds
-    found = {"what": args.what, "quick": args.quick, "command": " ".join(sys.argv), **machine()}
-    found |= generate(args.quick, rounds)
+    found = {"what": args.what, "quick": args.quick, "command": f"python benchmarks/serve.py {args.what}", **machine()}
+    if args.what == "embed" and args.folder is None:
+        parser.error("embed needs the folder of an encoder")
+    parts = {"generate": lambda: generate(args.quick, rounds), "embed": lambda: embed(args.folder, args.quick)}
+    found |= parts.get(args.what, lambda: load(args.quick))()
     out = args.out or RESULTS / f"serve-{args.what}{'-quick' if args.quick else ''}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -64,6 +64,7 @@ SHORTER = {
     r"heedful scaling ": "heedful scaling gpt-prose --sizes 1x16,2x16 --tokens 1e4,2e4 --out runs/sweep "
     "model.context=16",
     r"heedful explore .*": "+ --no-browser, until the page is served, then Ctrl-C",
+    r"heedful serve .*": "heedful serve runs/gpt-prose --port 0",
 }
 # What stands for a file or folder of the reader's.
 PLACES = {
@@ -234,8 +235,8 @@ def write_images(folder: Path) -> None:
 
 
 def run(command: str, folder: Path, limit: float = 600) -> tuple[int, str]:
-    """The exit code and the last lines of a command; an explorer is stopped as soon as it serves its page."""
-    serves = command.startswith("heedful explore") and "--out" not in command
+    """The exit code and the last lines of a command; a server is stopped as soon as it serves."""
+    serves = command.startswith(("heedful explore", "heedful serve")) and "--out" not in command
     with tempfile.TemporaryFile() as output:
         process = start(command, folder, output.fileno())
         began = time.monotonic()

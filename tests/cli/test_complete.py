@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
         (("explore", "runs/one", "runs/ot"), {"runs/other"}),
         (("eval", "runs/one", "--checkpoint", "b"), {"best"}),
         (("generate", "runs/one", "--min"), {"--min-length"}),
-        (("init", "cl"), {"classify"}),
+        (("init", "cl"), {"classify", "classification"}),
         (("figure", "grad"), {"gradient-distance"}),
     ],
 )  # fmt: skip

@@ -51,6 +51,7 @@ NEW_KEYS = (  # keys added since, with defaults that change nothing
     "recompute: false",
     "hue: 0.0",
     "keep: auto",
+    "resample: lanczos",
 )
 CONVERTED = sorted(folder.name for folder in PUBLISHED.iterdir())
 

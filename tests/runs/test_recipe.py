@@ -9,12 +9,12 @@ import pytest
 from heedful.config import render
 from heedful.errors import UserError
 from heedful.models import kinds_of
+from heedful.runs.init import init_recipe
 from heedful.runs.recipe import (
     RECIPES,
     check_recipe,
     describe_size,
     find_recipe,
-    init_recipe,
     load_recipe,
     recipe_in,
     schema_text,
@@ -131,7 +131,7 @@ def test_init_rejects_missing_folders_and_unknown_templates(tmp_path: Path) -> N
     with pytest.raises(UserError, match="cannot write"):
         init_recipe("translate", tmp_path / "none" / "x.yaml")
     with pytest.raises(UserError, match="did you mean translate"):
-        init_recipe("translation", tmp_path)
+        init_recipe("translat", tmp_path)
 
 
 def test_schema_describes_every_setting() -> None:

@@ -14,7 +14,7 @@ from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
 from heedful.decode.settings import TextSettings
 from heedful.models import build
 from heedful.models.gpt.config import GptConfig
-from heedful.serve.engine import Completion, Engine
+from heedful.serve.engine import Completion, Engine, Full
 from heedful.tasks.language_model.predictor import TextGenerator, seed_of
 
 WORDS = ["the", "red", "cat", "sees", "a", "small", "ball", ".", "old", "dog", "takes"]
@@ -104,3 +104,73 @@ def test_rows_of_kernels_give_the_same(golden: Callable[[str], Any]) -> None:
     finish(engine, requests)
     require_alone(generator, some, requests)
     assert sorted(engine.free) == list(range(5))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels run on a GPU")
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rows_on_a_gpu_are_bit_identical(temperature: float, golden: Callable[[str], Any]) -> None:
+    generator = golden("language_model-gpt")
+    torch.manual_seed(0)
+    config = GptConfig(vocab=generator.tokenizer.vocab, width=192, heads=3, layers=3, context=400)
+    big = TextGenerator(build(config), generator.tokenizer, torch.device("cuda")).bfloat16()
+    settings = [one.but(temperature=temperature, length=60) for _, one in mixed(20, 3)]
+    some = [(prompt, one) for (prompt, _), one in zip(mixed(20, 3), settings, strict=True)]
+    together, alone = [completion(big, *one) for one in some], [completion(big, *one) for one in some]
+    engine, _ = engine_of(big, 9)
+    engine.warm()
+    finish(engine, together)
+    for request in alone:
+        finish(engine, [request])
+    assert [one.generated for one in together] == [one.generated for one in alone]
+    assert [one.logs for one in together] == [one.logs for one in alone]
+
+
+def test_cancelled_and_late_requests_end_within_a_step(golden: Callable[[str], Any]) -> None:
+    generator = generator_of("gpt", golden)
+    settings = TextSettings(length=1000, temperature=0.0)
+    running, waiting, late = (completion(generator, "the red", settings) for _ in range(3))
+    engine, delivered = engine_of(generator, 2)
+    engine.submit([running, late, waiting])
+    for _ in range(3):
+        engine.step()
+    assert (len(running.generated), len(waiting.generated), waiting.slot) == (3, 0, -1)
+    running.cancel()
+    waiting.cancel()
+    late.deadline = 0.0
+    steps = engine.counts.steps
+    engine.step()
+    assert (running.ending, waiting.ending, late.ending) == ("cancelled", "cancelled", "timeout")
+    assert (engine.counts.steps, engine.active, sorted(engine.free)) == (steps, [], [0, 1])
+    assert {id(running), id(waiting), id(late)} <= {id(one) for one in delivered}
+    assert not engine.step()
+
+
+def test_full_queue_takes_all_or_nothing(golden: Callable[[str], Any]) -> None:
+    generator = generator_of("gpt", golden)
+    engine = Engine(generator, 1, 4096, 3, lambda some: None)
+    some = [completion(generator, "the", TextSettings(length=2)) for _ in range(5)]
+    engine.submit(some[:2])
+    with pytest.raises(Full):
+        engine.submit(some[2:4])
+    engine.submit(some[2:3])
+    finish(engine, [])
+    assert [one.ending for one in some] == ["length"] * 3 + [None] * 2
+
+
+def test_a_failing_step_ends_its_texts_and_the_engine_continues(
+    golden: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = generator_of("gpt", golden)
+    engine, delivered = engine_of(generator, 2)
+    lost = completion(generator, "the red", TextSettings(length=9))
+    engine.submit([lost])
+    engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.rows, "step", lambda slots, method: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.step()
+    assert lost.ending == "error" and delivered[-1] is lost
+    some = mixed(3, 5)
+    requests = [completion(generator, *one) for one in some]
+    finish(engine, requests)
+    require_alone(generator, some, requests)

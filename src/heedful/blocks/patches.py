@@ -24,6 +24,9 @@ class Patches(nn.Module):
         super().__init__()
         self.size = size
         self.projection = nn.Conv2d(channels, width, size, size)
+        nn.init.trunc_normal_(self.projection.weight, std=(channels * size**2) ** -0.5)  # as published
+        assert self.projection.bias is not None
+        nn.init.zeros_(self.projection.bias)
 
     def grid(self, images: Tensor) -> Grid:
         """The rows and columns of patches of images (B, C, Y, X), which must be whole."""

@@ -34,9 +34,9 @@ def checkpoints(incomplete: str) -> list[str]:
 
 def templates(incomplete: str) -> list[str]:
     """Tasks that `heedful init` writes a recipe for."""
-    from heedful.runs.recipe import templates
+    from heedful.runs.init import names
 
-    return [name for name in templates() if name.startswith(incomplete)]
+    return [name for name in names() if name.startswith(incomplete)]
 
 
 def part_kinds(incomplete: str) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from heedful.http.guard import serve
 from heedful.http.policy import Policy, is_loopback, own_names
 from heedful.serve.app import Service, application
 from heedful.serve.mailbox import Mailbox
-from heedful.serve.models import open_models
+from heedful.serve.models import Precision, open_models
 from heedful.serve.worker import Worker
 
 KEY = "HEEDFUL_API_KEY"
@@ -46,7 +46,7 @@ def serve_command(
     names: Sequence[str],
     keys_file: Path | None,
     limits: Limits,
-    bf16: bool,
+    precision: Precision,
 ) -> None:
     """Load the models and serve them until Ctrl-C or SIGTERM."""
     keys = read_keys(keys_file)
@@ -61,7 +61,7 @@ def serve_command(
     )  # fmt: skip
     mailbox = Mailbox()
     models = open_models(
-        folders, limits.slots, limits.tokens, limits.waiting, bf16, mailbox.deliver,
+        folders, limits.slots, limits.tokens, limits.waiting, precision, mailbox.deliver,
         lambda name: typer.echo(f"loading {printable(name)} ...", err=True),
     )  # fmt: skip
     for one in models.values():

@@ -21,12 +21,12 @@ from heedful.explore.inspect import TextInput, Trace
 from heedful.explore.samples import Examples
 from heedful.explore.views import VIEWS, ModelRequest, View, find
 from heedful.files.reading import is_file
-from heedful.runs.load import load, require_run_folder
+from heedful.runs.load import load, name_folders
 from heedful.tasks.base import Example
 from heedful.tasks.captioning.predictor import ImageCaptioner
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import Translator
-from heedful.training.checkpoint.choice import by_name, split_checkpoint
+from heedful.training.checkpoint.choice import split_checkpoint
 
 MAX_BYTES, MAX_ENTRIES = 400_000_000, 256  # of the cache of a model
 EVERY = f"*.{inspect.WEIGHTS}"  # the attention weights of all layers
@@ -172,17 +172,8 @@ class Explorer:
     def __init__(self, folders: Sequence[Path]) -> None:
         if not folders:
             raise UserError("there is no model to open", todo="name a run or a model folder")
-        for number, folder in enumerate(folders):
-            run, _ = split_checkpoint(folder)
-            require_run_folder(run)
-            if folder.resolve() in [other.resolve() for other in folders[:number]]:
-                raise UserError("the same folder is given twice", where=str(folder), todo="remove one of them")
-        called = by_name(folders)
-        if "model" in called and (above := called["model"].resolve().parent.name) not in called:
-            # Every run has a folder of this name, so the name of the run is clearer.
-            called = {above if name == "model" else name: folder for name, folder in called.items()}
         self.subjects: dict[str, Subject] = {}
-        self.subjects |= {name: Subject(name, folder, self.subjects) for name, folder in called.items()}
+        self.subjects |= {name: Subject(name, folder, self.subjects) for name, folder in name_folders(folders).items()}
 
     def subject(self, name: str) -> Subject:
         """An open subject by its name."""

@@ -80,7 +80,7 @@ def decoder(model: nn.Module, config: Any, begin: Callable[..., Any], draw: Any,
 
 
 def _causal(model: Any, config: Any) -> Graphs:
-    """The state before the first token, of so many rows as there are prompts; a cache has what is before each."""
+    """Tokens in any number of steps; where positions are counted, `padding` is the number of tokens before each row."""
 
     def begin(m: Any, skip: Tensor) -> Any:
         state = whole(m.start(skip.shape[0], skip.device), *heads_of(config), config.context, skip)

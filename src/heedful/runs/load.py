@@ -31,7 +31,7 @@ from heedful.tasks import TASKS, task_class, task_of
 from heedful.tasks.base import TINY, AnyTask
 from heedful.tasks.predictor import device_of
 from heedful.tasks.recipe_parts import Recipe
-from heedful.training.checkpoint.choice import checkpoint_path, split_checkpoint
+from heedful.training.checkpoint.choice import by_name, checkpoint_path, split_checkpoint
 from heedful.training.checkpoint.folder import is_saved
 from heedful.training.checkpoint.loading import load_weights
 from heedful.training.checkpoint.manifest import read_manifest
@@ -254,6 +254,18 @@ def require_run_folder(folder: Path) -> None:
     if folder.name in shipped() and folder.parent == Path("runs"):
         todo = f"train it: heedful train {folder.name}\n{todo}"
     require_folder(folder, "a run folder or a model folder", todo)
+
+
+def name_folders(folders: Sequence[Path]) -> dict[str, Path]:
+    """Several runs and model folders by their names; `model`, which every run has, is called as the run."""
+    for number, folder in enumerate(folders):
+        require_run_folder(split_checkpoint(folder)[0])
+        if folder.resolve() in [other.resolve() for other in folders[:number]]:
+            raise UserError("the same folder is given twice", where=str(folder), todo="remove one of them")
+    called = by_name(folders)
+    if "model" in called and (above := called["model"].resolve().parent.name) not in called:
+        called = {above if name == "model" else name: folder for name, folder in called.items()}
+    return called
 
 
 def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -20,8 +20,7 @@ from heedful.config import Config, load_yaml, override, parse
 from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.tables.checking import Checked, check_data
 from heedful.errors import UserError
-from heedful.files.reading import exists, is_file, is_folder
-from heedful.files.writing import write_text_atomic
+from heedful.files.reading import exists, is_file
 from heedful.files.yaml import Marks, read_yaml
 from heedful.models import kinds_of
 from heedful.tasks import TASKS, recipe_class
@@ -177,23 +176,3 @@ def schema_text() -> str:
             asks = _names(task=[kind], model=list(kinds_of(role)))
             whole = {"if": asks, "then": parts[(recipe_class(other), "validation")], "else": whole}
     return json.dumps({**whole, "title": "Recipe", **together}, indent=2, ensure_ascii=False) + "\n"
-
-
-def init_recipe(template: str, path: Path, *, force: bool = False) -> tuple[Path, Path]:
-    """Write a commented recipe, and the JSON Schema for completion in editors; returns both paths."""
-    known = templates()
-    if template not in known:
-        close = difflib.get_close_matches(template, known, n=1, cutoff=0.5)
-        todo = f"did you mean {close[0]}?" if close else None
-        raise UserError(f"there is no template named {template}", expected="one of " + ", ".join(known), todo=todo)
-    recipe = path / f"{template}.yaml" if is_folder(path) else path
-    editor = recipe.with_suffix(".schema.json")
-    for file in (recipe, editor):
-        if exists(file) and not force:
-            raise UserError(
-                "this file exists", where=str(file), todo="name another path, or write over it with --force"
-            )
-    text = known[template].read_text(encoding="utf-8")
-    write_text_atomic(editor, schema_text())
-    write_text_atomic(recipe, f"# yaml-language-server: $schema={editor.name}\n{text}")
-    return recipe, editor

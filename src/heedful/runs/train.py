@@ -14,6 +14,7 @@ from heedful.errors import UserError
 from heedful.models.own import OwnModel
 from heedful.runs.finish import finish, record
 from heedful.runs.load import read_recipe
+from heedful.runs.loggers import loggers
 from heedful.runs.own import AnyData, builder, require_named, with_own_data, with_own_model
 from heedful.runs.prepare import Data, Run, prepare, require_memory
 from heedful.runs.progress import Event, Finished, Hint, Noted, Stage, Started
@@ -78,7 +79,10 @@ def train(
     ) as folder:
         folder.preflight(4 * size, 4 * size * 3, recipe.train.keep_best)
         try:
-            yield from _train(Run(recipe, path, folder, device, team, build), stop)
+            with loggers(recipe, path) as log:
+                for event in _train(Run(recipe, path, folder, device, team, build), stop):
+                    log(event)
+                    yield event
         except UserError as error:
             if error.exit_code == EXIT_NOT_FINITE:
                 error.todo = f"{error.todo}; {'the last checkpoint is good' if is_saved(path) else NOTHING_SAVED}"

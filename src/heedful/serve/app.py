@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -20,7 +21,7 @@ from heedful import __version__
 from heedful.errors import UserError
 from heedful.http.answers import Refused, busy
 from heedful.serve.completions import Completions
-from heedful.serve.engine import Full
+from heedful.serve.engine import Engine, Full
 from heedful.serve.inputs import fields_of, parse_inputs
 from heedful.serve.mailbox import Mailbox, waiting_job
 from heedful.serve.metrics import Metrics
@@ -37,8 +38,10 @@ from heedful.serve.requests import (
     user_message,
 )
 from heedful.serve.worker import Batcher, Late, Worker
+from heedful.tasks.language_model.predictor import TextGenerator
 
 UNREAD = 30.0  # seconds for the rest of a stream to be read after its deadline
+LONG = 10_000  # characters
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 
 
@@ -55,6 +58,11 @@ class Service:
     def deadline(self, body: Body) -> float:
         """When the answer must be there."""
         return time.monotonic() + min(body.timeout or self.longest, self.longest)
+
+    async def completions(self, engine: Engine, body: CompletionBody, deadline: float) -> Completions:
+        """The completions of a request; long prompts are tokenized in another thread."""
+        make = partial(Completions, engine, self.worker, self.mailbox, self.metrics, body, deadline)
+        return await run_in_threadpool(make) if sum(map(len, body.prompts)) > LONG else make()
 
     async def together(self, batcher: Batcher, inputs: Sequence[Any], deadline: float) -> Sequence[Any]:
         """The results of inputs, predicted with those of other requests."""
@@ -113,7 +121,11 @@ def application(service: Service) -> FastAPI:
             inputs = await run_in_threadpool(parse_inputs, served.predictor, body.inputs)
         except UserError as error:
             raise Refused(422, user_message(error)) from None
-        results = await service.together(served.predictions, inputs, deadline)
+        if served.engine is not None and (usual := usual_settings(served.engine.generator, inputs)):
+            found = await service.completions(served.engine, usual, deadline)
+            results: Sequence[Any] = await found.results()
+        else:
+            results = await service.together(served.predictions, inputs, deadline)
         plain = await run_in_threadpool(lambda: finite_json([one and one.to_dict() for one in results]))
         head = json.dumps({"model": served.name, "task": served.predictor.task})[:-1].encode()
         return Response(head + b', "predictions": ' + plain + b"}", media_type="application/json")
@@ -142,9 +154,7 @@ def application(service: Service) -> FastAPI:
             raise Refused(422, "best_of: not supported, unless it equals n")
         if body.max_tokens > served.engine.longest:
             raise Refused(422, f"max_tokens: at most {served.engine.longest:,} (see --max-tokens)")
-        found = Completions(
-            served.engine, service.worker, service.mailbox, service.metrics, body, service.deadline(body)
-        )
+        found = await service.completions(served.engine, body, service.deadline(body))
         if body.stream:
             return Events(found.events(served.name), service.longest + UNREAD)
         return json_response(await found.whole(served.name))
@@ -212,6 +222,16 @@ class Measured:
             self.metrics.open -= 1
             path = scope["path"] if status not in (404, 405) else "other"
             self.metrics.ended(path, status, time.monotonic() - start)
+
+
+def usual_settings(generator: TextGenerator, prompts: Sequence[str]) -> CompletionBody | None:
+    """A generator's own settings as those of completions, which are generated beside others; None: they cannot be."""
+    s = generator.settings
+    if s.beams > 1 or s.uses_history or s.min_length or s.samples > 1:
+        return None
+    return CompletionBody(
+        prompt=list(prompts), max_tokens=s.length, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed
+    )
 
 
 def body_of(kind: type[Body]) -> dict[str, Any]:

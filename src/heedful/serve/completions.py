@@ -16,11 +16,12 @@ from heedful.serve.mailbox import Mailbox
 from heedful.serve.metrics import Metrics
 from heedful.serve.requests import CompletionBody
 from heedful.serve.worker import Worker
-from heedful.tasks.language_model.predictor import TextGenerator, seed_of
+from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator, seed_of
 from heedful.tasks.language_model.streaming import StreamDecoder
 
 FAILED = "the model failed; the error is in the server's terminal"
 LATE = "the request took too long"
+LATER = 0.5  # seconds that the worker has to end a late request itself
 
 
 @dataclass
@@ -72,16 +73,18 @@ class Completions:
         self, engine: Engine, worker: Worker, mailbox: Mailbox, metrics: Metrics, body: CompletionBody, deadline: float
     ) -> None:
         generator: TextGenerator = engine.generator
+        if len(body.prompts) * body.n > engine.most:
+            raise Refused(422, f"prompt: at most {engine.most:,} completions in a request (see --waiting)")
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
         self.engine, self.worker, self.mailbox, self.metrics, self.body = engine, worker, mailbox, metrics, body
+        self.deadline = deadline
         self.writings: list[Writing] = []
         for number, prompt in enumerate(body.prompts):
             ids = generator.prompt_ids(prompt)
             for sample in range(body.n):
                 own = seed_of(seed, number, sample)
                 request = Completion(ids, body.sampling, body.max_tokens, own, deadline)
-                decoder = StreamDecoder(generator.tokenizer, generator.text_after, ids)
-                self.writings.append(Writing(request, decoder, body.stops, engine.end))
+                self.writings.append(Writing(request, engine.decoder.fresh(ids), body.stops, engine.end))
                 if body.echo:
                     self.writings[-1].text = prompt
         self.start = time.monotonic()
@@ -100,7 +103,10 @@ class Completions:
             self.worker.wake()
             first = True
             while not all(one.sent for one in self.writings):
-                await wanted.wait()
+                try:
+                    await asyncio.wait_for(wanted.wait(), max(0.0, self.deadline - time.monotonic()) + LATER)
+                except TimeoutError:
+                    raise Refused(504, LATE) from None
                 wanted.clear()
                 if first:
                     self.metrics.first.add(time.monotonic() - self.start)
@@ -125,6 +131,16 @@ class Completions:
             pass
         choices = [self.choice(number, one, one.text) for number, one in enumerate(self.writings)]
         return {**self.head(model), "choices": choices, "usage": self.usage}
+
+    async def results(self) -> list[GeneratedText]:
+        """The texts as `generate` returns them."""
+        async for _ in self.pieces():
+            pass
+        prompts = [prompt for prompt in self.body.prompts for _ in range(self.body.n)]
+        return [
+            GeneratedText(prompt, one.text, sum(one.request.logs), one.request.generated, one.request.ending == "stop")
+            for prompt, one in zip(prompts, self.writings, strict=True)
+        ]
 
     def choice(self, number: int, one: Writing, text: str) -> dict[str, object]:
         """A completion in an answer."""

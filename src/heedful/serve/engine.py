@@ -18,6 +18,7 @@ from heedful.decode.per_row import method_of
 from heedful.decode.settings import Sampling
 from heedful.serve.rows import Fetched, Joiner, Rows, rows_of
 from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.language_model.streaming import StreamDecoder
 
 Ending = Literal["stop", "length", "cancelled", "timeout", "error"]
 PREFILL = 4096  # tokens of prompts that are read between two steps, at least one prompt
@@ -74,6 +75,7 @@ class Engine:
         self.generator, self.most, self.deliver = generator, waiting, deliver
         self.slots, self.longest = slots, longest
         self.end = generator.codec.end_id
+        self.decoder = StreamDecoder(generator.tokenizer, generator.text_after, ())
         self.waiting: deque[Completion] = deque()
         self.counts = Counts()
         self.clear()

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from heedful.errors import UserError
 from heedful.http.answers import Refused
-from heedful.runs.load import few_threads, load, require_run_folder
+from heedful.runs.load import few_threads, load, name_folders
 from heedful.serve.engine import Completion, Engine
 from heedful.serve.worker import Batcher, Part
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.pretraining.predictor import TextEncoder
-from heedful.training.checkpoint.choice import by_name, split_checkpoint
+
+Precision = Literal["fp32", "bf16", "int8"]
 
 
 class Served:
@@ -62,41 +63,34 @@ def embed(encoder: TextEncoder, texts: Sequence[str]) -> list[tuple[list[float],
     return list(zip(vectors, map(len, tokenized.rows), strict=True))
 
 
-def names_of(folders: Sequence[Path]) -> dict[str, Path]:
-    """The folders of models by name; a run is called as its folder."""
-    if not folders:
-        raise UserError("there is no model to serve", todo="name a run or a model folder")
-    found: dict[str, Path] = {}
-    for name, folder in by_name(folders).items():
-        run, _ = split_checkpoint(folder)
-        require_run_folder(run)
-        if any(folder.resolve() == other.resolve() for other in found.values()):
-            raise UserError("the same folder is given twice", where=str(folder), todo="remove one of them")
-        above = folder.resolve().parent.name  # every run has a folder called model
-        found[above if name == "model" and above and above not in found else name] = folder
-    return found
-
-
 def open_models(
-    folders: Sequence[Path], slots: int, longest: int, waiting: int, bf16: bool,
+    folders: Sequence[Path], slots: int, longest: int, waiting: int, precision: Precision,
     deliver: Callable[[Sequence[Completion]], None], loading: Callable[[str], None],
 ) -> dict[str, Served]:  # fmt: skip
     """Load the models; `loading` is called with the name of each."""
     found: dict[str, Served] = {}
-    for name, folder in names_of(folders).items():
+    for name, folder in name_folders(folders).items():
         loading(name)
-        predictor: Any = load(folder)
-        if bf16:
-            if not isinstance(predictor, TextGenerator):
-                raise UserError(
-                    "only language models are served in bfloat16", where="--bf16", found=f"{name}: {predictor.task}",
-                    todo="leave it out",
-                )  # fmt: skip
-            predictor.bfloat16()
+        predictor = in_precision(load(folder), precision, name)
         found[name] = Served(name, predictor, slots, longest, waiting, deliver)
     models = [one.predictor for one in found.values()]
     torch.set_num_threads(max(few_threads(one.model, one.device) for one in models))
     return found
+
+
+def in_precision(predictor: Any, precision: Precision, name: str) -> Any:
+    """The predictor with its weights in a precision that it supports."""
+    match predictor, precision:
+        case _, "fp32":
+            return predictor
+        case TextGenerator(), "bf16":
+            return predictor.bfloat16()
+        case TextEncoder(), "int8":
+            return predictor.int8()
+    raise UserError(
+        f"this model cannot be served in {precision}", where="--precision", found=f"{name} ({predictor.task})",
+        expected="bf16 for language models, int8 for encoders of texts, fp32 for all", todo="serve it on its own",
+    )  # fmt: skip
 
 
 def chosen(models: dict[str, Served], name: str | None) -> Served:

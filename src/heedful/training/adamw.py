@@ -1,4 +1,4 @@
-"""AdamW's update for some of the weights, while other threads update the others."""
+"""AdamW's update on a CPU: of all weights, or of some of them while other threads update the others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,35 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+ONE = torch.ones(())  # torch wraps the number 1 in a tensor for every weight
+
+
+@torch.no_grad()
+def step(optimizer: torch.optim.AdamW) -> None:
+    """Update all weights, bit for bit as torch's own step does in foreach mode.
+
+    A step of a tiny model takes less time than the hooks, the profiler's label and the sorting of weights around it.
+    """
+    for group in optimizer.param_groups:
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        if not weights:
+            continue
+        gradients, states = [weight.grad for weight in weights], [_state(optimizer, weight) for weight in weights]
+        means, squares = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
+        (first, second), rate, decay = group["betas"], group["lr"], group["weight_decay"]
+        steps = [state["step"] for state in states]
+        torch._foreach_add_(steps, ONE, alpha=1.0)
+        if decay:
+            torch._foreach_mul_(weights, 1 - rate * decay)
+        torch._foreach_lerp_(means, gradients, 1 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - second)
+        counts = [count.item() for count in steps]
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_div_(roots, [(1 - second**count) ** 0.5 for count in counts])
+        torch._foreach_add_(roots, group["eps"])
+        torch._foreach_addcdiv_(weights, means, roots, [rate / (1 - first**count) * -1 for count in counts])
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from pydantic import Field, Tag, ValidationInfo, field_validator, model_validato
 
 from heedful.config import Config, by_kind
 from heedful.training.checkpoint.choice import Use
+from heedful.training.loggers import LoggerConfig
 from heedful.training.optim import SGD, AdamW, Constant, Cosine, Linear, Noam, RMSprop, Stepwise
 
 OptimizerConfig = Annotated[
@@ -115,6 +116,13 @@ class TrainConfig(Config):
     )
     patience: int | None = Field(
         None, ge=1, description="evaluations without a better score after which training stops early; null: never"
+    )
+
+    loggers: tuple[LoggerConfig, ...] = Field(
+        (),
+        max_length=10,
+        exclude_if=lambda loggers: not loggers,
+        description="where the numbers of metrics.jsonl are also written: tensorboard, wandb, mlflow",
     )
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -25,7 +25,7 @@ def environment(device: torch.device) -> dict[str, object]:
         "heedful": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,  # including the build
-        **{name: version(name) for name in LIBRARIES},
+        **{name: version_of(name) for name in LIBRARIES},
         "system": platform.system(),
         "machine": platform.machine(),
         "processor": processor(),
@@ -33,6 +33,14 @@ def environment(device: torch.device) -> dict[str, object]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cuda": torch.version.cuda,
     }
+
+
+def version_of(library: str) -> str:
+    """The version of a library; unknown if it was copied here without its metadata."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def memory(device: torch.device) -> int | None:

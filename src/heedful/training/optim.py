@@ -179,8 +179,8 @@ def clip(parameters: Iterable[Tensor], limit: float | None, rule: Literal["norm"
     """Clip gradients to a maximum norm and return their norm before that; None only measures.
 
     `squared` compares with and divides by the squared norm, a frequent misprint: (3, 4) at limit 5 becomes (0.6, 0.8),
-    although its norm of 5 needs no clipping. There is no device synchronization, and gradients whose norm is not finite
-    are left unchanged, so that the caller can name the first bad one.
+    although its norm of 5 needs no clipping. There is no synchronization with a GPU, and gradients whose norm is not
+    finite are left unchanged, so that the caller can name the first bad one.
     """
     import torch
 
@@ -188,6 +188,8 @@ def clip(parameters: Iterable[Tensor], limit: float | None, rule: Literal["norm"
     norm = whole(torch.nn.utils.get_total_norm(gradients))
     if limit is not None and gradients:
         measure = norm.square() if rule == "squared" else norm
+        if measure.is_cpu and not measure > limit:
+            return norm
         scale = torch.where(norm.isfinite(), (limit / measure).clamp(max=1.0), 1.0)
         torch._foreach_mul_([local(gradient) for gradient in gradients], scale)
     return norm

@@ -42,6 +42,8 @@ class RunningStatistics:
 
     def begin(self) -> None:
         """Begin a step."""
+        if not self.buffers:
+            return
         _copy_all(self.before, self.buffers)
         self.sums, self.count = [], 0
 

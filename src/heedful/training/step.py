@@ -53,14 +53,19 @@ class PlainStep:
         self.players = players  # parts of the model with optimizers of their own
         self.spread, self.optimizer, self.config, self.device, self.half = spread, optimizer, config, device, half
         self.scale = torch.ones((), device=device)  # loss scale, so that small gradients do not underflow in fp16
+        self.scales = half is torch.float16 or spread.share != 1
         self.carry = carry  # what the model carries from the last micro-batch to the next
         self.statistics = RunningStatistics(model)
+        self.move: Callable[[], object] = optimizer.step
+        if device.type == "cpu" and isinstance(optimizer, torch.optim.AdamW):
+            self.move = partial(adamw.step, optimizer)
 
     def gradients(self, batch: Batch, tokens: int | Tensor, last: bool = True) -> Loss:
         """Add the gradients of a micro-batch, with its loss divided by the tokens of the whole step."""
         with self.spread.sync(last):
             loss, carry = self.loss(batch, self.carry)
-            (loss.total * (self.spread.share * self.scale) / tokens).backward()
+            total = loss.total * (self.spread.share * self.scale) if self.scales else loss.total
+            (total / tokens).backward()
         self.carry = detach(carry)
         loss = propagate_nan(loss, self.carry)
         return replace(loss, total=loss.total.detach())
@@ -82,14 +87,15 @@ class PlainStep:
         """Update the weights, and reset the gradients."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        self.move()
         for player in self.players:
             player.update(rate / self.config.optimizer.lr)
         self.skip()
 
     def skip(self) -> None:
         """Reset the gradients without an update."""
-        self.optimizer.zero_grad()
+        for weight in self.weights:
+            weight.grad = None
         for player in self.players:
             player.optimizer.zero_grad()
 

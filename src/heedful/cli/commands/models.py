@@ -187,7 +187,10 @@ def serve(
     drain: Annotated[
         float, typer.Option(min=0, max=3600, help="Seconds for running requests to end after SIGTERM.")
     ] = 8.0,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Language models in bfloat16, faster on a GPU.")] = False,
+    precision: Annotated[
+        Literal["fp32", "bf16", "int8"],
+        typer.Option(help="Of the weights: bf16 for language models on a GPU, int8 for encoders on a CPU."),
+    ] = "fp32",
     checkpoint: CheckpointOption = None,
 ) -> None:
     """Serve models over HTTP: predictions of every task, completions and embeddings as OpenAI's API has them."""
@@ -195,7 +198,7 @@ def serve(
 
     paths = [checkpoint_path(folder, checkpoint) for folder in folders]
     limits = Limits(slots, waiting, max_tokens, timeout, drain)
-    serve_command(paths, host, port, names or [], keys, limits, bf16)
+    serve_command(paths, host, port, names or [], keys, limits, precision)
 
 
 def figure(

@@ -18,18 +18,22 @@ def init(
         typer.Argument(
             metavar="TASK",
             autocompletion=templates,
-            help="translate, language-model, gpt, trees, pretrain, classify, table, tag, answer or autoencode.",
+            help="A template (translate, gpt, classify, table ...), or the kind of a task.",
         ),
     ],
     path: Annotated[
         Path | None, typer.Argument(metavar="PATH", help="The file to write; by default TASK.yaml.")
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FOLDER", help="A run of the task, or an encoder to fine-tune, to start from."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a commented recipe to start from, with a schema for your editor."""
-    from heedful.runs.recipe import init_recipe
+    from heedful.runs.init import init_recipe
 
-    recipe, schema = init_recipe(template, path or Path(f"{template}.yaml"), force=force)
+    recipe, schema = init_recipe(template, path or Path(f"{template}.yaml"), start=start, force=force)
     typer.echo(f"wrote {recipe} and {schema}")
     typer.echo(f"next: edit {recipe}, then `heedful check {recipe}` and `heedful train {recipe}`")
 

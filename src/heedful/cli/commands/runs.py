@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from heedful.cli.complete import settings
+from heedful.cli.complete import run_folders, settings
 from heedful.cli.options import CheckpointOption, Dark, Json, Overrides, RecipeName, RunFolder, RunOption
+from heedful.errors import UserError
 from heedful.training.checkpoint.choice import checkpoint_path
 
 
@@ -58,13 +59,41 @@ def evaluate(
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to search.")] = Path("runs"),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FOLDER]|diff RUN OTHER|compare RUN ...",
+            help="The folder to search, runs by default; or two runs that differ, or several beside each other.",
+            autocompletion=run_folders,
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the curves of the compared runs: .png, .svg or .pdf.")
+    ] = None,
+    dark: Dark = False,
     as_json: Json = False,
 ) -> None:
-    """List the runs below a folder, with their progress and scores."""
+    """List the runs below a folder, with their progress and scores; or compare some: `runs diff`, `runs compare`."""
     from heedful.cli.runs import runs_command
 
-    runs_command(folder, as_json)
+    verb, *rest = words or ["runs"]
+    if picture is not None and verb != "compare":
+        raise UserError("only compared runs have a picture", where="--picture", todo="heedful runs compare RUN OTHER")
+    if verb in ("diff", "compare"):
+        from heedful.cli.compare_runs import compare_command, diff_command
+
+        some = [Path(word) for word in rest]
+        if verb == "diff":
+            diff_command(some, as_json)
+        else:
+            compare_command(some, picture, as_json, "dark" if dark else "light")
+        return
+    if rest:
+        raise UserError(
+            "one folder is searched at a time", where="heedful runs", found=" ".join([verb, *rest]),
+            todo=f"compare runs: heedful runs compare {' '.join([verb, *rest])}",
+        )  # fmt: skip
+    runs_command(Path(verb), as_json)
 
 
 def scaling(

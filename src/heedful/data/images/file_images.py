@@ -107,7 +107,8 @@ def _checked(
     size: tuple[int, int] | None, resample: Resample,
 ) -> Checked:  # fmt: skip
     """Read all files once; one error names those that cannot be read."""
-    digest, unreadable = hashlib.sha256(f"files {channels} {size} {resample} ".encode()), list[UserError]()
+    way = "" if resample == "lanczos" else f"{resample} "  # hashes of older runs have no word for it
+    digest, unreadable = hashlib.sha256(f"files {channels} {size} {way}".encode()), list[UserError]()
     first: tuple[tuple[int, int, int], ImageFile] | None = None
     with quiet(), ThreadPoolExecutor(available_threads()) as pool:
         for file, found in zip(files, pool.map(partial(_try, channels, size, resample), files), strict=True):

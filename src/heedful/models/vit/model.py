@@ -57,7 +57,7 @@ class Vit(ImageModel):
         self.head = nn.Linear(c.width, c.outputs)
         self.second = nn.ModuleDict({"head": nn.Linear(c.width, c.outputs)} if c.distillation == "head" else {})
         for weight in self.parameters():
-            if weight.dim() in (2, 4):  # matrices and patches
+            if weight.dim() == 2:
                 nn.init.trunc_normal_(weight, std=0.02)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:

@@ -1,6 +1,7 @@
 """Deep Q learning (Mnih et al., 2015; double: van Hasselt et al., 2016): a replay buffer and a target network.
 
-B lanes, N steps that are kept of each, M transitions of an update, O values of an observation, A actions.
+B lanes, N steps that are kept of each, M transitions of an update, K steps of a transition, O values of an observation,
+A actions.
 """
 
 from __future__ import annotations
@@ -77,26 +78,26 @@ class Replay:
         lanes, size = kept.actions.shape
         oldest = max(0, count - size)
         times = oldest + (random * (count - oldest)).astype(np.int64)  # (B, M / B)
-        first = (np.arange(lanes) * size)[:, None]  # (B, 1)
-        rows = (first + times % size).reshape(-1)  # (M,)
+        first, ahead = (np.arange(lanes) * size)[:, None, None], np.arange(steps)
+        following = times[:, :, None] + ahead  # (B, M / B, K)
+        rows = (first + following % size).reshape(-1, steps)  # (M, K)
         rewards_of, ended, terminated = (
             part.numpy().reshape(-1) for part in (kept.rewards, kept.ended, kept.terminated)
         )
-        rewards, weight, last = rewards_of[rows].astype(np.float64), 1.0, rows  # (M,)
-        weights = np.full(len(rows), discount)  # (M,)
-        for step in range(1, steps):
-            on = ~ended[last] & (times + step < count).reshape(-1)  # (M,)
-            last = np.where(on, (first + (times + step) % size).reshape(-1), last)
-            weight *= discount
-            rewards += np.where(on, weight * rewards_of[last], 0.0)
-            weights = np.where(on, weight * discount, weights)
-        begun, after = torch.from_numpy(rows), torch.from_numpy(last)
+        counted = following.reshape(-1, steps) < count  # (M, K) whether a step is of the sum
+        counted[:, 1:] &= ~np.logical_or.accumulate(ended[rows[:, :-1]], 1)
+        weights = np.full(steps, discount).cumprod()  # (K,)
+        weighted = np.concatenate([[1.0], weights[:-1]]).astype(np.float32) * rewards_of[rows]  # (M, K)
+        rewards = np.where(counted, weighted, 0.0).cumsum(1, np.float64)[:, -1]  # (M,)
+        number = counted.sum(1) - 1  # (M,) of the last step
+        last = rows[np.arange(len(rows)), number]  # (M,)
+        begun, after = torch.from_numpy(rows[:, 0]), torch.from_numpy(last)
         return Transitions(
             kept.observations.flatten(0, 1).index_select(0, begun),
             kept.actions.flatten().index_select(0, begun),
             torch.from_numpy(rewards.astype(np.float32)),
             kept.following.flatten(0, 1).index_select(0, after),
-            torch.from_numpy((weights * ~terminated[last]).astype(np.float32)),
+            torch.from_numpy((weights[number] * ~terminated[last]).astype(np.float32)),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from heedful.data.tokenizers.byte_pairs import Gpt2Tokenizer
 from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer
@@ -24,6 +25,12 @@ class StreamDecoder:
         self.text_after, self.before, self.ids, self.emitted = text_after, list(before), list[int](), 0
         pieces = () if isinstance(tokenizer, Gpt2Tokenizer) else tokenizer.pieces(range(tokenizer.vocab))
         self.held_back = HELD_BACK if any(piece.startswith("##") for piece in pieces) else 0
+
+    def fresh(self, before: Sequence[int]) -> StreamDecoder:
+        """A decoder of another stream with the same tokenizer."""
+        new = copy(self)
+        new.before, new.ids, new.emitted = list(before), [], 0
+        return new
 
     def add(self, number: int) -> str:
         """The text that is final after one more id."""

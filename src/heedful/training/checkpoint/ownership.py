@@ -16,6 +16,7 @@ from heedful.files.yaml import load_yaml, read_yaml
 
 # Everything that a run writes before its first checkpoint.
 FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "images.json", "env.json"})
+FIRST |= {"tensorboard", "wandb", "mlflow"}
 
 # Settings that do not change what is trained: a run may resume with other values, with rounding differences.
 MAY_DIFFER = frozenset(
@@ -25,7 +26,7 @@ MAY_DIFFER = frozenset(
 BUDGET = frozenset(f"train.budget.{name}" for name in ("steps", "tokens", "epochs", "minutes"))
 LIMITS = BUDGET | {"train.patience"}
 # What else may change: where the data are, and how often the run is evaluated and saved.
-MAY_GROW = LIMITS | {"data.root", "train.log_every", "train.evaluate_every", "train.save_every"}
+MAY_GROW = LIMITS | {"data.root", "train.log_every", "train.loggers", "train.evaluate_every", "train.save_every"}
 
 
 def make_parents(folder: Path) -> None:
