@@ -125,7 +125,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "catalogue": {"pydantic"},
     "contracts": {"torch", "numpy", "pydantic", "safetensors"},
     "contracts.huggingface": {"torch", "transformers"},  # for folders that are checked in it
-    "export": {"torch", "onnxruntime"},
+    "export": {"torch", "onnx", "onnxruntime"},
     "lectures": {"torch", "numpy", "pydantic", "sklearn", "matplotlib"},
     "lectures.claims": set(),
     "extras": set(),

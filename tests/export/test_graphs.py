@@ -12,7 +12,9 @@ import torch
 
 import heedful
 from heedful.blocks.layouts import Padded
+from heedful.cli.export import export_command
 from heedful.errors import UserError
+from heedful.export import onnx, write
 from heedful.export.check import TOLERANCE, compare
 from heedful.export.onnx import onnx_run
 from heedful.export.roles import graphs_of
@@ -35,6 +37,44 @@ FAST = ("control-policy",)  # the others take seconds each
 def test_every_task_and_model_has_a_run() -> None:
     assert {name.partition("-")[0] for name in RUNS} >= {*TASKS} - {"text_classification"}
     assert {name.partition("-")[2] for name in RUNS} == {*MODELS}
+
+
+@pytest.mark.parametrize(
+    ("to", "packages", "message"),
+    [("tflite", onnx.NEEDED, "no such target"), ("onnx", ("no_such_package",), r"heedful\[onnx\]")],
+)
+def test_target_that_cannot_be_written_is_an_error(
+    to: str, packages: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx, "NEEDED", packages)
+    with pytest.raises(UserError, match=message):
+        export_command(GOLDEN / "control-policy", tmp_path / "out", to, False, False, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_in_the_way_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(UserError, match="already exists"):
+            export_command(GOLDEN / "control-policy", tmp_path, "onnx", False, force, False)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_int8_is_near_and_says_how_near(tmp_path: Path) -> None:
+    (one,) = export(heedful.load(GOLDEN / "control-policy", "cpu"), tmp_path / "out", "onnx", int8=True)
+    assert 1e-5 < one.difference < 0.1
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"model.onnx", "export.json"}
+
+
+def test_file_that_computes_something_else_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(file: Path) -> Any:
+        run = onnx_run(file)
+        return lambda given: {name: value * 1.001 for name, value in run(given).items()}
+
+    monkeypatch.setattr(write, "onnx_run", wrong)
+    with pytest.raises(UserError, match="does not compute what the model computes"):
+        export(heedful.load(GOLDEN / "control-policy", "cpu"), tmp_path / "out", "onnx")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", REFUSED)
