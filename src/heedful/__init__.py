@@ -49,6 +49,7 @@ __all__ = [
     "MaskPredictions",
     "MonoText",
     "MultiHead",
+    "MultiLabelClassifier",
     "MultipleChoiceAnswerer",
     "PairedText",
     "ParallelText",
@@ -68,6 +69,7 @@ __all__ = [
     "TextClassifier",
     "TextEncoder",
     "TextGenerator",
+    "TextLabels",
     "TextRegressor",
     "TextStyleTransfer",
     "TokenEmbeddings",
@@ -129,6 +131,7 @@ if TYPE_CHECKING:
     from heedful.tasks.image_classification.predictor import ImageClassification, ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
     from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator
+    from heedful.tasks.multi_label.predictor import MultiLabelClassifier, TextLabels
     from heedful.tasks.multiple_choice.predictor import Choice, MultipleChoiceAnswerer
     from heedful.tasks.paragraphs.predictor import Description, ImageDescriber
     from heedful.tasks.predictor import Evaluation, Predictor
@@ -180,6 +183,7 @@ _MODULES = {
     "tasks.image_classification.predictor": ("ImageClassification", "ImageClassifier"),
     "tasks.language_model.bidirectional": ("BidirectionalLanguageModel",),
     "tasks.language_model.predictor": ("GeneratedText", "TextGenerator"),
+    "tasks.multi_label.predictor": ("MultiLabelClassifier", "TextLabels"),
     "tasks.multiple_choice.predictor": ("Choice", "MultipleChoiceAnswerer"),
     "tasks.paragraphs.predictor": ("Description", "ImageDescriber"),
     "tasks.predictor": ("Evaluation", "Predictor"),

@@ -46,6 +46,10 @@ class UserError(Exception):
         return printable("\n".join(lines))
 
 
+class OwnCodeError(UserError):
+    """An error in the user's own code, such as an environment; a run adds whether the same command resumes."""
+
+
 def drop_output() -> None:
     """Redirect stdout to /dev/null, after a write to it failed."""
     null = os.open(os.devnull, os.O_WRONLY)

@@ -6,6 +6,7 @@ import importlib
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,9 @@ from heedful.data.environments.episodes import EnvironmentSpec, Episodes, LaneBa
 from heedful.data.environments.gridworld import GridWorld
 from heedful.data.environments.lanes import Environment, Lanes, episode_seeds, play, uniforms
 from heedful.errors import UserError
+from heedful.runs.recipe import load_recipe
+from heedful.runs.train import train
+from heedful.training.checkpoint.folder import is_saved
 from tolerance import close
 
 # Recorded from CartPole-v1 of Gymnasium 1.4.0: the seed, the actions, the first, a middle and the last observation.
@@ -321,6 +325,29 @@ def test_broken_environment_is_named(name: str, gymnasium: dict[str, Callable[..
         one_step()
     assert detail in str(error.value) and "Broken" in str(error.value) and "to do" in str(error.value)
     assert (error.value.exit_code == 3) == name.startswith("nan")
+
+
+@pytest.mark.usefixtures("no_loss_curve")
+@pytest.mark.parametrize(("resets", "there"), [(2, "starts over, since nothing was saved yet"), (40, "resumes from")])
+def test_error_says_whether_the_run_resumes(
+    resets: int, there: str, gymnasium: dict[str, Callable[..., Any]], tmp_path: Path
+) -> None:
+    left = iter(range(resets))
+
+    def reset(self: Walk, seed: int) -> Any:
+        if next(left, None) is None:
+            raise ValueError("the motor is off")
+        return Walk.reset(self, seed=seed)
+
+    gymnasium["Broken"] = broken(reset=reset)
+    (tmp_path / "recipe.yaml").write_text(
+        "task: {kind: control, lanes: 2, agent: {kind: reinforce}}\ndata: {kind: gymnasium, name: Broken, valid: 2}\n"
+        "model: {kind: policy, hidden: [4]}\n"
+        "train: {budget: {steps: 50}, evaluate_every: 10, save_every: 5, threads: 1, device: cpu}\n"
+    )
+    with pytest.raises(UserError, match="failed in reset") as error:
+        list(train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run"))
+    assert there in str(error.value) and ("last checkpoint" in str(error.value)) == is_saved(tmp_path / "run")
 
 
 def test_environment_that_does_not_repeat_an_episode_is_refused(gymnasium: dict[str, Callable[..., Any]]) -> None:

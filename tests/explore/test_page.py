@@ -147,7 +147,7 @@ def test_page_reports_that_the_server_does_not_answer(chromium: Any, run: Callab
     context = chromium.new_context()
     page = context.new_page()
     with serving(application(Explorer([run("translation")])), Policy(port=0)) as url:
-        page.goto(f"{url}#text=five")
+        page.goto(f"{url}#view=heads&text=five")
         page.locator('[data-ready="true"]').wait_for()
         page.route("**/api/heads/layer", lambda route: route.fulfill(status=500, body="<h1>oh</h1>"))
         page.get_by_test_id("text").fill("five six")

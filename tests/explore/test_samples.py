@@ -71,7 +71,11 @@ def test_run_without_its_data_has_a_default_text(
 
     monkeypatch.setattr(LanguageModelTask, "read", gone)
     subject = Subject("moved", folder)
-    assert subject.examples == samples.Examples((Example(samples.ENGLISH.prompt, None, ""),), None)
+    first, *others = subject.examples.examples
+    assert (first, subject.examples.target) == (Example(samples.ENGLISH.prompt, None, ""), None)
+    assert [one.text for one in others] == [
+        text for text in samples.ENGLISH_TOO if samples.fits(subject.predictor, text)
+    ]
 
 
 def test_every_task_has_examples(tmp_path: Path) -> None:

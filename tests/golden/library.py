@@ -179,6 +179,10 @@ def _regress(regressor: Any) -> dict[str, Any]:
     return {"numbers": [one.value for one in regressor.predict([TEXTS, TEXTS[::-1], (TEXTS[0], TEXTS[0])])]}
 
 
+def _label(classifier: Any) -> dict[str, Any]:
+    return {"texts": [{"labels": list(one.labels), "p": one.probabilities} for one in classifier.predict(list(TEXTS))]}
+
+
 def _choose(answerer: Any) -> dict[str, Any]:
     one = answerer.choose(TEXTS[0], ["the cat is red .", "the dog is big .", "a stone is old ."])
     return {"choice": one.choice, "number": one.index, "p": one.probabilities}
@@ -305,6 +309,7 @@ PREDICTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "classification": _classify,
     "text_classification": _classify,
     "regression": _regress,
+    "multi_label": _label,
     "multiple_choice": _choose,
     "tagging": _tag,
     "style_transfer": _transfer,

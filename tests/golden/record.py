@@ -457,6 +457,14 @@ model: {kind: transformer_classifier, width: 8, heads: 2, layers: 1, hidden: 16,
         + "  batch_examples: 8\n",
         numbers,
     ),
+    "multi_label-multi_label": (
+        "task: {kind: multi_label}\n"
+        + files("jsonl", "jsonl", ", text: text, label: label")
+        + TUNED.replace("KIND", "multi_label")
+        + TRAIN
+        + "  batch_examples: 8\n",
+        objects,
+    ),
     "multiple_choice-multiple_choice": (
         "task: {kind: multiple_choice}\n"
         + files("choices", "csv", ", begin: null, choices: [first, second, third]")
@@ -773,6 +781,8 @@ GPT, RNN, TRANSLATOR, ENCODER = (
 PAIR, TEXT = {"text": "seven two", "other": "sieben zwei"}, {"text": "the red cat sees a ball ."}
 CROSS = "decoder.*.cross.weights"
 ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the rest of the question
+    "home.model": (TRANSLATOR, "model", {}),
+    "home.flow": (GPT, "flow", TEXT),
     "heads.tokens": (TRANSLATOR, "tokens", PAIR),
     "heads.layer": (TRANSLATOR, "layer", {**PAIR, "look": CROSS, "layer": 0}),
     "grid.wall": (GPT, "wall", TEXT),
@@ -800,6 +810,8 @@ ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the
     "paragraph.description": ("paragraphs-paragraph_captioner", "description", {"image": 2}),
     "glimpses.path": ("image_classification-recurrent_attention", "path", {"image": 1}),
     "hops.answer": ("story_answering-memory_network", "answer", {"number": 3}),
+    "dialogue.reply": ("dialogue-hred", "reply", {"history": TEXT["text"] + "\n" + "a big dog likes the old stone ."}),
+    "agent.episode": ("control-policy", "episode", {"forced": [[3, 1], [5, 0]]}),
     "positions.own": (GPT, "own", {}),
     "positions.mask": (GPT, "mask", {"kind": "local", "size": 6}),
     "run.about": (GPT, "about", {}),

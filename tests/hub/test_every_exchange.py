@@ -27,7 +27,7 @@ def tiny_model(kind: str, head: str | None = None) -> Pretrained:
     if head is None:
         return Pretrained(config, None, build(config).state_dict(), ())
     config = config.under_head(config_class(head).pools, head)
-    labels = ("no", "yes") if head in ("classifier", "tagger") else ()
+    labels = ("no", "yes") if head in ("classifier", "multi_label", "tagger") else ()
     outputs = 1 if head in ("regressor", "multiple_choice") else 2
     top = {"weight": torch.randn(outputs, config.width), "bias": torch.randn(outputs)}
     return Pretrained(config, None, build(config).state_dict(), (), Head(head, labels, top))

@@ -27,8 +27,8 @@ DETAILED = {  # the score that is the share of right items
     "tagging": None,  # the items of a report are all entities, those of the score are those that are there
 }
 NOT_CLASSES = {
-    "translation", "dialogue", "language_model", "pretraining", "permutation_lm", "regression", "style_transfer",
-    "text_autoencoding", "reconstruction", "paragraphs", "captioning", "control",
+    "translation", "dialogue", "language_model", "pretraining", "permutation_lm", "regression", "multi_label",
+    "style_transfer", "text_autoencoding", "reconstruction", "paragraphs", "captioning", "control",
 }  # fmt: skip
 
 

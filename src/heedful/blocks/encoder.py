@@ -76,3 +76,22 @@ class MaskedTokenHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.activation(self.dense(x)))
+
+    def matrix(self, table: Tensor) -> Tensor:
+        """The matrix (V, D) of the logits: that of the embeddings."""
+        return table
+
+
+class UntiedTokenHead(MaskedTokenHead):
+    """The same with a matrix of its own."""
+
+    def __init__(self, width: int, activation: Activation, norm_eps: float, vocab: int, out: int | None = None) -> None:
+        super().__init__(width, activation, norm_eps, vocab, out)
+        self.weight = nn.Parameter(torch.randn(vocab, out or width) * (out or width) ** -0.5)
+
+    def matrix(self, table: Tensor) -> Tensor:
+        """The matrix (V, D) of the logits, whatever that of the embeddings."""
+        return self.weight
+
+
+TOKEN_HEADS = {"tied": MaskedTokenHead, "untied": UntiedTokenHead}

@@ -54,6 +54,7 @@ ROLE_KINDS: dict[str, str] = {
     "seq2seq": "encoder_decoder",
     "classifier": "classifier",
     "regressor": "classifier",
+    "multi_label": "classifier",
     "multiple_choice": "classifier",
     "tagger": "classifier",
     "answerer": "classifier",

@@ -18,6 +18,7 @@ from heedful.tasks.dialogue.predictor import DialogueModel
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
 from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.paragraphs.predictor import ImageDescriber
 from heedful.tasks.pretraining.predictor import TextEncoder
@@ -39,6 +40,7 @@ USES: dict[type, tuple[str, str]] = {
     TreeClassifier: ("classifies trees", "`heedful classify-tree`"),
     TextClassifier: ("classifies texts", "`heedful classify`"),
     TextRegressor: ("predicts a number for texts", "`heedful classify`"),
+    MultiLabelClassifier: ("labels texts", "`heedful classify`"),
     MultipleChoiceAnswerer: ("chooses continuations", "`heedful choose`"),
     TablePredictor: ("predicts a column of a table", "`heedful predict RUN rows.csv`"),
     TextStyleTransfer: ("says texts in another style", "`heedful transfer`"),

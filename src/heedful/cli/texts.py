@@ -26,6 +26,7 @@ from heedful.tasks.image_classification.glimpses import GlimpseClassifier
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.next_word import WordPredictions, masked_words, next_words, split_at_blank
 from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.multi_label.predictor import MultiLabelClassifier, TextLabels
 from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
 from heedful.tasks.pretraining.predictor import MaskPredictions, TextEncoder, TokenPrediction
 from heedful.tasks.story_answering.predictor import StoryAnswerer
@@ -52,25 +53,27 @@ def classify_command(
         return
     inputs = join_pairs(texts) if pair else texts
     source = Source(inputs, f'heedful classify {run} "some text"', "pair" if pair else "text")
-    if not isinstance(predictor, TextClassifier | TextRegressor):
+    if not isinstance(predictor, TextClassifier | TextRegressor | MultiLabelClassifier):
         raise wrong_command_error(predictor, run)
     width = max(map(len, predictor.labels)) if isinstance(predictor, TextClassifier) else 0
     truncated = 0
 
-    def predict(batch: list[TextOrPair]) -> Sequence[Classification | Regression]:
+    def predict(batch: list[TextOrPair]) -> Sequence[Classification | Regression | TextLabels]:
         nonlocal truncated
-        results: Sequence[Classification | Regression] = predictor.predict(batch)
+        results: Sequence[Classification | Regression | TextLabels] = predictor.predict(batch)
         truncated += sum(one.cut > 0 for one in results)
         return results
 
-    def line(inputs: TextOrPair, result: Classification | Regression) -> Iterator[str]:
+    def line(inputs: TextOrPair, result: Classification | Regression | TextLabels) -> Iterator[str]:
         text = inputs if isinstance(inputs, str) else " || ".join(inputs)
         if isinstance(result, Regression):
             yield f"{result.value:8.3f}  {text}"
+        elif isinstance(result, TextLabels):
+            yield f"{', '.join(f'{one} {result.probabilities[one]:.0%}' for one in result.labels) or '-'}  {text}"
         else:
             yield f"{result.label:<{width}} {result.probability:4.0%}  {text}"
 
-    def record(inputs: TextOrPair, result: Classification | Regression) -> dict[str, Any]:
+    def record(inputs: TextOrPair, result: Classification | Regression | TextLabels) -> dict[str, Any]:
         texts = {"text": inputs} if isinstance(inputs, str) else {"text": inputs[0], "pair": inputs[1]}
         return texts | result.to_dict()
 

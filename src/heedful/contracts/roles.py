@@ -228,7 +228,8 @@ def _tabular(model: nn.Module, config: Any) -> Iterator[Subject]:
 ROLES: dict[Role, Callable[[nn.Module, Any], Iterator[Subject]]] = {
     "encoder": _encoder, "two_streams": _encoder, "causal": _causal, "bidirectional": _bidirectional,
     "seq2seq": _seq2seq, "hierarchical": _hierarchical, "classifier": _pooled, "regressor": _pooled,
-    "multiple_choice": _pooled, "tagger": _tagger, "answerer": _answerer, "word_classifier": _word_classifier,
+    "multi_label": _pooled, "multiple_choice": _pooled, "tagger": _tagger, "answerer": _answerer,
+    "word_classifier": _word_classifier,
     "style_transfer": _style_transfer, "story_answerer": _story_answerer, "tree_classifier": _tree_classifier,
     "tabular": _tabular, "text_autoencoder": _text_autoencoder, "autoencoder": image_subjects,
     "image_encoder": image_encoder_subjects, "glimpse_classifier": glimpses_subjects, "captioner": captioner_subjects,

@@ -9,9 +9,7 @@ import math
 from base64 import b64decode
 from collections.abc import Sequence
 from functools import cached_property
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,21 +162,6 @@ class Album:
 
 
 AnyAlbum = TypeVar("AnyAlbum", bound=Album)
-
-
-class Albums(Generic[AnyAlbum]):
-    """The albums of a view, one for each open model."""
-
-    def __init__(self, make: type[AnyAlbum]) -> None:
-        self.make, self._opening = make, Lock()
-        self._found: WeakKeyDictionary[Subject, AnyAlbum] = WeakKeyDictionary()
-
-    def of(self, subject: Subject) -> AnyAlbum:
-        """The album of a model, made once."""
-        with self._opening:
-            if subject not in self._found:
-                self._found[subject] = self.make(subject)
-            return self._found[subject]
 
 
 def longest_first(texts: Sequence[str]) -> list[int]:

@@ -29,6 +29,7 @@ from heedful.explore.inspect import (
 )
 from heedful.tasks.answering import predictor as answering
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
+from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.tagging import predictor as tagging
 
 TOP = 5  # candidates
@@ -60,14 +61,29 @@ def prediction_of(predictor: Any, given: TextInput, reading: Reading, place: int
         return translation(predictor, given, reading)
     if is_language_model(predictor):
         return next_token(predictor, reading)
-    for kind, predict in (
-        (TextClassifier, label), (TextRegressor, value), (tagging.TokenTagger, tags), (answering.QuestionAnswerer, span)
-    ):  # fmt: skip
+    for kind, predict in by_kind():
         if isinstance(predictor, kind):
             return predict(predictor, given)
     if encoder_of(predictor).masked_words is not None:
         return masked_token(predictor, given, place)
     return vectors(reading)
+
+
+def by_kind() -> tuple[tuple[type, Callable[[Any, TextInput], Prediction]], ...]:
+    """The predictions of models with a head, by the class of their predictor."""
+    return (
+        (TextClassifier, label), (TextRegressor, value), (MultiLabelClassifier, labels), (tagging.TokenTagger, tags),
+        (answering.QuestionAnswerer, span),
+    )  # fmt: skip
+
+
+def predicts(predictor: Any) -> bool:
+    """Whether a model predicts something other than vectors."""
+    if is_translator(predictor) or is_language_model(predictor):
+        return True
+    encoder = encoder_of(predictor)
+    headed = any(isinstance(predictor, kind) for kind, _ in by_kind())
+    return headed or (encoder is not None and encoder.masked_words is not None)
 
 
 def translation(predictor: Any, given: TextInput, reading: Reading) -> Prediction:
@@ -155,6 +171,28 @@ def label(predictor: Any, given: TextInput) -> Prediction:
         return -torch.tensor([probabilities()[full]], dtype=torch.float64).log()
 
     return Prediction("the class", "loss of the class predicted by the full model, in nats", [full], candidates, losses)
+
+
+def labels(predictor: Any, given: TextInput) -> Prediction:
+    """The labels; the loss is that of each decision of the full model, whether the text has a label."""
+
+    def probabilities() -> dict[str, float]:
+        found: dict[str, float] = predictor.predict([paired(given)])[0].probabilities
+        return found
+
+    full = predictor.predict([paired(given)])[0].labels
+
+    def candidates() -> list[Candidate]:
+        return [Candidate(*one) for one in sorted(probabilities().items(), key=lambda one: -one[1])[:TOP]]
+
+    def losses() -> Tensor:
+        each = [share if name in full else 1 - share for name, share in probabilities().items()]
+        return -torch.tensor(each, dtype=torch.float64).log()
+
+    return Prediction(
+        "the labels", "mean loss of the full model's decision about each label, in nats", list(predictor.labels),
+        candidates, losses,
+    )  # fmt: skip
 
 
 def value(predictor: Any, given: TextInput) -> Prediction:

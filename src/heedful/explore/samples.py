@@ -73,6 +73,15 @@ SENTENCES = {  # by script; of one script, the one with the fewest tokens is use
 }
 NAMES = "Ada Lovelace was born in London"  # for taggers of names
 FOLLOWS = "The animal stayed where it was"
+ENGLISH_TOO = (  # a distant subject, and a pronoun
+    "The keys to the old cabinet in the hall are on the table",
+    "She poured water from the bottle into the cup until it was full",
+)
+NAMES_TOO = ("Marie Curie worked in Paris with Pierre", "The river Thames flows through London")
+ASKED_TOO = (
+    ("Where was Ada Lovelace born?", NAMES),
+    ("What did Marie Curie study?", "In Paris, Marie Curie studied physics"),
+)
 PAIRED = ("entail", "contradict", "equivalent", "duplicate", "paraphrase")  # in the names of classes of pairs
 
 
@@ -162,6 +171,28 @@ def default(predictor: Any) -> Example:
     return Example(sentence.text, FOLLOWS if pairs and sentence == ENGLISH else None, "")
 
 
+def defaults(predictor: Any) -> tuple[Example, ...]:
+    """The default of a model without data, and others of its kind that it can read."""
+    first, sentence = default(predictor), best_sentence(predictor)
+    others: Sequence[tuple[str, str | None]]
+    if sentence is None:
+        others = [(some_words(predictor, part), None) for part in (3, 4)]
+    elif isinstance(predictor, QuestionAnswerer):
+        others = ASKED_TOO if sentence == ENGLISH else ()
+    elif first.text == NAMES:
+        others = [(text, None) for text in NAMES_TOO]
+    elif sentence == ENGLISH:
+        others = [(text, None) for text in ENGLISH_TOO]
+    else:
+        others = [(sentence.question, None), (sentence.prompt, None)]
+    known = [
+        Example(*each, "")
+        for each in others
+        if sentence is None or all(is_known(predictor, one) for one in each if one)
+    ]
+    return (first, *(one for one in known if one.text != first.text))
+
+
 def best_sentence(predictor: Any) -> Sentence | None:
     """The sentence with the fewest tokens per character; None where the vocabulary covers no language."""
     known = [one for one in SENTENCES.get(script(predictor), ()) if is_known(predictor, one.text)]
@@ -187,11 +218,11 @@ def is_known(predictor: Any, text: str) -> bool:
     return sum(number == unknown for number in ids) <= len(ids) / 3 and fits(predictor, text)
 
 
-def some_words(predictor: Any) -> str:
-    """A few words of a vocabulary."""
+def some_words(predictor: Any, part: int = 2) -> str:
+    """A few words of a vocabulary, from its middle or a third or a quarter of the way."""
     pieces = [
         piece for piece in predictor.tokenizer.pieces(range(predictor.tokenizer.vocab)) if not piece.startswith("[")
     ]
     whole = [piece for piece in pieces if piece.strip().isalpha() and len(piece.strip()) > 2]
     some = whole if len(whole) > MOST else pieces
-    return " ".join(piece.strip() for piece in some[len(some) // 2 :][:MOST])
+    return " ".join(piece.strip() for piece in some[len(some) // part :][:MOST])

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from heedful.config import AnyConfig
 from heedful.errors import UserError, shown
 from heedful.explore import inspect, samples
+from heedful.explore.habits import Habits, habits_on
 from heedful.explore.inspect import TextInput, Trace
 from heedful.explore.samples import Examples
 from heedful.explore.views import VIEWS, ModelRequest, View, find
@@ -24,6 +25,7 @@ from heedful.files.reading import is_file
 from heedful.runs.load import load, name_folders
 from heedful.tasks.base import Example
 from heedful.tasks.captioning.predictor import ImageCaptioner
+from heedful.tasks.dialogue.predictor import DialogueModel
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import Translator
 from heedful.training.checkpoint.choice import split_checkpoint
@@ -60,7 +62,7 @@ class Subject:
         with self._loading, torch.inference_mode(False):
             if "predictor" not in self.__dict__:  # another thread may have loaded it meanwhile
                 found = load(self._path)
-                if isinstance(found, Translator | TextGenerator | ImageCaptioner):
+                if isinstance(found, Translator | TextGenerator | ImageCaptioner | DialogueModel):
                     found.graphs = None  # CUDA graphs cannot be captured while other threads use the device
                 self.__dict__["predictor"] = found
             return self.__dict__["predictor"]
@@ -120,13 +122,29 @@ class Subject:
 
     @property
     def examples(self) -> Examples:
-        """The inputs to start with; a run in training gets new ones with each evaluation."""
+        """The inputs to start with, the most telling first; a run in training gets new ones with each evaluation."""
         if not inspect.reads_text(self.predictor):
             return Examples((), None)
         task = samples.task_in(self.folder) if self.is_run else None
         if task is not None and (own := samples.recorded(task, self.folder) or self._held_out):
-            return Examples(samples.fitted(self.predictor, own), task.words.sample[1])
-        return Examples((samples.default(self.predictor),), None)
+            found = samples.fitted(self.predictor, own)
+            return Examples(self._habits_on(found).sorted(found), task.words.sample[1])
+        return Examples(self._defaults, None)
+
+    @cached_property
+    def _defaults(self) -> tuple[Example, ...]:
+        """The inputs to start with where there are no data."""
+        return samples.defaults(self.predictor)
+
+    @property
+    def habits(self) -> Habits:
+        """What the heads do over these examples."""
+        return self._habits_on(self.examples.examples)
+
+    def _habits_on(self, examples: Sequence[Example]) -> Habits:
+        """The same over some examples, which are read once, in whatever order they come."""
+        key = json.dumps(sorted(examples))
+        return self.cached(f"habits {key}", lambda: habits_on(self, examples))
 
     @cached_property
     def _held_out(self) -> list[Example]:
@@ -184,7 +202,10 @@ class Explorer:
 
     def about(self) -> dict[str, Any]:
         """The description of all subjects and views for the page."""
-        views = [{"name": name, "title": find(name).TITLE, "about": find(name).ABOUT} for name in VIEWS]
+        views = [
+            {"name": name, "title": find(name).TITLE, "about": find(name).ABOUT, "opens": "opening" in find(name).CALLS}
+            for name in VIEWS
+        ]
         return {"subjects": [each.about() for each in self.subjects.values()], "views": views}
 
     def answer(self, view: str, call: str, settings: bytes | Mapping[str, Any]) -> bytes:

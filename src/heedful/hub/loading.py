@@ -70,6 +70,7 @@ IMAGES = "images.json"
 HEADS: dict[str, str] = {  # task by head
     "classifier": "classification",
     "regressor": "regression",
+    "multi_label": "multi_label",
     "multiple_choice": "multiple_choice",
     "tagger": "tagging",
     "answerer": "answering",
@@ -248,6 +249,7 @@ def _convert(
     tensors: dict[str, Tensor], names: dict[str, str], table: Table, config: Any, file: Path
 ) -> tuple[dict[str, Tensor], tuple[LedgerLine, ...]]:
     """Convert external tensors to Heedful's, checking their shapes; `names` maps their names to the table's."""
+    names = convert.newer_names(names, table)
     needed = {name for rule in table.rules for name in rule.theirs}
     shapes: dict[str, tuple[int, ...]] = {}
     if needed <= set(names.values()):
@@ -261,6 +263,11 @@ def _convert(
 
 def _output_labels(labels: tuple[str, ...], count: int, head: str, where: Path) -> tuple[str, ...]:
     """The labels of a head's outputs; LABEL_0, LABEL_1, ... if the config has only such default labels."""
+    if head == "regressor" and count > 1:
+        raise UserError(
+            "not supported: regression with several outputs", where=f"{where}: problem_type",
+            found=f"{count:,} outputs", expected="1 output", todo="fine-tune its encoder on one of the numbers",
+        )  # fmt: skip
     if (expected := OUTPUTS.get(head, count)) != count:
         raise UserError(
             "this head has the wrong number of outputs", where=str(where), found=str(count), expected=str(expected),

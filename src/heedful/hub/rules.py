@@ -71,6 +71,13 @@ def _theirs(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
     return dict(zip(rule.theirs, parts, strict=True))
 
 
+def newer_names(names: Mapping[str, str], table: Table) -> dict[str, str]:
+    """The names in the table, also of tensors that have an older one in the file."""
+    known = set(names.values())
+    older = {rule.instead: rule.theirs[0] for rule in table.rules if rule.instead and rule.theirs[0] not in known}
+    return {source: older.get(name, name) for source, name in names.items()}
+
+
 def read_tensors(
     tensors: Mapping[str, Tensor],
     names: Mapping[str, str],
@@ -84,7 +91,8 @@ def read_tensors(
     known = {name: rule for rule in table.rules for name in rule.theirs}
     twins = {twin.name: twin.of for twin in table.twins}
     wrong += [f"{name}: not in the file" for name, rule in known.items() if name not in sources and not rule.counter]
-    others = {*twins, *table.spare, *table.unused}
+    unused = (*table.unused, *(rule.instead for rule in table.rules if rule.instead))
+    others = {*twins, *table.spare, *unused}
     wrong += [
         f"{source}: unexpected, the model has no such tensor"
         for source, name in names.items()
@@ -105,7 +113,7 @@ def read_tensors(
                     f"not supported: {sources[name]} of its own", where=str(where),
                     found=f"{sources[name]}: not the same as {sources[of]}, which the model uses in its place",
                     expected=f"the same values as in {sources[of]}",
-                    todo="name the folder of a model that ties them, or, of a GPT that was trained without, "
+                    todo="name the folder of a model that ties them, or, if it was trained without, "
                     "set tie_word_embeddings to false in its config.json",
                 )  # fmt: skip
     wrong += [
@@ -122,7 +130,7 @@ def read_tensors(
     }
     found = {rule.ours: _ours(rule, theirs) for rule in table.rules}
     lines = []
-    order = {name: place for place, name in enumerate([*known, *twins, *table.spare, *table.unused])}
+    order = {name: place for place, name in enumerate([*known, *twins, *table.spare, *unused])}
     for source, name in sorted(names.items(), key=lambda pair: order[pair[1]]):
         rule = known.get(name)
         if rule is not None:

@@ -44,6 +44,7 @@ MODELS = {
     "conv_encoder": Model("encoder", "ConvEncoderConfig"),
     "classifier": Model("classifier", "ClassifierConfig", "heads"),
     "regressor": Model("regressor", "RegressorConfig", "heads"),
+    "multi_label": Model("multi_label", "MultiLabelConfig", "heads"),
     "multiple_choice": Model("multiple_choice", "MultipleChoiceConfig", "heads"),
     "tagger": Model("tagger", "TaggerConfig", "heads"),
     "answerer": Model("answerer", "AnswererConfig", "heads"),

@@ -72,7 +72,8 @@ class EncoderModel(nn.Module):
     def words(self, x: Tensor) -> Tensor:
         """The logits (M, V) of masked tokens, from the vectors (M, D) at their positions."""
         assert self.masked_words is not None, "this model has no head for masked tokens"
-        return F.linear(self.masked_words(x), self.tokens.weight, self.masked_words.bias)  # (M, V)
+        head = self.masked_words
+        return F.linear(head(x), head.matrix(self.tokens.weight), head.bias)  # (M, V)
 
     @property
     def lens_taps(self) -> str | None:

@@ -80,6 +80,12 @@ LAYER = {  # of a block, without .weight and .bias
     "mlp.down": "output.dense",
     "add2.norm": "output.LayerNorm",
 }
+EMBEDDING = "embeddings.word_embeddings.weight"  # of an encoder, after its prefix
+PROBLEMS = {  # of a layer on the pooled vector: our head, and `problem_type`
+    "classifier": "single_label_classification",
+    "regressor": "regression",
+    "multi_label": "multi_label_classification",
+}
 QKV = ("query", "key", "value")
 SELF = tuple(f"attention.self.{name}" for name in QKV)  # of a block
 
@@ -95,6 +101,7 @@ class Rule(NamedTuple):
     rows: tuple[int, ...] = ()  # the row of theirs that each row of ours is; (): the same
     flat: bool = False  # whether theirs has one dimension more, of size 1, before those of ours
     counter: bool = False  # whether it counts batches: a whole number, which some files lack
+    instead: str = ""  # the name that it has in older files
 
     @property
     def operation(self) -> str:
@@ -141,7 +148,7 @@ def encoder_rules(prefix: str, layers: int) -> list[Rule]:
 def embedding_rules(prefix: str) -> list[Rule]:
     """The embeddings of tokens, positions and segments, and their norm."""
     return [
-        Rule("tokens.weight", (f"{prefix}embeddings.word_embeddings.weight",)),
+        Rule("tokens.weight", (f"{prefix}{EMBEDDING}",)),
         Rule("positions.table", (f"{prefix}embeddings.position_embeddings.weight",)),
         Rule("segments", (f"{prefix}embeddings.token_type_embeddings.weight",)),
         *weight_and_bias("norm", f"{prefix}embeddings.LayerNorm"),
@@ -158,10 +165,43 @@ def block_rules(ours: str, theirs: str, qkv: tuple[str, ...] = SELF, layer: Mapp
     return rules
 
 
-def word_rules(dense: str, norm: str, bias: str) -> list[Rule]:
-    """The head that predicts masked tokens; its last matrix is that of the embeddings."""
-    inner = weight_and_bias("masked_words.dense", dense) + weight_and_bias("masked_words.norm", norm)
-    return [*inner, Rule("masked_words.bias", (bias,))]
+def word_rules(dense: str, norm: str) -> list[Rule]:
+    """The head that predicts masked tokens, without its last layer."""
+    return weight_and_bias("masked_words.dense", dense) + weight_and_bias("masked_words.norm", norm)
+
+
+def logit_rules(output: str, layer: str, table: str, bias: str | None = None) -> tuple[list[Rule], list[Twin]]:
+    """The last layer of a head that predicts tokens: its matrix is that of the embeddings, `table`, or its own.
+
+    `bias` is the name of its bias where the two are tied, and in older files also where they are not.
+    """
+    ours, weight, its = "masked_words.bias", f"{layer}.weight", f"{layer}.bias"
+    if output == "untied":
+        return [Rule("masked_words.weight", (weight,)), Rule(ours, (its,), instead=bias or "")], []
+    other = [] if bias is None else [Twin(its, bias)]
+    return [Rule(ours, (bias or its,))], [Twin(weight, table), *other]
+
+
+def output_of(published: PublishedConfig, words: bool, names: Collection[str], weight: str, where: Path) -> str:
+    """Whether the matrix of the logits, `weight`, is tied to the embedding; if it is not, the file must have it."""
+    if published.ties or not words:
+        return "tied"
+    if weight not in names:
+        raise UserError(
+            "the weights of the output layer are missing", where=f"{where}: tie_word_embeddings",
+            found=f"false, and no {weight} in the weights", expected=weight, todo=AGAIN,
+        )  # fmt: skip
+    return "untied"
+
+
+def output_settings(output: str) -> dict[str, Any]:
+    """The settings of a config.json about the matrix of the logits; none where it is tied, as usual."""
+    return {} if output == "tied" else {"tie_word_embeddings": False}
+
+
+def ties_in(settings: Mapping[str, Any], where: Path) -> bool:
+    """Whether the matrix of the logits is that of the embeddings."""
+    return bool_setting(settings, "tie_word_embeddings", True, where)
 
 
 def head_rules(head: str | None) -> list[Rule]:
@@ -199,7 +239,7 @@ class PublishedConfig(NamedTuple):
     head: str | None = None  # the kind of head that a task has added
     labels: tuple[str, ...] = ()
     named: bool = True  # whether the file names the architecture
-    ties: bool = True  # whether the output layer is tied to the embedding; otherwise the two are compared
+    ties: bool = True  # whether the output layer, if there is one, is tied to the embedding
     notes: tuple[str, ...] = ()  # shown to the user when it is loaded
 
 
@@ -483,23 +523,27 @@ def encoder_json(
 
 
 def head_in(settings: Mapping[str, Any], head: str | None, where: Path) -> str | None:
-    """The kind of head; a classifier with a single output is a regressor."""
+    """The kind of head; a classifier with a single output is a regressor, unless it has labels."""
     if head != "classifier":
         return head
-    if settings.get("problem_type") == "regression" or _count(settings, where) == 1:
-        return "regressor"
-    if settings.get("problem_type") == "multi_label_classification":
-        raise UserError(
-            "multi-label classification is not supported", where=f"{where}: problem_type",
-            found=shown(settings["problem_type"]), expected="a head that predicts one class, or a number",
-        )  # fmt: skip
-    return head
+    problem = settings.get("problem_type")
+    if problem not in (None, *PROBLEMS.values()):
+        raise unsupported(where, "problem_type", problem, PROBLEMS.values())
+    if problem == PROBLEMS["multi_label"]:
+        return "multi_label"
+    return "regressor" if problem == PROBLEMS["regressor"] or _count(settings, where) == 1 else head
+
+
+def published_head(head: str | None) -> str | None:
+    """The head in whose published form ours is: one class, several labels and numbers differ in their loss alone."""
+    return "classifier" if head in PROBLEMS else head
 
 
 def label_settings(head: str | None, labels: Sequence[str]) -> dict[str, Any]:
     """The settings of a config.json about the outputs of a head."""
-    settings: dict[str, Any] = {"problem_type": "regression"} if head == "regressor" else {}
-    labels = ("LABEL_0",) if head == "regressor" else labels
+    named = head in ("regressor", "multi_label")  # of the others, it is the usual one
+    settings: dict[str, Any] = {"problem_type": PROBLEMS[str(head)]} if named else {}
+    labels = labels or (("LABEL_0",) if head == "regressor" else ())
     if not labels:
         return settings
     return settings | {

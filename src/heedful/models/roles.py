@@ -30,6 +30,7 @@ Role = Literal[
     "hierarchical",
     "classifier",
     "regressor",
+    "multi_label",
     "multiple_choice",
     "tagger",
     "answerer",
@@ -517,7 +518,8 @@ class Tabular(Protocol):
 class TextClassifier(Protocol):
     """tokens (B, T) -> logits (N, C), or a number for each text (N,).
 
-    Heads over an encoder are these: classifier, regressor and multiple choice; a word classifier has no encoder.
+    Heads over an encoder are these: classifier, regressor, multi-label and multiple choice; a word classifier has no
+    encoder.
     """
 
     config: ModelConfig
@@ -583,6 +585,7 @@ ROLES: dict[Role, type] = {
     "hierarchical": Hierarchical,
     "classifier": TextClassifier,
     "regressor": TextClassifier,
+    "multi_label": TextClassifier,
     "multiple_choice": TextClassifier,
     "tagger": Tagger,
     "answerer": Answerer,

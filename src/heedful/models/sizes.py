@@ -24,6 +24,13 @@ Normalizer = Annotated[
 
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "swish", "mish", "tanh"]
+WordOutput = Annotated[
+    Literal["tied", "untied"],
+    Field(
+        exclude_if=lambda output: output == "tied",  # recipes and folders without it stay as they are
+        description="the matrix of the logits of masked tokens: that of the embedding, or one of its own",
+    ),
+]
 Output = Annotated[
     Literal["tied", "biased", "untied"],
     Field(
@@ -51,6 +58,12 @@ def score_parameters(score: Score | Literal["depth_scaled_dot"], query_width: in
 def output_parameters(output: Output, vocab: int, width: int) -> int:
     """The number of parameters of the logits, without those of the embedding."""
     return {"tied": 0, "biased": vocab, "untied": vocab * width}[output]
+
+
+def require_words(output: WordOutput, masked_words: bool) -> None:
+    """Check that there is a head for a matrix of the logits."""
+    if output == "untied" and not masked_words:
+        raise FieldError("there is no head for a matrix of its own; write masked_words: true or output: tied", "output")
 
 
 def attention_parameters(width: int, heads: int = 1, score: AnyHeadScore = "scaled_dot") -> int:

@@ -258,6 +258,7 @@ RUNS: dict[Role, Callable[[Any, Any], None]] = {
     "hierarchical": _hierarchical,
     "classifier": _text,
     "regressor": _text,
+    "multi_label": _text,
     "multiple_choice": _text,
     "tagger": _tagger,
     "answerer": _answerer,

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from heedful.tasks.image_classification.predictor import ImageClassifier
     from heedful.tasks.language_model.bidirectional import BidirectionalLanguageModel
     from heedful.tasks.language_model.predictor import TextGenerator
+    from heedful.tasks.multi_label.predictor import MultiLabelClassifier
     from heedful.tasks.multiple_choice.predictor import MultipleChoiceAnswerer
     from heedful.tasks.paragraphs.predictor import ImageDescriber
     from heedful.tasks.pretraining.predictor import TextEncoder
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
+    "MultiLabelClassifier | "
     "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | ImageCaptioner | "
     "ImageDescriber | TablePredictor | TreeClassifier | SentenceAutoencoder | TextStyleTransfer | Agent | "
     "StoryAnswerer | DialogueModel"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.config import render
-from heedful.errors import UserError
+from heedful.errors import OwnCodeError, UserError
 from heedful.models.own import OwnModel
 from heedful.runs.finish import finish, record
 from heedful.runs.load import read_recipe
@@ -34,6 +34,7 @@ from heedful.training.penalties import penalized
 __all__ = ["Epoch", "Evaluated", "Event", "Finished", "Hint", "Noted", "Saved", "Stage", "Started", "Step", "train"]
 
 NOTHING_SAVED = "nothing was saved yet"
+STARTS_OVER = f"it starts over, since {NOTHING_SAVED}"
 
 
 def train(
@@ -83,6 +84,9 @@ def train(
                 for event in _train(Run(recipe, path, folder, device, team, build), stop):
                     log(event)
                     yield event
+        except OwnCodeError as error:
+            error.todo = f"{error.todo}: {'it resumes from the last checkpoint' if is_saved(path) else STARTS_OVER}"
+            raise
         except UserError as error:
             if error.exit_code == EXIT_NOT_FINITE:
                 error.todo = f"{error.todo}; {'the last checkpoint is good' if is_saved(path) else NOTHING_SAVED}"

@@ -47,6 +47,7 @@ TASKS = {
         "classification", "TextClassificationRecipe", "TextClassificationTask", ("word_classifier",)
     ),
     "regression": Entry("classification", "RegressionRecipe", "RegressionTask", ("regressor",)),
+    "multi_label": Entry("multi_label", "MultiLabelRecipe", "MultiLabelTask", ("multi_label",)),
     "multiple_choice": Entry("multiple_choice", "MultipleChoiceRecipe", "MultipleChoiceTask", ("multiple_choice",)),
     "style_transfer": Entry("style_transfer", "StyleTransferRecipe", "StyleTransferTask", ("style_transfer",)),
     "tagging": Entry("tagging", "TaggingRecipe", "TaggingTask", ("tagger",)),

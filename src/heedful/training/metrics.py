@@ -101,6 +101,29 @@ def f1(predictions: Classes, targets: Classes, labels: Sequence[str], what: str 
     return Score("f1", 100 * float(each[seen > 0].mean()), how)
 
 
+def micro_f1(predictions: NDArray[np.int64], targets: NDArray[np.int64]) -> Score:
+    """F1 over all decisions whether a text has a label (N, C)."""
+    both, total = (predictions & targets).sum(), predictions.sum() + targets.sum()
+    return Score("micro_f1", 200 * float(both) / max(1, int(total)), _decisions(targets))
+
+
+def macro_f1(predictions: NDArray[np.int64], targets: NDArray[np.int64]) -> Score:
+    """The mean over labels of their F1 (N, C); labels that no text has and none is given are not counted."""
+    both, total = (predictions & targets).sum(0), predictions.sum(0) + targets.sum(0)  # (C,)
+    seen = total > 0
+    value = float((200 * both[seen] / total[seen]).mean()) if seen.any() else 0.0
+    return Score("macro_f1", value, _decisions(targets))
+
+
+def label_accuracy(predictions: NDArray[np.int64], targets: NDArray[np.int64]) -> Score:
+    """The percentage of texts with all labels right (N, C)."""
+    return Score("accuracy", 100 * float((predictions == targets).all(1).mean()), _decisions(targets))
+
+
+def _decisions(targets: NDArray[np.int64]) -> str:
+    return f"labels:{targets.shape[1]}|texts:{targets.shape[0]}"
+
+
 def matthews(predictions: Classes, targets: Classes) -> Score:
     """Matthews' correlation, for any number of classes (Gorodkin, 2004); 0 if one side is constant."""
     table = confusion(predictions, targets).astype(np.float64)

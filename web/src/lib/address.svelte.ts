@@ -14,11 +14,25 @@ function read(): Record<string, string> {
 let params = $state<Record<string, string>>(read());
 let hash = $state(location.hash); // of which the page shows the state
 
+// The places of the browser's history: how far the reader can go back and forward within this page.
+let place = $state<number>(history.state?.place ?? 0);
+let end = $state<number>(history.state?.place ?? 0);
+
 addEventListener("hashchange", () => {
   params = read();
   hash = location.hash;
   last = undefined;
+  if (history.state?.place === undefined) stand("replaceState", place + 1, hash); // a link
+  else place = history.state.place;
+  end = Math.max(end, place);
 });
+
+/** Write an entry of the browser's history, with its place; what came after it is no longer there. */
+function stand(how: "pushState" | "replaceState", at: number, written: string): void {
+  history[how]({ place: at }, "", written);
+  if (at !== place) end = at;
+  place = at;
+}
 
 const REST = 1000; // milliseconds after which a slider's next move is a new history entry
 let sliding = false;
@@ -38,8 +52,8 @@ function write(changes: Changes, how: "step" | "follow"): void {
   const continues = sliding && last?.names === names && performance.now() - last.at < REST;
   if (how === "step") last = sliding ? { names, at: performance.now() } : undefined;
   try {
-    if (how === "step" && !continues) history.pushState(null, "", written);
-    else history.replaceState(null, "", written);
+    if (how === "step" && !continues) stand("pushState", place + 1, written);
+    else stand("replaceState", place, written);
     hash = location.hash;
   } catch {
     // A frame in a notebook has no address of its own.
@@ -75,6 +89,19 @@ export const address = {
   /** The same without a history entry: for a player's next step, or what another text invalidates. */
   follow(changes: Changes): void {
     write(changes, "follow");
+  },
+  /** Whether there is a choice to undo, or one that was undone. */
+  get undoable(): boolean {
+    return place > 0;
+  },
+  get redoable(): boolean {
+    return place < end;
+  },
+  undo(): void {
+    if (place > 0) history.back();
+  },
+  redo(): void {
+    if (place < end) history.forward();
   },
   /** The moves of a slider make one history entry, until it rests. */
   along(change: () => void): void {

@@ -26,7 +26,7 @@ export interface Subject {
 
 export interface About {
   subjects: Subject[];
-  views: { name: string; title: string; about: string }[];
+  views: { name: string; title: string; about: string; opens: boolean }[];
 }
 
 interface Held {

@@ -1,14 +1,17 @@
 /** The component of each view, by the name that the server gives it. */
 import type { Component } from "svelte";
 import Ablation from "./Ablation.svelte";
+import Agent from "./Agent.svelte";
 import Alignment from "./Alignment.svelte";
 import Beam from "./Beam.svelte";
 import Blocks from "./Blocks.svelte";
 import Caption from "./Caption.svelte";
+import Dialogue from "./Dialogue.svelte";
 import Fill from "./Fill.svelte";
 import Glimpses from "./Glimpses.svelte";
 import Grid from "./Grid.svelte";
 import Heads from "./Heads.svelte";
+import Home from "./Home.svelte";
 import Hops from "./Hops.svelte";
 import Image from "./Image.svelte";
 import Lens from "./Lens.svelte";
@@ -23,6 +26,7 @@ import Source from "./Source.svelte";
 import Steps from "./Steps.svelte";
 
 export const VIEWS: Record<string, Component> = {
+  home: Home,
   heads: Heads,
   grid: Grid,
   blocks: Blocks,
@@ -40,6 +44,8 @@ export const VIEWS: Record<string, Component> = {
   paragraph: Paragraph,
   glimpses: Glimpses,
   hops: Hops,
+  dialogue: Dialogue,
+  agent: Agent,
   positions: Positions,
   run: Run,
   source: Source,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from heedful.data.environments.lanes import Floats, Ints, Moves, States
-from heedful.errors import UserError, shown
+from heedful.errors import OwnCodeError, UserError, shown
 
 EXIT_NOT_FINITE = 3
 SEED, COUNT, CHECK, ACTIONS = 0, 1, 2, 3  # the columns of a state; CHECK: of the last observation
@@ -143,11 +143,11 @@ class GymnasiumLanes:
             raise self._error("reward", str(value), "a finite number", EXIT_NOT_FINITE)
         return value
 
-    def _error(self, what: str, found: str, expected: str, exit_code: int = 2) -> UserError:
-        return UserError(
+    def _error(self, what: str, found: str, expected: str, exit_code: int = 2) -> OwnCodeError:
+        return OwnCodeError(
             f"the environment returned an invalid {'result of step' if what == 'step' else what}", where=self.name,
             found=found, expected=expected, exit_code=exit_code,
-            todo="correct the environment, and run the same command again: it resumes from the last checkpoint",
+            todo="correct the environment, and run the same command again",
         )  # fmt: skip
 
     def _call(self, what: str, call: Callable[[], Result]) -> Result:
@@ -155,9 +155,9 @@ class GymnasiumLanes:
         try:
             return call()
         except Exception as error:
-            raise UserError(
+            raise OwnCodeError(
                 f"the environment failed in {what}", where=self.name, found=f"{type(error).__name__}: {error}",
-                todo="correct the environment, and run the same command again: it resumes from the last checkpoint",
+                todo="correct the environment, and run the same command again",
             ) from error  # fmt: skip
 
     def _make(self, limit: int | None) -> Any:

@@ -98,8 +98,10 @@ class Trajectories:
         return self.real.sum(0)  # (B,)
 
 
-def play(lanes: Lanes, choose: Callable[[Floats, Ints, int], Ints], seeds: Ints) -> Trajectories:
-    """Play the episodes with these seeds to their ends.
+def play(
+    lanes: Lanes, choose: Callable[[Floats, Ints, int], Ints], seeds: Ints, limit: int | None = None
+) -> Trajectories:
+    """Play the episodes with these seeds to their ends, or to a limit of steps.
 
     `choose` maps the observations of the lanes that still play, their numbers, and the step to actions.
     """
@@ -107,13 +109,14 @@ def play(lanes: Lanes, choose: Callable[[Floats, Ints, int], Ints], seeds: Ints)
     states, observations = lanes.reset(seeds)
     playing, truncated = np.arange(count), np.zeros(count, bool)
     steps: list[tuple[Ints, Floats, Ints, Doubles]] = []
-    while len(playing):
+    while len(playing) and len(steps) != limit:
         actions = choose(observations, playing, len(steps))
         moves = lanes.step(states, actions)
         steps.append((playing, observations, actions, moves.rewards))
         truncated[playing] = moves.truncated & ~moves.terminated
         on = ~(moves.terminated | moves.truncated)
         states, observations, playing = moves.states[on], moves.observations[on], playing[on]
+    truncated[playing] = True  # by the limit
     found = Trajectories(
         np.zeros((len(steps), count, len(lanes.observation_names)), np.float32),  # (T, B, O)
         np.zeros((len(steps), count), np.int64),  # (T, B)

@@ -28,7 +28,7 @@ class LabelledBatch(SequenceBatch):
     ids: Tensor  # (B, T) long
     segments: Tensor  # (B, T) long
     lengths: Tensor  # (N,) long
-    targets: Tensor  # (N,) long: a class, or the bits of a number; IGNORE_INDEX for padding
+    targets: Tensor  # (N,) long: a class, or the bits of a number; (N, C): which labels; IGNORE_INDEX for padding
     indices: Tensor  # (N,) long, the index of each text in the encoded list, -1 for padding
     longest: int  # no text is longer
 
@@ -49,7 +49,7 @@ class EncodedTexts(Windows):
 
     ids: Ragged
     firsts: Ints  # (N,) tokens of the first segment
-    targets: Ints  # (N,)
+    targets: Ints  # (N,) or (N, C)
     lost: Ints  # (N,) tokens truncated because they exceed the model's context
     context: int  # of the model, so that no text is longer
     pad: int
@@ -90,7 +90,8 @@ class EncodedTexts(Windows):
 
     def _batch(self, found: Sequences, rows: Ints) -> LabelledBatch:
         spare = (0, len(found.lengths) - len(rows))
-        targets = torch.from_numpy(np.pad(self.targets[rows], spare, constant_values=IGNORE_INDEX))
+        more = [(0, 0)] * (self.targets.ndim - 1)
+        targets = torch.from_numpy(np.pad(self.targets[rows], [spare, *more], constant_values=IGNORE_INDEX))
         indices = torch.from_numpy(np.pad(rows, spare, constant_values=-1))
         return LabelledBatch(found.ids, found.segments, found.lengths, targets, indices, found.longest)
 

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from heedful.explore.subjects import Subject
 
 VIEWS = (
+    "home",
     "heads", "grid", "blocks", "alignment", "steps", "beam", "next", "fill", "lens", "map", "ablation", "recurrent",
-    "reconstruct", "image", "caption", "paragraph", "glimpses", "hops", "positions", "run", "source",
+    "reconstruct", "image", "caption", "paragraph", "glimpses", "hops", "dialogue", "agent", "positions", "run",
+    "source",
 )  # fmt: skip
 LONGEST = 20_000  # characters of a text
 

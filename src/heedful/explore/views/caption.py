@@ -17,7 +17,8 @@ from torch import Tensor
 
 from heedful.data.images.captions import CaptionedImages
 from heedful.errors import UserError
-from heedful.explore.album import Album, Albums, FileRequest, ImageRequest, finite, longest_first, read_upload
+from heedful.explore.album import Album, FileRequest, ImageRequest, finite, longest_first, read_upload
+from heedful.explore.once import OncePerModel
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import Call
 from heedful.explore.views.beam import build_tree, path_to
@@ -65,7 +66,7 @@ class CaptionAlbum(Album):
         return found
 
 
-albums = Albums(CaptionAlbum)
+albums = OncePerModel(CaptionAlbum)
 
 
 # ------------------------------------------------------------------ answers

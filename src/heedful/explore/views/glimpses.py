@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from heedful.data.images.sources import Images, scale_pixels
-from heedful.explore.album import SHOWN, Album, Albums, FileRequest, ImageRequest, finite, read_upload
+from heedful.explore.album import SHOWN, Album, FileRequest, ImageRequest, finite, read_upload
+from heedful.explore.once import OncePerModel
 from heedful.explore.packets import pack
 from heedful.explore.views import Call
 from heedful.plots.autoencoder_plots import first_of_each
@@ -46,7 +47,7 @@ class GlimpseAlbum(Album):
         return found
 
 
-albums = Albums(GlimpseAlbum)
+albums = OncePerModel(GlimpseAlbum)
 
 
 def path(subject: Subject, request: ImageRequest) -> bytes:

@@ -54,10 +54,11 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     trace = subject.trace(InputRequest(**settings))
     every = [(one, layer) for one in trace.attentions for layer in range(len(one.taps))]
     every.sort(key=lambda one: (one[0].name, str(one[1])) != (state.get("look"), str(state.get("layer"))))
-    room, found = FILE, [Call("grid", "wall", settings)]
+    patterns = Call("heads", "patterns", {"model": settings["model"]})
+    room, found = FILE, [Call("grid", "wall", settings), patterns]
     for attention, layer in every:
         room -= 2 * trace.weights(attention, layer).numel()
-        if room >= 0 or len(found) == 1:
+        if room >= 0 or len(found) == 2:
             found.append(Call("heads", "layer", {**settings, "look": attention.name, "layer": layer}))
     return found
 

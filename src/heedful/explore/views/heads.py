@@ -12,9 +12,11 @@ import torch
 from pydantic import Field
 
 from heedful.errors import UserError, shown
+from heedful.explore.habits import opening
+from heedful.explore.head_patterns import PATTERNS
 from heedful.explore.inspect import Attention, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Call, InputRequest, index_of, input_of
+from heedful.explore.views import Call, InputRequest, ModelRequest, index_of, input_of
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Subject
@@ -46,6 +48,20 @@ def layer(subject: Subject, request: LayerRequest) -> bytes:
     return pack({}, weights=trace.weights(attention_in(trace, request.look), request.layer).to(torch.float16))
 
 
+def patterns(subject: Subject, request: ModelRequest) -> bytes:
+    """The pattern of each head over the model's examples, by kind of attention, layer and head."""
+    known = subject.habits
+    return pack({"patterns": {name: one.patterns for name, one in known.profiles.items()}, "names": PATTERNS,
+                 "texts": len(known.gains)})  # fmt: skip
+
+
+def open_on(subject: Subject, request: InputRequest) -> bytes:
+    """The layer, head and query to open on: the weight that is furthest above its head's mean at that distance."""
+    trace = subject.trace(request)
+    found = subject.habits.finding(trace, request.text)
+    return pack(opening(found, trace, {"heads": found.head, "token": f"ask-{found.query}"} if found else {}))
+
+
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The chosen layer first, then its neighbours, then the other kinds of attention, as many as fit."""
     settings = input_of(state)
@@ -63,7 +79,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
         if not found or size <= room:
             found.append(Call("heads", "layer", {**settings, "look": name, "layer": number}))
             room -= size
-    return [Call("heads", "tokens", settings), *found]
+    return [Call("heads", "tokens", settings), Call("heads", "patterns", {"model": settings["model"]}), *found]
 
 
 def described(trace: Trace) -> dict[str, Any]:
@@ -88,4 +104,7 @@ def attention_in(trace: Trace, name: str) -> Attention:
     raise UserError("this model has no such attention", where="look", found=shown(name), expected=known)
 
 
-CALLS = {"tokens": (InputRequest, tokens), "layer": (LayerRequest, layer)}
+CALLS = {
+    "tokens": (InputRequest, tokens), "layer": (LayerRequest, layer), "patterns": (ModelRequest, patterns),
+    "opening": (InputRequest, open_on),
+}  # fmt: skip

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -19,6 +17,7 @@ from heedful.data.formats.sources import Split
 from heedful.data.stories.sources import GeneratedStories
 from heedful.data.stories.story import Asked, Stories, split_sentences
 from heedful.errors import UserError
+from heedful.explore.once import OncePerModel
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.samples import task_in
 from heedful.explore.views import LONGEST, Call, ModelRequest, index_of, require_index
@@ -80,16 +79,7 @@ class Library:
         return found
 
 
-_libraries: WeakKeyDictionary[Subject, Library] = WeakKeyDictionary()
-_opening = Lock()
-
-
-def library_of(subject: Subject) -> Library:
-    """The questions of a model, read once."""
-    with _opening:
-        if subject not in _libraries:
-            _libraries[subject] = Library(subject)
-        return _libraries[subject]
+libraries = OncePerModel(Library)
 
 
 def fits(subject: Subject) -> bool:
@@ -98,7 +88,7 @@ def fits(subject: Subject) -> bool:
 
 def answer(subject: Subject, request: HopsRequest) -> bytes:
     """The answers with their probabilities, and the weights (K, S) of the sentences in each hop."""
-    library, answerer = library_of(subject), subject.predictor
+    library, answerer = libraries.of(subject), subject.predictor
     index = library.order[0] if request.number is None else request.number
     require_index("number", index, len(library.asked))
     known = library.asked[index]
@@ -138,7 +128,7 @@ def answer(subject: Subject, request: HopsRequest) -> bytes:
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The question of a state, and the others to choose from."""
-    library = library_of(subject)
+    library = libraries.of(subject)
     asked: dict[str, Any] = {"model": subject.name}
     if state.get("number") is not None:
         asked |= {"number": index_of(state, "number", len(library.asked))}

@@ -17,7 +17,8 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from heedful.data.images.sources import Images
 from heedful.errors import UserError
-from heedful.explore.album import SHOWN, Album, Albums, FileRequest, ImageRequest, finite, read_upload
+from heedful.explore.album import SHOWN, Album, FileRequest, ImageRequest, finite, read_upload
+from heedful.explore.once import OncePerModel
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, require_index
 from heedful.extras.vision.attention import attention_weights, over_image, rollout
@@ -88,7 +89,7 @@ class ClassAlbum(Album):
         return [name for name in METHODS if relu or name not in RELU_METHODS]
 
 
-albums = Albums(ClassAlbum)
+albums = OncePerModel(ClassAlbum)
 
 
 # ------------------------------------------------------------------ answers

@@ -17,7 +17,8 @@ from pydantic import Field
 from heedful.data.images.paragraphs import Box, DescribedImages, Paragraph
 from heedful.data.images.sources import scale_pixels
 from heedful.errors import UserError
-from heedful.explore.album import DRAWN, Album, Albums, FileRequest, ImageRequest, finite, longest_first, read_upload
+from heedful.explore.album import DRAWN, Album, FileRequest, ImageRequest, finite, longest_first, read_upload
+from heedful.explore.once import OncePerModel
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import Call
 from heedful.tasks.paragraphs.predictor import ImageDescriber
@@ -64,7 +65,7 @@ class ParagraphAlbum(Album):
         return request.boxes or own or QUARTERS
 
 
-albums = Albums(ParagraphAlbum)
+albums = OncePerModel(ParagraphAlbum)
 
 
 def description(subject: Subject, request: ParagraphRequest) -> bytes:

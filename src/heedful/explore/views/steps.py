@@ -20,6 +20,7 @@ from heedful.blocks.taps import Tap, taps
 from heedful.config import Config
 from heedful.errors import UserError
 from heedful.explore.capabilities import HasNormalize, HasScore, part_of
+from heedful.explore.habits import opening
 from heedful.explore.inspect import Attention, Trace
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, heads, index_of, input_of, require_index
@@ -66,6 +67,13 @@ def tokens(subject: Subject, request: InputRequest) -> bytes:
         if not is_softmax(module):
             each["normalizer"] = module.normalize.__name__
     return pack(header)
+
+
+def open_on(subject: Subject, request: InputRequest) -> bytes:
+    """The layer, head and query to open on, as in the view of all heads."""
+    trace = subject.trace(request)
+    found = subject.habits.finding(trace, request.text)
+    return pack(opening(found, trace, {"head": found.head, "token": found.query} if found else {}))
 
 
 def stages(subject: Subject, attention: Attention) -> list[str]:
@@ -192,5 +200,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 
 CALLS = {
     "tokens": (InputRequest, tokens), "head": (HeadRequest, head), "products": (QueryRequest, products),
-    "example": (ExampleRequest, example),
+    "example": (ExampleRequest, example), "opening": (InputRequest, open_on),
 }  # fmt: skip

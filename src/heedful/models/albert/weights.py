@@ -11,6 +11,7 @@ from typing import Any
 
 from heedful.models.albert.config import AlbertConfig
 from heedful.models.exchange import (
+    EMBEDDING,
     ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
@@ -31,7 +32,12 @@ from heedful.models.exchange import (
     infer_head,
     label_settings,
     labels_in,
+    logit_rules,
+    output_of,
+    output_settings,
+    published_head,
     refuse,
+    ties_in,
     validate_config,
     weight_and_bias,
     word_rules,
@@ -71,6 +77,7 @@ ARCHITECTURES: dict[str, tuple[bool, bool, bool, str | None]] = {
     "AlbertForQuestionAnswering": (False, False, False, "answerer"),
 }
 HARMLESS: dict[str, tuple[Any, ...]] = {**ENCODER_HARMLESS, "inner_group_num": (1, None)}
+LOGITS = "predictions.decoder"
 LAYER = {  # of a block, without .weight and .bias
     "attention.out": "attention.dense",
     "add1.norm": "attention.LayerNorm",
@@ -87,10 +94,12 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     pooler, words, order, head = ARCHITECTURES[named or "AlbertModel"]
     complete, notes = fill_in(settings, DEFAULTS)
     found = encoder_settings({**USUAL, **complete}, SIZES, where)
+    ties = ties_in(settings, where)
     found |= {"pooler": pooler, "masked_words": words, "sentence_order": order}
+    found["output"] = "tied" if ties or not words else "untied"
     config = validate_config(AlbertConfig, found, encoder_keys(SIZES), where)
     labels, named_head = labels_in(settings, where), head_in(settings, head, where)
-    return PublishedConfig(config, named_head, labels, named is not None, notes=notes)
+    return PublishedConfig(config, named_head, labels, named is not None, ties, notes)
 
 
 def config_json(
@@ -98,12 +107,13 @@ def config_json(
 ) -> dict[str, Any]:
     """The config.json of such a model."""
     settings = encoder_json(config, TITLE, MODEL_TYPES[0], architecture(config, head), SIZES)
-    return settings | {"inner_group_num": 1, "pad_token_id": pad} | label_settings(head, labels)
+    settings |= {"inner_group_num": 1, "pad_token_id": pad}
+    return settings | output_settings(config.output) | label_settings(head, labels)
 
 
 def architecture(config: AlbertConfig, head: str | None) -> str:
     """The name of the smallest published model that has these parts."""
-    kind = "classifier" if head == "regressor" else head
+    kind = published_head(head)
     if kind is not None:
         return next(name for name, parts in ARCHITECTURES.items() if parts[3] == kind)
     if config.sentence_order:
@@ -122,9 +132,8 @@ def table(config: AlbertConfig, head: str | None = None) -> Table:
     if config.pooler:
         rules += weight_and_bias("pooler.dense", "albert.pooler")
     if config.masked_words:
-        rules += word_rules("predictions.dense", "predictions.LayerNorm", "predictions.bias")
-        twins.append(Twin("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"))
-        twins.append(Twin("predictions.decoder.bias", "predictions.bias"))
+        last, twins = logit_rules(config.output, LOGITS, f"{PREFIX}{EMBEDDING}", "predictions.bias")
+        rules += word_rules("predictions.dense", "predictions.LayerNorm") + last
     if config.sentence_order:
         rules += weight_and_bias("sentence_order", "sop_classifier.classifier")
     rules += head_rules(head)
@@ -142,9 +151,11 @@ def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> P
     pooler = "albert.pooler.weight" in names
     head = infer_head(published, names, pooler)
     order = any(name.startswith("sop_classifier.") for name in names)
+    words = any(name.startswith("predictions.") for name in names)
     parts = {
         "pooler": pooler or order or (config.pooler and named and head is not None),
-        "masked_words": any(name.startswith("predictions.") for name in names),
+        "masked_words": words,
+        "output": output_of(published, words, names, f"{LOGITS}.weight", where),
         "sentence_order": order,
     }
     return published._replace(config=config.model_copy(update=parts), head=head)

@@ -9,7 +9,17 @@ from pydantic import Field, field_validator, model_validator
 from heedful.config import FieldError
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import EncoderConfig
-from heedful.models.sizes import Activation, HeadScore, Normalizer, block_parameters, has_kernel, share_width
+from heedful.models.sizes import (
+    Activation,
+    HeadScore,
+    Normalizer,
+    WordOutput,
+    block_parameters,
+    has_kernel,
+    output_parameters,
+    require_words,
+    share_width,
+)
 
 
 class MaskedEncoderConfig(EncoderConfig):
@@ -35,6 +45,7 @@ class MaskedEncoderConfig(EncoderConfig):
     next_sentence: bool = Field(
         True, description="whether there is a head that predicts whether two texts belong together"
     )
+    output: WordOutput = "tied"
 
     _heads_share_width = field_validator("heads")(share_width)
 
@@ -42,6 +53,7 @@ class MaskedEncoderConfig(EncoderConfig):
     def _parts_fit(self) -> Self:
         if self.pairs is not None and not self.pooler:
             raise FieldError(f"{self.pairs} reads what the pooler gives; write pooler: true", "pooler")
+        require_words(self.output, self.masked_words)
         refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
@@ -81,16 +93,18 @@ class MaskedEncoderConfig(EncoderConfig):
         return "tanh"
 
     def parameters(self, vocab: int) -> int:
-        """The number of parameters, the embedding counted once, since input and output share it."""
+        """The number of parameters; where input and output share the embedding, it is counted once."""
         embeddings = (vocab + self.position_rows + self.segments + 2) * self.embedding_width
         words = (self.width + 3) * self.embedding_width + vocab if self.masked_words else 0
+        words += output_parameters(self.output, vocab, self.embedding_width)
         heads = (self.width + 1) * self.width * self.pooler + words + (2 * self.width + 2) * (self.pairs is not None)
         blocks = self.groups * block_parameters(self.width, self.hidden, self.heads, self.score)
         return embeddings + blocks + heads
 
     def under_head(self, pools: bool, head: str | None = None) -> Self:
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
-        return self.model_copy(update={"pooler": pools, "masked_words": False, "next_sentence": False})
+        bare = {"pooler": pools, "masked_words": False, "next_sentence": False, "output": "tied"}
+        return self.model_copy(update=bare)
 
     @classmethod
     def tiny(cls) -> Self:

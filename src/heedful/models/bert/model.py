@@ -9,7 +9,7 @@ B batch, T positions, D width, V vocabulary, M masked tokens, N sequences.
 from torch import Tensor, nn
 
 from heedful.blocks.attention import SelfAttention
-from heedful.blocks.encoder import EncoderBlock, MaskedTokenHead, Pooler
+from heedful.blocks.encoder import TOKEN_HEADS, EncoderBlock, Pooler
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Layout, PackedTexts
 from heedful.blocks.linear import Linear
@@ -54,9 +54,8 @@ class MaskedEncoder(EncoderModel):
         self.blocks = SharedLayers([block(c) for _ in range(c.groups)], c.layers)
         self.pooler = Pooler(c.width, ACTIVATIONS[c.pooler_activation]) if c.pooler else None
         predicts = ACTIVATIONS[c.head_activation]
-        self.masked_words = (
-            MaskedTokenHead(c.width, predicts, c.norm_eps, c.vocab, c.embedding_width) if c.masked_words else None
-        )
+        head = TOKEN_HEADS[c.output]
+        self.masked_words = head(c.width, predicts, c.norm_eps, c.vocab, c.embedding_width) if c.masked_words else None
         self.next_sentence = Linear(c.width, 2) if c.next_sentence else None
         init_weights(self)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.models.bert.config import BertConfig
 from heedful.models.exchange import (
+    EMBEDDING,
     ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
@@ -34,7 +35,12 @@ from heedful.models.exchange import (
     infer_head,
     label_settings,
     labels_in,
+    logit_rules,
+    output_of,
+    output_settings,
+    published_head,
     refuse,
+    ties_in,
     validate_config,
     weight_and_bias,
     word_rules,
@@ -63,6 +69,7 @@ ORIGINAL_HEADS: dict[str, tuple[str, str]] = {
     "classifier": ("output_weights", "output_bias"),
     "answerer": ("cls/squad/output_weights", "cls/squad/output_bias"),
 }
+LOGITS = "cls.predictions.decoder"
 OLD_NORM, NEW_NORM = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$"), {"gamma": "weight", "beta": "bias"}
 OPTIMIZER_STATE = re.compile(r".+/(adam_[mv]|AdamWeightDecayOptimizer(_1)?|LAMBOptimizer(_1)?)|global_step")
 
@@ -74,10 +81,12 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     pooler, words, next_sentence, head = ARCHITECTURES[named or "BertModel"]
     complete, notes = fill_in(settings, ENCODER_DEFAULTS)
     found = encoder_settings(complete, ENCODER_SIZES, where)
+    ties = ties_in(settings, where)
     found |= {"pooler": pooler, "masked_words": words, "next_sentence": next_sentence}
+    found["output"] = "tied" if ties or not words else "untied"
     config = validate_config(BertConfig, found, encoder_keys(ENCODER_SIZES), where)
     labels, named_head = labels_in(settings, where), head_in(settings, head, where)
-    return PublishedConfig(config, named_head, labels, named is not None, notes=notes)
+    return PublishedConfig(config, named_head, labels, named is not None, ties, notes)
 
 
 def config_json(
@@ -85,13 +94,13 @@ def config_json(
 ) -> dict[str, Any]:
     """The config.json of a model with this config and head."""
     settings = encoder_json(config, TITLE, MODEL_TYPES[0], architecture(config, head), ENCODER_SIZES)
-    return settings | {"pad_token_id": pad} | label_settings(head, labels)
+    return settings | {"pad_token_id": pad} | output_settings(config.output) | label_settings(head, labels)
 
 
 def architecture(config: BertConfig, head: str | None) -> str:
     """The smallest published architecture that has these parts."""
     if head is not None:
-        kind = "classifier" if head == "regressor" else head
+        kind = published_head(head)
         return next(name for name, parts in ARCHITECTURES.items() if parts[3] == kind)
     if config.masked_words and config.next_sentence:
         return "BertForPreTraining"
@@ -108,9 +117,8 @@ def table(config: BertConfig, head: str | None = None) -> Table:
         rules += weight_and_bias("pooler.dense", "bert.pooler.dense")
     if config.masked_words:
         inner = "cls.predictions.transform"
-        rules += word_rules(f"{inner}.dense", f"{inner}.LayerNorm", "cls.predictions.bias")
-        twins.append(Twin("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"))
-        twins.append(Twin("cls.predictions.decoder.bias", "cls.predictions.bias"))
+        last, twins = logit_rules(config.output, LOGITS, f"{PREFIX}{EMBEDDING}", "cls.predictions.bias")
+        rules += word_rules(f"{inner}.dense", f"{inner}.LayerNorm") + last
     if config.next_sentence:
         rules += weight_and_bias("next_sentence", "cls.seq_relationship")
     rules += head_rules(head)
@@ -129,9 +137,11 @@ def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> P
     pooler = "bert.pooler.dense.weight" in names
     head = infer_head(published, names, pooler)
     follows = any(name.startswith("cls.seq_relationship.") for name in names)
+    words = any(name.startswith("cls.predictions.") for name in names)
     parts = {
         "pooler": pooler or follows or (config.pooler and named and head is not None),
-        "masked_words": any(name.startswith("cls.predictions.") for name in names),
+        "masked_words": words,
+        "output": output_of(published, words, names, f"{LOGITS}.weight", where),
         "next_sentence": follows,
     }
     return published._replace(config=config.model_copy(update=parts), head=head)

@@ -108,7 +108,7 @@ class BigBirdConfig(MaskedEncoderConfig):
 
     def under_head(self, pools: bool, head: str | None = None) -> Self:
         """The encoder below the head of a task; the pooler of classes and the last layer for answers as published."""
-        pool = self.activation if head in ("classifier", "regressor") else "tanh"
+        pool = self.activation if head in ("classifier", "regressor", "multi_label") else "tanh"
         return super().under_head(pools, head).model_copy(update={"pool": pool, "last_mlp": head == "answerer"})
 
     @classmethod

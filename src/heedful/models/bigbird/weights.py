@@ -12,9 +12,11 @@ from typing import Any
 
 from heedful.models.bigbird.config import BigBirdConfig
 from heedful.models.exchange import (
+    EMBEDDING,
     ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
+    PROBLEMS,
     PublishedConfig,
     Table,
     Twin,
@@ -28,7 +30,12 @@ from heedful.models.exchange import (
     head_in,
     label_settings,
     labels_in,
+    logit_rules,
+    output_of,
+    output_settings,
+    published_head,
     refuse,
+    ties_in,
     unsupported,
     unwritable,
     validate_config,
@@ -60,14 +67,14 @@ ARCHITECTURES: dict[str, tuple[bool, bool, str | None]] = {
 HARMLESS: dict[str, tuple[Any, ...]] = {
     **ENCODER_HARMLESS, "use_bias": (True, None), "rescale_embeddings": (False, None),
 }  # fmt: skip
-CLASSES = ("classifier", "regressor")  # heads with a pooler of their own, whose activation is that of the blocks
+CLASSES = tuple(PROBLEMS)  # heads with a pooler of their own, whose activation is that of the blocks
 HEADS = {
-    "classifier": "classifier.out_proj",
-    "regressor": "classifier.out_proj",
+    **dict.fromkeys(PROBLEMS, "classifier.out_proj"),
     "multiple_choice": "classifier",
     "tagger": "classifier",
     "answerer": "qa_classifier.qa_outputs",
 }
+LOGITS = "cls.predictions.decoder"
 LAST = {
     "last.mlp.up": "qa_classifier.intermediate.dense",
     "last.mlp.down": "qa_classifier.output.dense",
@@ -86,11 +93,13 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     if settings["attention_type"] not in ATTENTIONS:
         raise unsupported(where, "attention_type", settings["attention_type"], ATTENTIONS)
     found |= {"attention": settings["attention_type"], "random_from": "first"}
+    ties = ties_in(settings, where)
+    found["output"] = "tied" if ties or not words else "untied"
     found |= {"pooler": True, "masked_words": words, "next_sentence": follows, "last_mlp": head == "answerer"}
     head = head_in(settings, head, where)
     found["pool"] = found["activation"] if head in CLASSES else "tanh"
     config = validate_config(BigBirdConfig, found, encoder_keys(SIZES), where)
-    return PublishedConfig(config, head, labels_in(settings, where), named is not None, notes=notes)
+    return PublishedConfig(config, head, labels_in(settings, where), named is not None, ties, notes)
 
 
 def config_json(
@@ -114,13 +123,13 @@ def config_json(
     settings = encoder_json(config, TITLE, MODEL_TYPES[0], architecture(config, head), SIZES)
     settings |= {"attention_type": config.attention, "pad_token_id": pad}
     settings |= {} if end is None else {"sep_token_id": end}  # a question ends there
-    return settings | label_settings(head, labels)
+    return settings | output_settings(config.output) | label_settings(head, labels)
 
 
 def architecture(config: BigBirdConfig, head: str | None) -> str:
     """The smallest published architecture that has these parts."""
     if head is not None:
-        kind = "classifier" if head == "regressor" else head
+        kind = published_head(head)
         return next(name for name, parts in ARCHITECTURES.items() if parts[2] == kind)
     if config.next_sentence:
         return "BigBirdForPreTraining"
@@ -138,9 +147,8 @@ def table(config: BigBirdConfig, head: str | None = None) -> Table:
         rules += weight_and_bias("pooler.dense", "classifier.dense" if head in CLASSES else "bert.pooler")
     if config.masked_words:
         inner = "cls.predictions.transform"
-        rules += word_rules(f"{inner}.dense", f"{inner}.LayerNorm", "cls.predictions.bias")
-        twins.append(Twin("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"))
-        twins.append(Twin("cls.predictions.decoder.bias", "cls.predictions.bias"))
+        last, twins = logit_rules(config.output, LOGITS, f"{PREFIX}{EMBEDDING}", "cls.predictions.bias")
+        rules += word_rules(f"{inner}.dense", f"{inner}.LayerNorm") + last
     if config.next_sentence:
         rules += weight_and_bias("next_sentence", "cls.seq_relationship")
     if config.last_mlp:
@@ -167,9 +175,11 @@ def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> P
         elif "qa_classifier.qa_outputs.weight" in names:
             head = "answerer"
     follows = any(name.startswith("cls.seq_relationship.") for name in names)
+    words = any(name.startswith("cls.predictions.") for name in names)
     parts = {
         "pooler": head in (*CLASSES, "multiple_choice") or follows or "bert.pooler.weight" in names,
-        "masked_words": any(name.startswith("cls.predictions.") for name in names),
+        "masked_words": words,
+        "output": output_of(published, words, names, f"{LOGITS}.weight", where),
         "next_sentence": follows,
         "last_mlp": head == "answerer",
         "pool": config.activation if head in CLASSES else "tanh",

@@ -12,7 +12,9 @@ from typing import Any
 
 from heedful.models.distilbert.config import DistilBertConfig
 from heedful.models.exchange import (
+    EMBEDDING,
     ENCODER_HARMLESS,
+    PROBLEMS,
     PublishedConfig,
     Table,
     Twin,
@@ -29,7 +31,12 @@ from heedful.models.exchange import (
     infer_head,
     label_settings,
     labels_in,
+    logit_rules,
+    output_of,
+    output_settings,
+    published_head,
     refuse,
+    ties_in,
     unwritable,
     validate_config,
     weight_and_bias,
@@ -68,7 +75,8 @@ ARCHITECTURES: dict[str, tuple[bool, str | None]] = {
     "DistilBertForTokenClassification": (False, "tagger"),
     "DistilBertForQuestionAnswering": (False, "answerer"),
 }
-POOLED = ("classifier", "regressor", "multiple_choice")  # heads with a layer before the last, which is our pooler
+POOLED = (*PROBLEMS, "multiple_choice")  # heads with a layer before the last, which is our pooler
+LOGITS = "vocab_projector"
 LAYER = {  # of a block, without .weight and .bias
     "attention.out": "attention.out_lin",
     "add1.norm": "sa_layer_norm",
@@ -86,10 +94,12 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     words, head = ARCHITECTURES[named or "DistilBertModel"]
     complete, notes = fill_in(settings, DEFAULTS)
     found = encoder_settings({**complete, "layer_norm_eps": NORM_EPS}, SIZES, where, DROPOUTS, ACTIVATION_KEY)
+    ties = ties_in(settings, where)
     found |= {"pooler": head in POOLED, "masked_words": words}
+    found["output"] = "tied" if ties or not words else "untied"
     config = validate_config(DistilBertConfig, found, encoder_keys(SIZES, DROPOUTS), where)
     labels, named_head = labels_in(settings, where), head_in(settings, head, where)
-    return PublishedConfig(config, named_head, labels, named is not None, notes=notes)
+    return PublishedConfig(config, named_head, labels, named is not None, ties, notes)
 
 
 def config_json(
@@ -100,13 +110,13 @@ def config_json(
         raise unwritable(TITLE, "norm_eps", f"{config.norm_eps:g}", f"{NORM_EPS:g}")
     if config.pooler and head not in POOLED:
         raise unwritable(TITLE, "pooler", "true", "false, without a head that reads it")
-    kind = "classifier" if head == "regressor" else head
+    kind = published_head(head)
     words = config.masked_words and head is None
     name = next(name for name, parts in ARCHITECTURES.items() if parts == (words, kind))
     settings = encoder_json(config, TITLE, MODEL_TYPES[0], name, SIZES, DROPOUTS, ACTIVATION_KEY)
     del settings["layer_norm_eps"]
     settings |= {"sinusoidal_pos_embds": False, "tie_weights_": True, "pad_token_id": pad}
-    return settings | label_settings(head, labels)
+    return settings | output_settings(config.output) | label_settings(head, labels)
 
 
 def table(config: DistilBertConfig, head: str | None = None) -> Table:
@@ -118,8 +128,8 @@ def table(config: DistilBertConfig, head: str | None = None) -> Table:
     if config.pooler:
         rules += weight_and_bias("pooler.dense", "pre_classifier")
     if config.masked_words:
-        rules += word_rules("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")
-        twins.append(Twin("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"))
+        last, twins = logit_rules(config.output, LOGITS, f"{PREFIX}{EMBEDDING}")
+        rules += word_rules("vocab_transform", "vocab_layer_norm") + last
     rules += head_rules(head)
     return Table(tuple(rules), tuple(twins), ("distilbert.embeddings.position_ids",))
 
@@ -133,5 +143,7 @@ def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> P
     """The same, with the parts for which there are tensors; where the file names no head, it is inferred."""
     pools = "pre_classifier.weight" in names
     head = infer_head(published, names, pools)
-    parts = {"pooler": pools or head in POOLED, "masked_words": "vocab_projector.bias" in names}
+    words = f"{LOGITS}.bias" in names
+    output = output_of(published, words, names, f"{LOGITS}.weight", where)
+    parts = {"pooler": pools or head in POOLED, "masked_words": words, "output": output}
     return published._replace(config=published.config.model_copy(update=parts), head=head)

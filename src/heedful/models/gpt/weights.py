@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from heedful.errors import AGAIN, UserError, wrong
+from heedful.errors import UserError, wrong
 from heedful.models.exchange import (
     ACTIVATION_NAMES,
     PublishedConfig,
@@ -22,8 +22,10 @@ from heedful.models.exchange import (
     fill_in,
     float_setting,
     int_setting,
+    output_of,
     refuse,
     refuse_attention,
+    ties_in,
     unsupported,
     unwritable,
     validate_config,
@@ -138,14 +140,14 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
             where=f"{where}: scale_attn_weights", found="false, with scale_attn_by_inverse_layer_idx true",
             expected="true", todo="choose the folder of another model",
         )  # fmt: skip
-    ties = bool_setting(settings, "tie_word_embeddings", True, where)
+    ties = ties_in(settings, where)
     found |= {"output": "tied" if ties else "untied", "score": SCORES[scaling]}
     found |= {"activation": functions[act], "norm": "pre" if family == "gpt2" else "post"}
     config = validate_config(GptConfig, found, {ours: keys[0] for ours, (keys, _, _) in SIZES.items()}, where)
     embedding_dropout = float_setting(settings, "embd_pdrop", 0.1, where)
     note = f"embd_pdrop {embedding_dropout} is taken as resid_pdrop, {config.dropout}: there is one dropout here"
     notes = (*left_out, *(() if embedding_dropout == config.dropout else (note,)))
-    return PublishedConfig(config, notes=notes)
+    return PublishedConfig(config, ties=ties, notes=notes)
 
 
 def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
@@ -228,12 +230,7 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
     """The config, unchanged; an output layer that is not tied to the embedding must be in the file."""
-    if published.config.output == "untied" and "lm_head.weight" not in names:
-        raise UserError(
-            "the weights of the output layer are missing", where=f"{where}: tie_word_embeddings",
-            found="false, and no lm_head.weight in the weights", expected="lm_head.weight",
-            todo=AGAIN,
-        )  # fmt: skip
+    output_of(published, True, names, "lm_head.weight", where)
     return published
 
 

@@ -6,14 +6,14 @@ B batch, T positions, D width, N texts, C classes.
 from torch import Tensor, nn
 
 from heedful.blocks.layouts import EncoderLayout
-from heedful.models.heads.config import ClassifierConfig, MultipleChoiceConfig, RegressorConfig
+from heedful.models.heads.config import ClassifierConfig, MultiLabelConfig, MultipleChoiceConfig, RegressorConfig
 from heedful.models.heads.head import Head, head_layer
 
 
 class Classifier(Head):
     """tokens (B, T) -> logits (N, C)."""
 
-    def __init__(self, config: ClassifierConfig) -> None:
+    def __init__(self, config: ClassifierConfig | MultiLabelConfig) -> None:
         super().__init__(config)
         assert config.encoder is not None and config.labels is not None, "both come from the folder and the data"
         self.config = config

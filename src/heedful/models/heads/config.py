@@ -108,6 +108,30 @@ class ClassifierConfig(HeadConfig):
         return cls(encoder=tiny_encoder(), labels=("a", "b", "c"))
 
 
+class MultiLabelConfig(HeadConfig):
+    """Any number of labels for a text or a pair of texts: a layer whose outputs are probabilities of their own."""
+
+    implementation: ClassVar = "classifier.Classifier"
+    pools: ClassVar = True
+
+    kind: Literal["multi_label"] = "multi_label"
+    labels: tuple[Label, ...] | None = Field(
+        None, min_length=1, max_length=100_000, description="names of the labels; null: those of the training data"
+    )
+    dropout: HeadDropout = 0.1
+
+    _labels_differ = field_validator("labels")(unique_labels)
+
+    def parameters(self, vocab: int) -> int:
+        """The number of parameters, for two labels where they are not known yet."""
+        assert self.encoder is not None
+        return self.encoder.parameters(vocab) + (self.encoder.width + 1) * len(self.labels or "ab")
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(encoder=tiny_encoder(), labels=("a", "b", "c"))
+
+
 class RegressorConfig(HeadConfig):
     """A number for a text or a pair of texts, such as how alike they are: the same layer with one output."""
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from heedful.models.exchange import (
+    EMBEDDING,
     ENCODER_DEFAULTS,
     ENCODER_HARMLESS,
     ENCODER_SIZES,
+    PROBLEMS,
     PublishedConfig,
     Table,
     Twin,
@@ -26,7 +28,12 @@ from heedful.models.exchange import (
     head_in,
     label_settings,
     labels_in,
+    logit_rules,
+    output_of,
+    output_settings,
+    published_head,
     refuse,
+    ties_in,
     validate_config,
     weight_and_bias,
     word_rules,
@@ -51,10 +58,10 @@ ARCHITECTURES: Architectures = {
     "RobertaForQuestionAnswering": (False, False, "answerer"),
 }
 HARMLESS: dict[str, tuple[Any, ...]] = {**ENCODER_HARMLESS, "pad_token_id": (FIRST - 1, None)}  # positions follow it
+LOGITS = "lm_head.decoder"
 # With a classification head, the pooler is part of that head.
 HEADS = {
-    "classifier": ("classifier.dense", "classifier.out_proj"),
-    "regressor": ("classifier.dense", "classifier.out_proj"),
+    **dict.fromkeys(PROBLEMS, ("classifier.dense", "classifier.out_proj")),
     "multiple_choice": ("roberta.pooler.dense", "classifier"),
     "tagger": ("roberta.pooler.dense", "classifier"),
     "answerer": ("roberta.pooler.dense", "qa_outputs"),
@@ -86,11 +93,13 @@ def read_settings(
     named = architecture_in(settings, architectures, where)
     pooler, words, head = architectures[named or next(iter(architectures))]
     complete, notes = fill_in(settings, defaults)
+    ties = ties_in(settings, where)
     found = encoder_settings(complete, SIZES, where) | {"pooler": pooler, "masked_words": words}
+    found["output"] = "tied" if ties or not words else "untied"
     found["context"] -= FIRST
     config = validate_config(config_class, found, encoder_keys(SIZES), where)
     labels, named_head = labels_in(settings, where), head_in(settings, head, where)
-    return PublishedConfig(config, named_head, labels, named is not None, notes=notes)
+    return PublishedConfig(config, named_head, labels, named is not None, ties, notes)
 
 
 def write_settings(
@@ -102,13 +111,13 @@ def write_settings(
     architectures: Architectures,
 ) -> dict[str, Any]:
     """The inverse of `read_settings`."""
-    kind = "classifier" if head == "regressor" else head
+    kind = published_head(head)
     words = config.masked_words and head is None
     name = next(name for name, parts in architectures.items() if parts[1:] == (words, kind))
     written = encoder_json(config, title, model_type, name, SIZES)
     written[POSITIONS] += FIRST
     written |= {"bos_token_id": 0, "pad_token_id": FIRST - 1, "eos_token_id": 2}
-    return written | label_settings(head, labels)
+    return written | output_settings(config.output) | label_settings(head, labels)
 
 
 def table(config: RobertaEncoderConfig, head: str | None = None) -> Table:
@@ -120,9 +129,8 @@ def table(config: RobertaEncoderConfig, head: str | None = None) -> Table:
     if config.pooler:
         rules += weight_and_bias("pooler.dense", pooler)
     if config.masked_words:
-        rules += word_rules("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
-        twins.append(Twin("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"))
-        twins.append(Twin("lm_head.decoder.bias", "lm_head.bias"))
+        last, twins = logit_rules(config.output, LOGITS, f"{PREFIX}{EMBEDDING}", "lm_head.bias")
+        rules += word_rules("lm_head.dense", "lm_head.layer_norm") + last
     if head is not None:
         rules += weight_and_bias("head", top)
     return Table(tuple(rules), tuple(twins), tuple(spare))
@@ -143,6 +151,11 @@ def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> P
             head = "multiple_choice" if "roberta.pooler.dense.weight" in names else "tagger"
         elif "qa_outputs.weight" in names:
             head = "answerer"
-    pools = head in ("classifier", "regressor", "multiple_choice") or "roberta.pooler.dense.weight" in names
+    pools = head in (*PROBLEMS, "multiple_choice") or "roberta.pooler.dense.weight" in names
     words = any(name.startswith("lm_head.") for name in names)
-    return published._replace(config=config.model_copy(update={"pooler": pools, "masked_words": words}), head=head)
+    parts = {
+        "pooler": pools,
+        "masked_words": words,
+        "output": output_of(published, words, names, f"{LOGITS}.weight", where),
+    }
+    return published._replace(config=config.model_copy(update=parts), head=head)

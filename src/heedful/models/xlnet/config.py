@@ -8,7 +8,14 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.models.limits import refuse_too_large
 from heedful.models.roles import EncoderConfig
-from heedful.models.sizes import Activation, Normalizer, share_width
+from heedful.models.sizes import (
+    Activation,
+    Normalizer,
+    WordOutput,
+    output_parameters,
+    require_words,
+    share_width,
+)
 
 
 class XLNetConfig(EncoderConfig):
@@ -45,11 +52,13 @@ class XLNetConfig(EncoderConfig):
     pooler: bool = Field(False, description="whether there is a dense layer on the last token's vector")
     masked_words: bool = Field(True, description="whether there is a head that predicts tokens")
     next_sentence: Literal[False] = Field(False, description="always false: there is no next-sentence prediction")
+    output: WordOutput = "tied"
 
     _heads_share_width = field_validator("heads")(share_width)
 
     @model_validator(mode="after")
     def _has_a_possible_size(self) -> Self:
+        require_words(self.output, self.masked_words)
         refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
@@ -59,15 +68,16 @@ class XLNetConfig(EncoderConfig):
         return "xlnet_unigram"
 
     def parameters(self, vocab: int) -> int:
-        """The number of parameters, the embedding counted once, since input and output share it."""
+        """The number of parameters; where input and output share the embedding, it is counted once."""
         attention = 5 * self.width * self.width + 5 * self.width  # q, k, v, r, out; three biases and two segments
         mlp = 2 * self.width * self.hidden + self.hidden + self.width
         heads = (self.width + 1) * self.width * self.pooler + vocab * self.masked_words
+        heads += output_parameters(self.output, vocab, self.width)
         return (vocab + 1) * self.width + self.layers * (attention + mlp + 4 * self.width) + heads
 
     def under_head(self, pools: bool, head: str | None = None) -> Self:
         """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read."""
-        return self.model_copy(update={"pooler": pools, "masked_words": False})
+        return self.model_copy(update={"pooler": pools, "masked_words": False, "output": "tied"})
 
     @classmethod
     def tiny(cls) -> Self:

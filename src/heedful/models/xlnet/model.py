@@ -233,12 +233,31 @@ class Block(nn.Module):
 class TokenBias(nn.Module):
     """The head that predicts tokens: x itself, whose product with the token embeddings plus `bias` gives the logits."""
 
-    def __init__(self, vocab: int) -> None:
+    def __init__(self, vocab: int, width: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(vocab))
 
     def forward(self, x: Tensor) -> Tensor:
         return x
+
+    def matrix(self, table: Tensor) -> Tensor:
+        """The matrix (V, D) of the logits: that of the embeddings."""
+        return table
+
+
+class UntiedTokens(TokenBias):
+    """The same with a matrix of its own."""
+
+    def __init__(self, vocab: int, width: int) -> None:
+        super().__init__(vocab, width)
+        self.weight = nn.Parameter(torch.randn(vocab, width) * width**-0.5)
+
+    def matrix(self, table: Tensor) -> Tensor:
+        """The matrix (V, D) of the logits, whatever that of the embeddings."""
+        return self.weight
+
+
+HEADS = {"tied": TokenBias, "untied": UntiedTokens}
 
 
 class XLNet(nn.Module):
@@ -255,7 +274,7 @@ class XLNet(nn.Module):
         self.embedded = Tap()
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
         self.pooler = Pooler(c.width) if c.pooler else None
-        self.masked_words = TokenBias(c.vocab) if c.masked_words else None
+        self.masked_words = HEADS[c.output](c.vocab, c.width) if c.masked_words else None
         self.next_sentence = None
         for name, weight in self.named_parameters():
             if "norm" not in name and not name.endswith("bias"):
@@ -336,7 +355,7 @@ class XLNet(nn.Module):
     def words(self, x: Tensor) -> Tensor:
         """The logits (M, V) of tokens, from the vectors (M, D) at their positions."""
         assert self.masked_words is not None, "this model has no head that predicts tokens"
-        return F.linear(x, self.tokens.weight, self.masked_words.bias)
+        return F.linear(x, self.masked_words.matrix(self.tokens.weight), self.masked_words.bias)  # (M, V)
 
     @property
     def lens_taps(self) -> str | None:

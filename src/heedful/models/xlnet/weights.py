@@ -14,6 +14,7 @@ from heedful.errors import UserError, wrong
 from heedful.models.exchange import (
     ACTIVATION_NAMES,
     ACTIVATIONS,
+    PROBLEMS,
     PublishedConfig,
     Rule,
     Table,
@@ -26,8 +27,13 @@ from heedful.models.exchange import (
     int_setting,
     label_settings,
     labels_in,
+    logit_rules,
+    output_of,
+    output_settings,
+    published_head,
     refuse,
     refuse_attention,
+    ties_in,
     unsupported,
     validate_config,
     weight_and_bias,
@@ -68,10 +74,10 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "auto_map": (None,),
 }
+LOGITS = "lm_loss"
 DIRECTIONS = {"bi": "both", "uni": "left"}
 HEADS = {
-    "classifier": "logits_proj",
-    "regressor": "logits_proj",
+    **dict.fromkeys(PROBLEMS, "logits_proj"),
     "multiple_choice": "logits_proj",
     "tagger": "classifier",
     "answerer": "qa_outputs",
@@ -106,13 +112,14 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     clamp = settings.get("clamp_len", -1)
     if not isinstance(clamp, int) or isinstance(clamp, bool):
         raise wrong(where, "clamp_len", clamp, "a whole number; -1: none")
+    ties = ties_in(settings, where)
     found |= {"clamp": clamp if clamp > 0 else None, "pooler": pooler, "masked_words": words}
+    found["output"] = "tied" if ties or not words else "untied"
     found["dropout"] = float_setting(settings, "dropout", 0.1, where)
     found["norm_eps"] = float_setting(settings, "layer_norm_eps", 1e-12, where)
     if "context" in settings:
         found["context"] = int_setting(settings, "context", 4, 1_048_576, where)
     config = validate_config(XLNetConfig, found, KEYS, where)
-    ties = settings.get("tie_word_embeddings", True) is not False
     labels, named_head = labels_in(settings, where), head_in(settings, head, where)
     return PublishedConfig(config, named_head, labels, named is not None, ties, notes)
 
@@ -122,7 +129,7 @@ def config_json(
 ) -> dict[str, Any]:
     """The config.json of such a model."""
     refuse_attention(config, TITLE)
-    kind = "classifier" if head == "regressor" else head
+    kind = published_head(head)
     words = config.masked_words and head is None
     name = next(name for name, parts in ARCHITECTURES.items() if parts[1:] == (words, kind))
     return {
@@ -141,6 +148,7 @@ def config_json(
         "summary_last_dropout": config.dropout,
         "pad_token_id": pad,
         "dtype": "float32",
+        **output_settings(config.output),
         **label_settings(head, labels),
     }
 
@@ -164,8 +172,8 @@ def table(config: XLNetConfig, head: str | None = None) -> Table:
     if config.pooler:
         rules += weight_and_bias("pooler.dense", "sequence_summary.summary")
     if config.masked_words:
-        rules.append(Rule("masked_words.bias", ("lm_loss.bias",)))
-        twins.append(Twin("lm_loss.weight", f"{PREFIX}word_embedding.weight"))
+        last, twins = logit_rules(config.output, LOGITS, f"{PREFIX}word_embedding.weight")
+        rules += last
     if head is not None:
         rules += weight_and_bias("head", HEADS[head])
     return Table(tuple(rules), tuple(twins))
@@ -184,4 +192,6 @@ def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> P
         tops = {"logits_proj.weight": "classifier", "classifier.weight": "tagger", "qa_outputs.weight": "answerer"}
         head = next((kind for name, kind in tops.items() if name in names), None)
     words = any(name.startswith("lm_loss.") for name in names)
-    return published._replace(config=config.model_copy(update={"pooler": pools, "masked_words": words}), head=head)
+    output = output_of(published, words, names, f"{LOGITS}.weight", where)
+    parts = {"pooler": pools, "masked_words": words, "output": output}
+    return published._replace(config=config.model_copy(update=parts), head=head)

@@ -5,7 +5,7 @@ B episodes, T steps, O values of an observation, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -103,11 +103,19 @@ class Agent(Predictor[ArrayLike, Action, int]):
         ]
 
     def play(
-        self, episodes: int = 1, seed: int = 0, *, seeds: Sequence[int] | None = None, sample: bool = False
+        self,
+        episodes: int = 1,
+        seed: int = 0,
+        *,
+        seeds: Sequence[int] | None = None,
+        sample: bool = False,
+        forced: Mapping[int, int] | None = None,
+        limit: int | None = None,
     ) -> list[Episode]:
         """Play episodes with the seeds `seed`, `seed` + 1, ..., or with `seeds`.
 
-        The best action is taken; `sample`: one by its probability, where the agent is a policy.
+        The best action is taken; `sample`: one by its probability, where the agent is a policy. `forced` maps steps to
+        the actions that are taken there instead; an episode is truncated after `limit` steps.
         """
         given = list(range(seed, seed + episodes)) if seeds is None else list(seeds)
         if not all(type(one) is int and 0 <= one < MOST_SEED for one in given):
@@ -116,6 +124,14 @@ class Agent(Predictor[ArrayLike, Action, int]):
             )
         if sample and not self.is_policy:
             raise UserError("a Q network has no probabilities to sample actions by", todo="leave sample out")
+        instead, names = dict(forced or {}), self.environment.actions
+        if not all(type(one) is int and 0 <= one < len(names) for one in instead.values()):
+            raise UserError(
+                "there is no such action", where="forced", found=shown(instead),
+                expected=", ".join(f"{number}: {name}" for number, name in enumerate(names)),
+            )  # fmt: skip
+        if limit is not None and limit < 1:
+            raise UserError("an episode has at least one step", where="limit", found=shown(limit))
         if not given:
             return []
         kept = list[tuple[Ints, Floats]]()  # the lanes that still play, and the outputs for them
@@ -124,10 +140,12 @@ class Agent(Predictor[ArrayLike, Action, int]):
         def choose(observations: Floats, playing: Ints, step: int) -> Ints:
             found = self._outputs(observations)
             kept.append((playing, found))
+            if step in instead:
+                return np.full(len(playing), instead[step])
             return sampled(found, uniforms(0, step, count[playing], 1)[:, 0]) if sample else found.argmax(-1)
 
-        played = play(self.lanes, choose, count)
-        scores = np.zeros((*played.actions.shape, len(self.environment.actions)), np.float32)  # (T, B, A)
+        played = play(self.lanes, choose, count, limit)
+        scores = np.zeros((*played.actions.shape, len(names)), np.float32)  # (T, B, A)
         for step, (playing, found) in enumerate(kept):
             scores[step, playing] = self._scores(found)
         values = self._values(played.observations, scores)

@@ -190,7 +190,7 @@ class DialogueModel(Predictor[Utterances, Reply, Utterances]):
             ids = [[*one, TrainedTokenizer.eos] for one in self.tokenizer.ids(dialogue.utterances[begin:-1])]
             if max(map(len, ids)) < self.context:
                 histories[row] = History(ids, list(dialogue.speakers[begin:]))
-        replies = self.search(list(histories.values()), beams, progress=progress) if histories else []
+        replies = self.search(list(histories.values()), beams, progress=progress)
         found = {row: each[0].text for row, each in zip(histories, replies, strict=True)}
         return [found.get(row, "") for row in range(len(dialogues))], len(dialogues) - len(histories)
 
@@ -211,7 +211,9 @@ class DialogueModel(Predictor[Utterances, Reply, Utterances]):
         width: int,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Reply]]:
-        sizes = np.array([self.reading.size(one) for one in histories]).reshape(-1, 2)  # (B, 2)
+        if not histories:
+            return []
+        sizes = np.array([self.reading.size(one) for one in histories])  # (B, 2)
         most = min(self.settings.max_length, self.context - 1)
         found: dict[int, list[Reply]] = {}
         for rows in split_by_area(by_width(np.arange(len(histories)), sizes), sizes, BATCH_TOKENS // width):

@@ -31,7 +31,7 @@ def permutation_loss(
     query, memory = query_stream(read or model.two_streams, batch, memory)
     head = model.masked_words
     words = projected_cross_entropy(
-        head(query.flatten(0, 1)), model.tokens.weight, batch.targets.flatten(), bias=head.bias
+        head(query.flatten(0, 1)), head.matrix(model.tokens.weight), batch.targets.flatten(), bias=head.bias
     )
     tokens, predicted = batch.whole.clamp(min=1).to(words.total.dtype)
     count = batch.ids.numel() * (batch.targets >= 0).any()

@@ -49,7 +49,7 @@ def _weighted(model: Any, batch: PretrainingBatch, read: Callable[..., Tensor] |
     x = masked_vectors(model.masked_vectors if read is None else read, batch)  # (B * T, D)
     head = model.masked_words
     words = projected_cross_entropy(
-        head(x[batch.places]), model.tokens.weight, batch.targets, bias=head.bias, ignore=-100
+        head(x[batch.places]), head.matrix(model.tokens.weight), batch.targets, bias=head.bias, ignore=-100
     )
     tokens, hidden, pairs = counts.clamp(min=1).to(words.total.dtype)
     total, plain, parts = words.total / hidden, words.plain / hidden, dict[str, Tensor]()
