@@ -32,7 +32,7 @@ SIDEBAR = {
         tutorials/autoencoders tutorials/images tutorials/classify-images tutorials/maps""",
     "How to": """how-to/recipes how-to/data how-to/train how-to/tune how-to/predict how-to/checkpoints how-to/resume
         how-to/decode how-to/distributed how-to/convert how-to/serve how-to/long-texts how-to/explorer
-        how-to/explorer-views how-to/own-model how-to/own-loop how-to/doctor how-to/plots how-to/figures
+        how-to/explorer-views how-to/lessons how-to/own-model how-to/own-loop how-to/doctor how-to/plots how-to/figures
         how-to/look-into-image-models
         how-to/scikit-learn""",
     "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
