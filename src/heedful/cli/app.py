@@ -67,6 +67,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     },
     "Look inside": {
         "lectures": CommandSpec(models.lectures, "beam search"),
+        "lessons": CommandSpec(models.lessons, "coreference"),
         "quiz": CommandSpec(models.quiz, "--count 5 --seed 1"),
         "notebook": CommandSpec(models.notebook, "transformer"),
         "explore": CommandSpec(models.explore, "runs/numbers"),

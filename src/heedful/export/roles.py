@@ -233,7 +233,8 @@ def _agent(model: Any, config: Any) -> Graphs:
 
 ROLES: dict[Role, Callable[[nn.Module, Any], Graphs]] = {
     "encoder": encoder_graphs, "two_streams": encoder_graphs, "causal": _causal, "bidirectional": _bidirectional,
-    "seq2seq": _seq2seq, "classifier": _pooled, "regressor": _pooled, "multi_label": _pooled, "multiple_choice": _pooled, "tagger": _tagger,
+    "seq2seq": _seq2seq, "classifier": _pooled, "regressor": _pooled, "multi_label": _pooled,
+    "multiple_choice": _pooled, "tagger": _tagger,
     "answerer": _answerer, "word_classifier": _word_classifier, "style_transfer": _style_transfer,
     "story_answerer": _story_answerer, "tabular": _tabular, "text_autoencoder": _text_autoencoder,
     "autoencoder": _autoencoder, "image_encoder": _images, "glimpse_classifier": _images, "captioner": _captioner,
