@@ -31,7 +31,8 @@ NAMES = [
     "TextRegressor",
     "TextStyleTransfer", "TokenEmbeddings", "TokenPrediction", "TokenTagger", "Translation", "Translator",
     "TreeClassification", "TreeClassifier", "UserError", "WordVectors", "__version__", "attend", "build", "doctor",
-    "entmax15", "figure", "fit", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec", "show",
+    "entmax15", "figure", "fit", "load", "load_glove", "load_recipe", "load_vectors", "load_word2vec", "pipeline",
+    "show",
     "softmax", "sparsemax", "summary", "train", "watch",
 ]  # fmt: skip
 RENAMED = {"Reader": "TextEncoder", "Writer": "TextGenerator", "Labeller": "TextClassifier", "Judge": "TreeClassifier"}

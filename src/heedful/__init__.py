@@ -93,6 +93,7 @@ __all__ = [
     "load_recipe",
     "load_vectors",
     "load_word2vec",
+    "pipeline",
     "show",
     "softmax",
     "sparsemax",
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
     from heedful.plots.gallery import figure
     from heedful.runs.fit import fit
     from heedful.runs.load import AnyPredictor, load
+    from heedful.runs.pipelines import pipeline
     from heedful.runs.recipe import load_recipe
     from heedful.runs.train import train
     from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
@@ -172,6 +174,7 @@ _MODULES = {
     "plots.gallery": ("figure",),
     "runs.fit": ("fit",),
     "runs.load": ("AnyPredictor", "load"),
+    "runs.pipelines": ("pipeline",),
     "runs.recipe": ("load_recipe",),
     "runs.train": ("train",),
     "tasks.answering.predictor": ("Answer", "QuestionAnswerer"),

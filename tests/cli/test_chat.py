@@ -76,7 +76,7 @@ def test_mistakes_are_explained(heedful: Run, tmp_path: Path) -> None:
         (("chat", RUN.parent / "translation-seq2seq"), b"a\n", "use `heedful translate`"),
         (("translate", RUN, "a"), b"", "use `heedful chat`"),
         (("predict", RUN, "none.jsonl"), b"", "a row needs utterances"),
-        (("predict", RUN, "other.jsonl"), b"", "'utterances' is missing"),
+        (("predict", RUN, "other.jsonl"), b"", "there is no field 'utterances'"),
     ):
         code, _, error = heedful(*words, stdin=stdin)
         assert code == 2 and message in error, error

@@ -121,13 +121,13 @@ def test_predict_reads_every_file_format(run: Path, heedful: Run, tmp_path: Path
     labels = [json.loads(line)["label"] for line in heedful("classify", run, "four", "neun", "--json")[1].splitlines()]
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-        code, out, err = heedful("predict", run, tmp_path / name, "-o", tmp_path / f"{name}.out", "--batch", 2)
+        code, out, err = heedful("predict", run, tmp_path / name, "-o", tmp_path / f"{name}.out.jsonl", "--batch", 2)
         assert (code, out) == (0, "") and "wrote 2 predictions" in err and "without a prediction: 1" in err
-        rows = [json.loads(line) for line in (tmp_path / f"{name}.out").read_text().splitlines()]
+        rows = [json.loads(line) for line in (tmp_path / f"{name}.out.jsonl").read_text().splitlines()]
         found = [row["prediction"] for row in rows]
-        assert found[1] is None and [one["label"] for one in (found[0], found[2])] == labels, name
+        assert found[1] is None and [found[0], found[2]] == labels, name
         assert [row["text"].strip() for row in rows] == ["four", "", "neun"]
-    assert rows[0].keys() == {"text", "prediction"}
+    assert rows[0].keys() == {"text", "prediction", "probability", "cut"}
 
 
 def test_predict_reads_the_column_of_the_training_data_and_writes_to_stdout(
@@ -140,18 +140,18 @@ def test_predict_reads_the_column_of_the_training_data_and_writes_to_stdout(
     (tmp_path / "in.csv").write_text("the text,text\nfour,neun\n")
     code, out, err = heedful("predict", other, tmp_path / "in.csv")
     assert code == 0 and "wrote 1 predictions to stdout" in err
-    assert json.loads(out)["prediction"]["label"] == "en"  # of four, not of neun
-    assert json.loads(heedful("predict", run, tmp_path / "in.csv")[1])["prediction"]["label"] == "de"
+    assert json.loads(out)["prediction"] == "en"  # of four, not of neun
+    assert json.loads(heedful("predict", run, tmp_path / "in.csv")[1])["prediction"] == "de"
 
 
 def test_predict_reads_pairs_and_reports_missing_fields(run: Path, heedful: Run, tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("a,b\nfour,five\n")
     words = ("predict", run, source, "-o", tmp_path / "out.jsonl")
-    assert heedful(*words, "--field", "a", "--field", "b")[0] == 0
-    found = json.loads((tmp_path / "out.jsonl").read_text())["prediction"]
+    assert heedful(*words, "--field", "a", "--field", "b", "--probabilities")[0] == 0
+    found = json.loads((tmp_path / "out.jsonl").read_text())
     right = json.loads(heedful("classify", run, "--pair", "four", "five", "--json")[1])
-    assert found["probabilities"] == right["probabilities"]
+    assert {name: found[f"probability_{name}"] for name in right["probabilities"]} == right["probabilities"]
     code, _, err = heedful(*words, "--force")
     assert code == 2 and "in.csv:2: there is no field 'text'" in err and "--field NAME" in err
     code, _, err = heedful(*words, "--force", "--field", "a", "--beams", 2)

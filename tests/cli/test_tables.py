@@ -59,7 +59,7 @@ def test_a_table_is_checked_trained_on_evaluated_and_predicted(heedful: Run, fil
     assert code == 0 and "wrote 10 predictions" in err
     predictor = library.load(files / "run", library.TablePredictor)
     expected = predictor.predict([{key: row[key] for key in ("title", "pages", "color")} for row in found])
-    assert [row["prediction"]["value"] for row in found] == pytest.approx([one.value for one in expected], abs=1e-5)
+    assert [row["prediction"] for row in found] == pytest.approx([one.value for one in expected], abs=1e-5)
     assert [row["pages"] for row in found] == [line.split(",")[3] for line in rows(10, 1).splitlines()[1:]]
     code, _, err = heedful("classify", "run", "a text")
     assert code == 2 and "heedful predict RUN rows.csv" in err

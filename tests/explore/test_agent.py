@@ -92,7 +92,7 @@ def test_long_episode_is_stopped() -> None:
 
 def test_calls_of_a_file(explorer: Explorer) -> None:
     subject = explorer.subject(RUN.name)
-    assert subject.views == ("agent", "run")
+    assert "agent" in subject.views
     found = view.calls(subject, {"seed": "7", "forced": "2.1,4.0"})
     assert found[0].settings == {"model": RUN.name, "seed": 7, "forced": [(2, 1), (4, 0)]}
     assert found[1].settings == {"model": RUN.name, "seed": 7} and len(found) == 2 + 4

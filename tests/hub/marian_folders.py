@@ -52,7 +52,7 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
         "decoder_layers": rng.randint(1, 3),
         **{f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in both.items()},
         "activation_function": rng.choice(act), "max_position_embeddings": rng.randint(60, 90),
-        "dropout": rng.choice([0.0, 0.1]),
+        "dropout": rng.choice([0.0, 0.1]), "scale_embedding": rng.random() < 0.6,
     }  # fmt: skip
 
 

@@ -24,6 +24,8 @@ from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.models import build
+from heedful.runs.recipe import recipe_of
+from heedful.runs.train import train
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz  .,!?ABCDEßäö漢字\u0301\u3000\uff21\t"
 many = pytest.mark.parametrize(
@@ -145,7 +147,6 @@ def test_model_without_a_bias_of_the_logits_is_written_without_one(tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"scale_embedding": False}, "not supported: embeddings that are not multiplied"),
         ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings is not supported"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is not supported"),
         ({"decoder_ffn_dim": 7}, "not supported: decoder_ffn_dim"),
@@ -202,3 +203,39 @@ def test_generation_settings_that_are_not_followed_are_named(tmp_path: Path) -> 
     file.write_text(json.dumps({"num_beams": "six"}))
     with pytest.raises(UserError, match="beams"):
         pretrained(folder)
+
+
+def test_targets_are_split_by_the_model_of_their_language(tmp_path: Path) -> None:
+    folder = marian_folder(random_marian(), tmp_path / "theirs")
+    theirs: Any = transformers.MarianTokenizer.from_pretrained(folder)
+    ours: Any = pretrained(folder).tokenizer
+    texts = [*SOURCE, *TARGET, "", "zoo Haus"]
+    found = [theirs_of(torch.tensor(ids, dtype=torch.long)).tolist() for ids in ours.target_ids(texts)]
+    assert found == [theirs(text_target=text)["input_ids"][:-1] for text in texts]
+    assert ours.target_ids(TARGET) != ours.ids(TARGET)
+
+
+def tuned(folder: Path, tmp_path: Path, **model: Any) -> Path:
+    """A short fine-tuning run that starts from a folder."""
+    rows = "".join(f"{source}\t{target}\n" for source, target in zip(SOURCE, TARGET, strict=True))
+    (tmp_path / "pairs.tsv").write_text(rows)
+    settings = {
+        "task": {"kind": "translation"}, "start": {"folder": str(folder)},
+        "data": {"kind": "tsv", "train": str(tmp_path / "pairs.tsv"), "valid": str(tmp_path / "pairs.tsv")},
+        "tokenizer": {"kind": "unigram", "vocab": 300}, "model": {"kind": "transformer", **model},
+        "train": {"budget": {"steps": 3}, "batch_tokens": 64, "evaluate_every": 3, "save_every": 3, "device": "cpu"},
+    }  # fmt: skip
+    list(train(recipe_of(json.dumps(settings), "recipe"), tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def test_fine_tuning_starts_from_the_folder_itself(tmp_path: Path, no_loss_curve: None) -> None:
+    torch.manual_seed(0)
+    folder = marian_folder(random_marian(), tmp_path / "theirs")
+    settings = pretrained(folder).config.model_dump(mode="json") | {"dropout": 0.0, "vocab": None}
+    before, after = pretrained(folder), pretrained(tuned(folder, tmp_path, **settings))
+    assert after.tokenizer.json == before.tokenizer.json and after.tensors.keys() == before.tensors.keys()
+    change = max(float((after.tensors[name] - x).abs().max()) for name, x in before.tensors.items())
+    assert 0 < change < 0.1  # of a few steps
+    with pytest.raises(UserError, match=r"other settings than the recipe(.|\n)*norm: pre(.|\n)*norm: post"):
+        tuned(folder, tmp_path / "theirs", **{**settings, "norm": "pre"})

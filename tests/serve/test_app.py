@@ -148,6 +148,7 @@ INPUTS: dict[str, tuple[str, list[Pair]]] = {
     ),
     "text_classification": ("text_classification-conv_classifier", [(text, text) for text in TEXTS]),
     "regression": ("regression-regressor", [(text, text) for text in TEXTS]),
+    "multi_label": ("multi_label-multi_label", [(text, text) for text in TEXTS]),
     "multiple_choice": (
         "multiple_choice-multiple_choice", [({"text": TEXTS[0], "choices": ["a", "b"]}, (TEXTS[0], ["a", "b"]))]
     ),

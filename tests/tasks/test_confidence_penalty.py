@@ -30,6 +30,8 @@ RECIPES = {
     "number-languages-conv": ["model.filters=4"],
     "numbers-rnn": ["tokenizer.vocab=90", "model.width=16", "model.hidden=16", "model.encoder.hidden=16",
                     "task.label_smoothing=0", "train.batch_tokens=256"],
+    "trips": ["model.width=8", "model.hidden=8", "train.batch_tokens=512"],
+    "trips model.kind=seq2seq": ["model.width=8", "model.hidden=8", "train.batch_tokens=512"],
 }  # fmt: skip
 
 
@@ -37,7 +39,8 @@ RECIPES = {
 @pytest.mark.usefixtures("no_loss_curve")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_selects_it_and_its_parts_are_reported(name: str, tmp_path: Path) -> None:
-    recipe = load_recipe(name, [*SMALL, *RECIPES[name], "task.confidence_penalty=0.25"])
+    known, *kind = name.split()
+    recipe = load_recipe(known, [*kind, *SMALL, *RECIPES[name], "task.confidence_penalty=0.25"])
     steps = [event for event in train(recipe, tmp_path / "run") if isinstance(event, Step)]
     assert len(steps) == 3
     for step in steps:

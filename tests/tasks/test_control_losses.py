@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from heedful.blocks.regularizers import entropy
 from heedful.data.environments.gridworld import GridWorld
 from heedful.data.environments.lanes import Trajectories
 from heedful.models import build, config_class
@@ -20,7 +21,6 @@ from heedful.tasks.control.losses import (
     best_values,
     discounted,
     double_values,
-    entropy,
     generalized_advantages,
     others_mean,
     policy_loss,

@@ -14,7 +14,7 @@ from PIL import Image
 
 import heedful
 from heedful.cli.evaluate import eval_command
-from heedful.cli.predict import predict_command
+from heedful.cli.predict import Options, predict_command
 from heedful.cli.texts import answer_command
 from heedful.data.stories.sources import GeneratedStories
 from heedful.errors import UserError
@@ -260,12 +260,12 @@ def test_predict_and_evaluate_commands(
     rows = [{"story": list(STORY), "question": "Where is John?", "id": 7}, {"story": "Mary left.", "question": "Who?"}]
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(map(json.dumps, rows)))
-    predict_command(one[0], source, out, (), None, False, 10)
+    predict_command(one[0], source, out, Options(batch=10))
     found = [json.loads(line) for line in out.read_text().splitlines()]
-    assert found[0]["prediction"]["text"] == "office" and found[0]["id"] == 7 and len(found) == 2
+    assert found[0]["prediction"] == "office" and found[0]["id"] == 7 and len(found) == 2
     source.write_text(json.dumps({"story": 3, "question": "Who?"}))
     with pytest.raises(UserError, match="needs a story"):
-        predict_command(one[0], source, None, (), None, False, 10)
+        predict_command(one[0], source, None, Options())
     answerer = heedful.load(one[0], heedful.StoryAnswerer, device="cpu")
     source.write_text(json.dumps({"story": list(STORY), "question": "Where is John?", "answer": "office"}))
     assert answerer.evaluate(source).scores["accuracy"] == 100

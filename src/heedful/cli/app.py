@@ -67,6 +67,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     },
     "Look inside": {
         "lectures": CommandSpec(models.lectures, "beam search"),
+        "lessons": CommandSpec(models.lessons, "coreference"),
         "quiz": CommandSpec(models.quiz, "--count 5 --seed 1"),
         "notebook": CommandSpec(models.notebook, "transformer"),
         "explore": CommandSpec(models.explore, "runs/numbers"),
@@ -85,6 +86,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     },
     "Exchange": {
         "convert": CommandSpec(models.convert, "bert-base-uncased my-bert"),
+        "export": CommandSpec(models.export, "runs/numbers numbers-onnx"),
         "pull": CommandSpec(models.pull, "Helsinki-NLP/opus-mt-en-de --revision main"),
         "push": CommandSpec(models.push, "runs/bert-prose my-name/bert-prose"),
     },

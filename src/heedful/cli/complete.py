@@ -61,6 +61,13 @@ def lecture_names(incomplete: str) -> list[tuple[str, str]]:
     return [(name, title) for name, title in titles.items() if name.startswith(incomplete)]
 
 
+def lesson_names(incomplete: str) -> list[tuple[str, str]]:
+    """Lessons of the explorer, with their titles."""
+    from heedful.explore.lessons.reading import shipped
+
+    return [(name, lesson.title) for name, lesson in shipped().items() if name.startswith(incomplete)]
+
+
 def notebook_names(incomplete: str) -> list[tuple[str, str]]:
     """Notebooks, with their titles."""
     from heedful.lectures.notebooks import notebooks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from heedful.cli.loading import load_run
 from heedful.cli.output import json_line, say
 from heedful.data.formats.sources import Split
 from heedful.errors import UserError
+from heedful.files.reading import is_file
 from heedful.runs.evaluate import plain, scored
 from heedful.runs.load import read_recipe
 from heedful.runs.recipe import check_recipe
@@ -38,7 +40,7 @@ def eval_command(
         raise UserError("only a language model has a memory of tokens", where="--memory", todo="leave it out")
     if isinstance(predictor, TextGenerator):
         predictor.settings = predictor.settings.but(memory=memory)
-    recipe = read_recipe(run, overrides)
+    recipe = read_recipe(run, [from_here(word) for word in overrides])
     if stride is not None:
         recipe = with_stride(recipe, stride)
     task = task_of(recipe)
@@ -59,6 +61,12 @@ def eval_command(
         say(json_line({**plain(result), **search}))
     else:
         say("\n".join(scoreboard(result, task, recipe.train.samples)))
+
+
+def from_here(word: str) -> str:
+    """A setting KEY=FILE with a file of this folder by its whole path, whatever the recipe's `data.root`."""
+    key, _, value = word.partition("=")
+    return f"{key}={json.dumps(str(Path(value).absolute()))}" if value and is_file(value) else word
 
 
 def with_stride(recipe: Recipe, stride: int) -> Recipe:

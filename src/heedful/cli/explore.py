@@ -18,6 +18,9 @@ import typer
 from heedful.cli.output import say
 from heedful.errors import UserError, printable
 from heedful.explore.export import Export, complete_state, first_view, page_of, require_html, require_indices
+from heedful.explore.lessons.answers import steps_of
+from heedful.explore.lessons.lesson import Lesson
+from heedful.explore.lessons.reading import find_lesson
 from heedful.explore.server.app import application
 from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer
@@ -39,6 +42,7 @@ def explore_command(
     out: Path | None,
     view: str | None,
     settings: Sequence[str],
+    lesson: str | None = None,
 ) -> None:
     """Serve the explorer for these models, or write one view of the first to a file."""
     if out is not None:
@@ -47,7 +51,8 @@ def explore_command(
     if token is not None and has_lone_surrogate(token):
         raise UserError("the token is not UTF-8 text", where=TOKEN, expected="letters and digits, 16 or more")
     policy = Policy.open(host, PORT if port is None else port, token)
-    explorer = Explorer(folders)
+    opened = None if lesson is None else find_lesson(lesson)
+    explorer = Explorer(folders, opened)
     for subject in explorer.subjects.values():
         typer.echo(f"loading {printable(subject.name)} ...", err=True)
         if subject.broken is not None and not subject.views:
@@ -64,6 +69,8 @@ def explore_command(
     built()  # after the errors in the command
     models = [subject.predictor for subject in explorer.subjects.values() if subject.broken is None]
     torch.set_num_threads(max((few_threads(one.model, one.device) for one in models), default=1))
+    if opened is not None:
+        view, settings = lesson_start(explorer, opened)
     export = Export(view=view or first_view(explorer), state=state_of(explorer, settings))
     if view or settings or out:
         require_indices(explorer, export, "--set ")
@@ -97,6 +104,14 @@ def is_free(policy: Policy) -> bool:
     except UserError:
         return False
     return True
+
+
+def lesson_start(explorer: Explorer, lesson: Lesson) -> tuple[str, list[str]]:
+    """The view and the settings of a lesson's first step, for the first model that it fits."""
+    fitting = [one.name for one in explorer.subjects.values() if set(lesson.views) <= set(one.views)]
+    model = (fitting or list(explorer.subjects))[0]
+    state = {**steps_of(explorer, lesson, model)["steps"][0]["state"], "model": model, "lesson": f"{lesson.name}/0"}
+    return state.pop("view"), [f"{key}={value}" for key, value in state.items()]
 
 
 def state_of(explorer: Explorer, settings: Sequence[str]) -> dict[str, Any]:

@@ -40,5 +40,9 @@ def print_table(lines: Iterable[str], records: Iterable[object], as_json: bool) 
 
 def json_line(record: object) -> str:
     """JSON on one line, not limited to ASCII, with control characters escaped."""
-    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    return escaped(json.dumps(record, ensure_ascii=False, allow_nan=False))
+
+
+def escaped(text: str) -> str:
+    """JSON with control characters escaped."""
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

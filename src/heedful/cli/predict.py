@@ -1,104 +1,153 @@
-"""The command `predict`: write a model's predictions for every row of a file, as JSON lines."""
+"""The command `predict`: write the rows of a file with a model's predictions for them."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from heedful.cli.display import counting
-from heedful.cli.loading import load_run, wrong_command_error
-from heedful.cli.output import say
-from heedful.cli.reading import MAX_LINE, Line, batched
-from heedful.cli.translate import too_long_error
-from heedful.data.fields.rows import Rows, rows_in
-from heedful.data.formats.sources import lines
+from heedful.cli.loading import load_run
+from heedful.cli.output import escaped, write
+from heedful.cli.row_progress import row_progress
+from heedful.data.fields.rows import rows_in
 from heedful.data.formats.tables import Columns, JsonlTable
-from heedful.data.tables.reading import SUFFIXES, Format, read_records
 from heedful.data.tables.source import ColumnTable
-from heedful.errors import UserError
+from heedful.data.tables.writing import Write, json_text, output_format, table_writer
+from heedful.errors import UserError, printable
 from heedful.files import writing as files
 from heedful.files.reading import exists, is_file
 from heedful.models.own import settings_of
+from heedful.runs.journal import Journal, remove_leftovers
 from heedful.runs.load import read_recipe
-from heedful.runs.rows import FIELDS, row_input
+from heedful.runs.result_columns import require_new, result_columns
+from heedful.runs.row_predictions import Predicted, RowPredictor
+from heedful.runs.row_source import RowSource, Survey, survey
+from heedful.runs.rows import FIELDS, RowReader
 from heedful.tasks import task_class
-from heedful.tasks.captioning.predictor import Caption
-from heedful.tasks.dialogue.predictor import Reply
-from heedful.tasks.language_model.predictor import GeneratedText
-from heedful.tasks.predictor import Result
-from heedful.tasks.pretraining.predictor import Embedding
-from heedful.tasks.style_transfer.predictor import StyledText
 from heedful.tasks.tabular.predictor import TablePredictor
-from heedful.tasks.text_autoencoding.predictor import DecodedSentence
-from heedful.tasks.translation.predictor import Translation, Translator
 from heedful.training.checkpoint.choice import split_checkpoint
 
 NAME_FIELD = "name the field with the text: --field NAME"
+ROWS, SEARCHED = 1024, 128  # rows of a window, and of one that is decoded word by word
+WRITING = ("language_model", "dialogue", "captioning", "paragraphs")  # tasks that decode word by word
+MOST_NAMED = 10  # unreadable images in a note
 
 
-def predict_command(
-    run: Path, source: Path, out: Path | None, fields: Sequence[str], beams: int | None, force: bool, batch: int
-) -> None:
-    """Write each row with its prediction; a file is written atomically."""
+class Options(NamedTuple):
+    """How rows are predicted."""
+
+    fields: Sequence[str] = ()
+    probabilities: bool = False
+    beams: int | None = None
+    batch: int | None = None
+    force: bool = False
+
+
+def predict_command(run: Path, path: Path, out: Path | None, options: Options) -> None:
+    """Write each row with its prediction; a file appears when it is complete, and a stopped command continues."""
+    source = RowSource(path)
     if out is not None:
-        if exists(out) and not force:
-            raise UserError("this file exists", where=str(out), todo="name another one, or overwrite it with --force")
-        files.require_writable(out, "--out")
-    if "prediction" in fields:
-        raise UserError("the prediction would overwrite its source", where="--field", todo="rename the field first")
-    if not exists(source):
-        raise UserError("there is no such file", where=str(source), expected="a .jsonl, .csv, .tsv or text file")
+        require_new_file(out, path, options.force)
+    if not exists(path):
+        next(iter(source))  # raises the error
     predictor = load_run(run)
-    known = FIELDS.get(type(predictor))
-    if known is None:
-        raise wrong_command_error(predictor, run)
-    if beams is not None:
-        if not task_class(predictor.task, settings_of(predictor.model).kind).searches:
+    searches = task_class(predictor.task, settings_of(predictor.model).kind).searches
+    if options.beams is not None:
+        if not searches:
             raise UserError("this model predicts without a beam search", where="--beams", todo="leave it out")
-        predictor.settings = predictor.settings.model_copy(update={"beams": beams})
-    table = isinstance(predictor, TablePredictor)
-    rows = checked_rows(predictor, source) if table else read_rows(source)
-    names, count, blank = tuple(fields) or trained_fields(run, known), 0, 0
-    with written(out) as write, counting("rows done") as advance:
-        for chunk in batched(rows, batch):
-            inputs = [row if table else row_input(row, names, where, NAME_FIELD) for row, where in chunk]
-            if isinstance(predictor, Translator):
-                require_room(
-                    predictor, [Line(str(one or ""), where) for one, (_, where) in zip(inputs, chunk, strict=True)]
-                )
-            if isinstance(predictor, TablePredictor):
-                places = (where for _, where in chunk)
-                results = iter(predictor.predict_rows(Rows.of((row for row, _ in chunk), places, source.parent)))
-            else:
-                results = iter(predictor.predict([one for one in inputs if one is not None]))
-            for one, (row, _) in zip(inputs, chunk, strict=True):
-                prediction = (
-                    plain(next(results)) if one is not None else "" if isinstance(predictor, Translator) else None
-                )
-                write(json.dumps({**row, "prediction": prediction}, ensure_ascii=False))
-                blank += prediction is None
-            count += len(chunk)
-            advance(len(chunk))
-    without = f"; rows without a text, and without a prediction: {blank:,}" if blank else ""
-    sys.stderr.write(f"wrote {count - blank:,} predictions to {out or 'stdout'}{without}\n")
+        predictor.settings = predictor.settings.model_copy(update={"beams": options.beams})
+    columns = result_columns(predictor, options.probabilities)
+    names = tuple(options.fields) or trained_fields(run, FIELDS[type(predictor)])
+    reader = RowReader(predictor, source, names, NAME_FIELD)
+    size = options.batch or (SEARCHED if searches or predictor.task in WRITING else ROWS)
+    work = RowPredictor(predictor, source, reader, columns, size, options.probabilities)
+    found = surveyed(source, reader)
+    require_new(columns, found.columns)
+    types = {**found.columns, **{column.name: column.type for column in columns}}
+    total = Total(found.count)
+    try:
+        with opened(out, types, work, options.force) as (journal, write_rows), row_progress(found.count) as advance:
+            for part in work.run(journal):
+                write_rows(part.rows)
+                total.add(part)
+                advance(len(part.rows), part.resumed)
+    except KeyboardInterrupt:
+        kept = f"; the same command continues there, from {journal_path(out).name}" if out else ""
+        sys.stderr.write(f"\nstopped after {total.rows:,} of {found.count:,} rows{kept}\n")
+        raise
+    total.report(out)
+    if work.truncated:
+        sys.stderr.write(
+            f"note: texts longer than the model's context, of which the beginning was read: {work.truncated:,}\n"
+        )
+
+
+class Total:
+    """What was predicted, for the note at the end."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected, self.rows, self.blank, self.unread = expected, 0, 0, list[UserError]()
+
+    def add(self, part: Predicted) -> None:
+        """Count a window."""
+        self.rows += len(part.rows)
+        self.blank += part.blank - len(part.unread)
+        self.unread += part.unread
+
+    def report(self, out: Path | None) -> None:
+        """Say how many rows have a prediction, and which images could not be read."""
+        without = f"; rows without a text, and without a prediction: {self.blank:,}" if self.blank else ""
+        count = self.rows - self.blank - len(self.unread)
+        sys.stderr.write(f"wrote {count:,} predictions to {out or 'stdout'}{without}\n")
+        if self.unread:
+            lines = [f"  {printable(str(error.where))}: {error.message}" for error in self.unread[:MOST_NAMED]]
+            lines += [f"  and {len(self.unread) - MOST_NAMED:,} more"] if len(self.unread) > MOST_NAMED else []
+            note = f"note: images that cannot be read, without a prediction: {len(self.unread):,}"
+            sys.stderr.write("\n".join([note, *lines]) + "\n")
+
+
+def require_new_file(out: Path, source: Path, force: bool) -> None:
+    """Refuse a file that exists, that cannot be written, or whose format is not known."""
+    output_format(out)
+    if exists(out) and exists(source) and out.samefile(source):
+        raise UserError("the output would overwrite its source", where=str(out), todo="name another file with --out")
+    if exists(out) and not force:
+        raise UserError("this file exists", where=str(out), todo="name another one, or overwrite it with --force")
+    files.require_writable(out, "--out")
+
+
+def journal_path(out: Path) -> Path:
+    """The file beside the output that keeps what is finished."""
+    return out.with_name(f"{out.name}.partial")
 
 
 @contextmanager
-def written(out: Path | None) -> Iterator[Callable[[str], None]]:
-    """A function that writes lines to a file, which appears when it is complete, or to stdout."""
+def opened(
+    out: Path | None, types: Mapping[str, Any], work: RowPredictor, force: bool
+) -> Iterator[tuple[Journal | None, Write]]:
+    """A journal, and a function that writes rows to a file, which appears when it is complete; or one to stdout."""
     if out is None:
-        yield say
+        yield None, lambda rows: write("\n".join(escaped(json_text(row)) for row in rows))
         return
-    with (
-        files.disk_errors(out.parent, f"write {out.name}"),
-        files.atomic_path(out) as fresh,
-        fresh.open("w", encoding="utf-8", errors="backslashreplace") as file,
-    ):
-        yield lambda line: print(line, file=file)
+    with Journal(journal_path(out), work.about(), force) as journal, files.disk_errors(out.parent, f"write {out.name}"):
+        remove_leftovers(out)
+        with files.atomic_path(out) as fresh, table_writer(fresh, output_format(out), types) as write_rows:
+            yield journal, write_rows
+
+
+def surveyed(source: RowSource, reader: RowReader) -> Survey:
+    """Read all rows once: what is wrong with them is found before anything is computed."""
+    if isinstance(reader.predictor, TablePredictor):
+        reader.predictor.check(rows_in(source.path))
+    with counting("rows read") as advance:
+        found, last = Survey(0, {}), 0
+        for found in survey(source, reader.check):
+            advance(found.count - last)
+            last = found.count
+    return found
 
 
 def trained_fields(run: Path, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -114,41 +163,3 @@ def trained_fields(run: Path, known: tuple[str, ...]) -> tuple[str, ...]:
     names = (data.text, data.pair) if isinstance(data, Columns | JsonlTable) else ()
     found = tuple(name for name in names if isinstance(name, str))
     return found if len(found) == sum(name is not None for name in names) and found else known
-
-
-def require_room(translator: Translator, texts: Sequence[Line]) -> None:
-    """Refuse a text that is too long for the model; the error names its line."""
-    for line, length in zip(texts, translator.lengths([line.text for line in texts]), strict=True):
-        if length > translator.context:
-            raise too_long_error(line, length, translator.context)
-
-
-def read_rows(path: Path) -> Iterator[tuple[dict[str, object], str]]:
-    """The rows of a table, each with its line, or a text per line of any other file."""
-    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    if kind in SUFFIXES:
-        yield from read_records(path, Format(longest=MAX_LINE))
-        return
-    for number, line in enumerate(lines(path, MAX_LINE), 1):
-        yield {"text": line}, f"{path}:{number}"
-
-
-def checked_rows(predictor: TablePredictor, path: Path) -> Iterator[tuple[dict[str, object], str]]:
-    """The rows of a table, each with its line, once the values of all are checked."""
-    rows = rows_in(path)
-    predictor.check(rows)
-    return rows.one_by_one()
-
-
-def plain(result: Any) -> Any:
-    """A result as JSON: a text, a vector, or an object."""
-    match result:
-        case Translation() | Caption() | StyledText() | DecodedSentence() | Reply():
-            return result.text
-        case GeneratedText():
-            return result.completion
-        case Embedding():
-            return result.to_dict()["vector"]
-        case Result():
-            return result.to_dict()
-    return result

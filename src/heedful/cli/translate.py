@@ -18,6 +18,7 @@ from heedful.decode.settings import TranslationSettings
 from heedful.errors import UserError, printable
 from heedful.plots.style import Style, require_figure, save
 from heedful.plots.text_heatmap import text_heatmap
+from heedful.runs.row_predictions import too_long_error
 from heedful.tasks.translation.predictor import Alignment, Translation, Translator
 
 
@@ -83,16 +84,8 @@ def translate_lines(
         yield from zip(batch[:end], translator(batch[:end], first), strict=True)
         advance(end)
         if end < len(batch):
-            raise too_long_error(batch[end], lengths[end], context)
+            raise too_long_error(batch[end].where, lengths[end], context)
         first += sum(not line.blank for line in batch)
-
-
-def too_long_error(line: Line, length: int, context: int) -> UserError:
-    """The error for a text with more tokens than the model's context."""
-    return UserError(
-        "this text is too long for the model", where=line.where, found=f"{length:,} tokens",
-        expected=f"at most {context:,}", todo="split it, or train a model with a larger model.context",
-    )  # fmt: skip
 
 
 def translate_command(

@@ -18,6 +18,7 @@ from pydantic import Field
 from heedful.config import Config
 from heedful.errors import UserError, shown
 from heedful.explore.inspect import TextInput
+from heedful.explore.lessons.answers import held_lesson
 from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, parse_request
 from heedful.explore.views import Call, find
@@ -49,8 +50,14 @@ def page_of(explorer: Explorer, export: Export, seconds: float = math.inf) -> st
     end = time.monotonic() + seconds
     view, state = find(export.view), complete_state(explorer, export)
     calls = [Call(one.view, one.call, one.asked) for one in export.questions]
+    lesson = None
     try:
-        calls += view.calls(explorer.subject(state["model"]), state)
+        if "lesson" in state:
+            name = str(state["lesson"]).rpartition("/")[0] or str(state["lesson"])
+            lesson, more = held_lesson(explorer, name, state["model"])
+            calls += more
+        else:
+            calls += view.calls(explorer.subject(state["model"]), state)
     except (KeyError, TypeError, ValueError):
         raise UserError(f"invalid state for the view {export.view}", where="state", found=shown(state)) from None
     each = {json.dumps(one, sort_keys=True): one for one in calls}
@@ -66,8 +73,9 @@ def page_of(explorer: Explorer, export: Export, seconds: float = math.inf) -> st
             raise UserError("this view is too large for a file", todo="shorten the text")
         data = b64encode(zlib.compress(packet, 6)).decode()
         answers.append({"view": one.view, "call": one.call, "asked": one.settings, "packet": data})
-    held = {"about": explorer.about(), "view": export.view, "state": state, "answers": answers}
-    return html_of(f"{view.TITLE}: {state['model']}", json.dumps(held))
+    everything = {"about": explorer.about(), "view": export.view, "state": state, "answers": answers, "lesson": lesson}
+    title = view.TITLE if lesson is None else lesson["lesson"]["title"]
+    return html_of(f"{title}: {state['model']}", json.dumps(everything))
 
 
 def complete_state(explorer: Explorer, export: Export) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from heedful.errors import UserError, shown
 from heedful.explore import inspect, samples
 from heedful.explore.habits import Habits, habits_on
 from heedful.explore.inspect import TextInput, Trace
+from heedful.explore.lessons.lesson import Lesson
+from heedful.explore.lessons.reading import shipped
 from heedful.explore.samples import Examples
 from heedful.explore.views import VIEWS, ModelRequest, View, find
 from heedful.files.reading import is_file
@@ -187,11 +189,19 @@ def texts_of(predictor: Any) -> str:
 class Explorer:
     """The open subjects, and the answers to the page's calls."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], lesson: Lesson | None = None) -> None:
         if not folders:
             raise UserError("there is no model to open", todo="name a run or a model folder")
         self.subjects: dict[str, Subject] = {}
         self.subjects |= {name: Subject(name, folder, self.subjects) for name, folder in name_folders(folders).items()}
+        opened = {} if lesson is None else {lesson.name: lesson}
+        self.lessons = opened | shipped() | opened  # the opened one first, also where a shipped one has its name
+
+    def lesson(self, name: str) -> Lesson:
+        """A lesson by its name."""
+        if name not in self.lessons:
+            raise UserError("there is no such lesson", found=shown(name), expected=", ".join(self.lessons))
+        return self.lessons[name]
 
     def subject(self, name: str) -> Subject:
         """An open subject by its name."""

@@ -7,7 +7,6 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from heedful.data.fields.learned import LearnedImage
@@ -15,9 +14,8 @@ from heedful.data.formats.sources import list_keys
 from heedful.data.images.image_files import open_image
 from heedful.data.images.inputs import prepare
 from heedful.errors import UserError, shown
-from heedful.runs.rows import FIELDS, row_input
+from heedful.runs.rows import FIELDS, numbers_in, row_input
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
-from heedful.tasks.control.predictor import Agent
 from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 from heedful.tasks.tabular.predictor import TablePredictor
@@ -31,10 +29,6 @@ def fields_of(predictor: Any) -> tuple[str, ...]:
     match predictor:
         case TablePredictor():
             return predictor.columns
-        case Agent():
-            return ("observation",)
-        case ImageAutoencoder():
-            return ("image",)
     return FIELDS[type(predictor)]
 
 
@@ -101,18 +95,6 @@ def image_in(value: object, where: str) -> Any:
     except (ValueError, binascii.Error):
         raise UserError("this is not an image", where=where, found=shown(value), expected=IMAGE) from None
     return open_image(contents, where)
-
-
-def numbers_in(value: object, where: str) -> Any:
-    """An array of numbers."""
-    try:
-        array = np.array(value)
-    except ValueError:
-        array = np.array(None)
-    if array.dtype.kind not in "iuf" or not array.size:
-        raise UserError("these are not numbers", where=where, found=shown(value), expected="lists of numbers")
-    whole = array.dtype.kind in "iu" and array.min() >= 0 and array.max() <= 255
-    return array.astype(np.uint8 if whole and array.ndim > 1 else np.float32)
 
 
 def images_in(one: object) -> list[Any]:

@@ -2,6 +2,7 @@
  * Questions to the server, one function for all views. Answers are cached; a page that was
  * saved as a file contains them.
  */
+import type { Computed, Lesson } from "../lessons/lesson.svelte";
 import { unpack, type Packet } from "./packet";
 import { pending } from "./pending.svelte";
 
@@ -30,6 +31,7 @@ export interface About {
 }
 
 interface Held {
+  lesson: { lesson: Lesson; answers: Computed[] } | null;
   about: About;
   view: string;
   state: Record<string, unknown>;

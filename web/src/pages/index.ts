@@ -2,6 +2,7 @@
 import type { Component } from "svelte";
 import Catalogue from "./Catalogue.svelte";
 import Lectures from "./Lectures.svelte";
+import Lessons from "./Lessons.svelte";
 import Quiz from "./Quiz.svelte";
 
 export const PAGES: Record<string, { title: string; about: string; component: Component }> = {
@@ -9,6 +10,11 @@ export const PAGES: Record<string, { title: string; about: string; component: Co
     title: "Lectures",
     about: "Five decks topic by topic: what to type, what it shows, the code, and the test that proves it.",
     component: Lectures,
+  },
+  lessons: {
+    title: "Lessons",
+    about: "Short walks through the views, with something to do and to guess at each step.",
+    component: Lessons,
   },
   catalogue: {
     title: "Catalogue",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from heedful.cli.complete import figures, lecture_names, notebook_names, run_folders
+from heedful.cli.complete import figures, lecture_names, lesson_names, notebook_names, run_folders
 from heedful.cli.options import CheckpointOption, Json
 from heedful.cli.output import print_table
 from heedful.training.checkpoint.choice import checkpoint_path
@@ -45,6 +45,23 @@ def convert(
     from heedful.cli.convert import convert_command
 
     convert_command(checkpoint_path(source, checkpoint), target, to, ledger, force, as_json, context, kind)
+
+
+def export(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run or a model.", autocompletion=run_folders)
+    ],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
+    to: Annotated[str, typer.Option(metavar="TARGET", help="What the files are for: onnx.")] = "onnx",
+    int8: Annotated[bool, typer.Option("--int8", help="Weights in int8: smaller files, other numbers.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier export.")] = False,
+    checkpoint: CheckpointOption = None,
+    as_json: Json = False,
+) -> None:
+    """Write a model as files of ONNX, each compared with the model before it is kept."""
+    from heedful.cli.export import export_command
+
+    export_command(checkpoint_path(run, checkpoint), target, to, int8, force, as_json)
 
 
 def pull(
@@ -102,14 +119,34 @@ def explore(
             help="A setting of the view, as in its address, which counts from 0: text=..., layer=2.",
         ),
     ] = None,
+    lesson: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE", help="A lesson to open, or to write with --out.", autocompletion=lesson_names
+        ),
+    ] = None,
     checkpoint: CheckpointOption = None,
 ) -> None:
     """Look inside models in the browser. The page is local; nothing leaves this machine."""
     from heedful.cli.explore import explore_command
 
-    explore_command(
-        [checkpoint_path(folder, checkpoint) for folder in folders], host, port, browser, out, view, settings or []
-    )
+    paths = [checkpoint_path(folder, checkpoint) for folder in folders]
+    explore_command(paths, host, port, browser, out, view, settings or [], lesson)
+
+
+def lessons(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE", help="A lesson, or the file of one, to check and list.", autocompletion=lesson_names
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the explorer's lessons: what each is about, for which models, and what to type."""
+    from heedful.cli.lessons import lessons_command
+
+    lessons_command(name, as_json)
 
 
 def doctor(

@@ -69,23 +69,37 @@ def chat(
 
 def predict(
     run: EncoderFolder,
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl, .csv, .tsv or text file, plain or gzip.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Rows: .csv, .tsv, .jsonl, .parquet or text, plain or gzip; images: a folder or .zip."
+        ),
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="OUT.JSONL", help="The file to write; by default stdout.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="OUT", help="The file to write, in the format of its name; by default stdout."
+        ),
     ] = None,
     field: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="The field with the text, by default as in training; repeat it for pairs."),
+        typer.Option(metavar="NAME", help="The column to read, by default as in training; repeat it for several."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-    batch: Batch = 64,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Add a column for the probability of each class.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file, or begin again.")] = False,
+    batch: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Rows at a time; by default 1024, or 128 of written texts.")
+    ] = None,
     checkpoint: CheckpointOption = None,
     **settings: Any,
 ) -> None:
-    """Predict for every row of a file. Writes the rows as JSON lines, each with a "prediction"."""
-    from heedful.cli.predict import predict_command
+    """Predict for every row of a file. Writes the rows with their predictions; a stopped command continues."""
+    from heedful.cli.predict import Options, predict_command
 
-    predict_command(checkpoint_path(run, checkpoint), source, out, field or [], settings["beams"], force, batch)
+    options = Options(field or [], probabilities, settings["beams"], batch, force)
+    predict_command(checkpoint_path(run, checkpoint), source, out, options)
 
 
 def generate(

@@ -209,7 +209,7 @@ def encode_pairs(
             for index, source, target in zip(
                 range(start, start + len(chunk)),
                 tokenizer.ids([pair.source for pair in chunk]),
-                tokenizer.ids([pair.target for pair in chunk]),
+                tokenizer.target_ids([pair.target for pair in chunk]),
                 strict=True,
             )
             if max(len(source) + 1, len(target) + 2) <= longest

@@ -70,15 +70,20 @@ class SentencePieceTokenizer(TrainedTokenizer):
         self._numbers = {piece: number for number, piece in enumerate(self._names[4:], 4)}
         if len(self._numbers) < len(pieces) or any(replace_surrogates(piece)[1] for piece in pieces):
             raise self.invalid_file(where, "pieces that occur twice, or are not valid text")
-        self._engine, _ = (_engine(data, f"{where}: {name}") for data, name in zip(models, MODELS, strict=True))
+        engines = (_engine(data, f"{where}: {name}") for data, name in zip(models, MODELS, strict=True))
+        self._engine, self._target_engine = engines
         files = {name: base64.b64encode(data).decode() for name, data in zip(MODELS, models, strict=True)}
         self.json = json.dumps({"sentencepiece": {**files, "pieces": list(pieces), "settings": settings}})
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode each text, a language first if it begins with one."""
+        return self._encode(self._engine, texts)
+
+    def _encode(self, engine: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Encoding]:
+        """The encodings of texts, which an engine splits."""
         split = [_split_language(text) for text in require_list(texts)]
         cleaned = [replace_surrogates(rest) for _, rest in split]
-        found = self._engine.encode_batch([rest for rest, _ in cleaned], add_special_tokens=False)
+        found = engine.encode_batch([rest for rest, _ in cleaned], add_special_tokens=False)
         encoded = []
         for (code, _), (_, replaced), one in zip(split, cleaned, found, strict=True):
             names = [*([code] if code else []), *one.tokens]
@@ -91,6 +96,10 @@ class SentencePieceTokenizer(TrainedTokenizer):
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
         return [one.ids for one in self.encode_batch(texts)]
+
+    def target_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text in the language of the target, which its own model splits."""
+        return [one.ids for one in self._encode(self._target_engine, texts)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids to text, without special tokens."""

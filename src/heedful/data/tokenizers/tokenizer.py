@@ -94,6 +94,10 @@ class TrainedTokenizer(EngineTokenizer):
     suppressed: tuple[int, ...] = (pad, unk, bos)  # tokens that are never generated
     forces_end: bool = False  # whether a text that is cut at a maximum length has the end token there
 
+    def target_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text as the target of a translation; by default, those of any text."""
+        return self.ids(texts)
+
     def __init__(self, text: str, where: str) -> None:
         """Parse a tokenizer.json; `where` is the file's name in errors."""
         self._engine = open_engine(text, where)

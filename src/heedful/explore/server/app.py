@@ -14,6 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from heedful.errors import UserError
 from heedful.explore.catalogue import recipe_swaps, stack, swap_detail
 from heedful.explore.export import Export, page_of
+from heedful.explore.lessons.answers import answer, steps_of
 from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, parse_request
 from heedful.http.guard import Refused, read_json
@@ -62,6 +63,25 @@ def application(explorer: Explorer) -> FastAPI:
         return await answered(
             explorer, lambda: json.dumps([one.record() for one in quiz(seed, QUESTIONS)]).encode(), "application/json"
         )
+
+    @app.get("/api/lessons")
+    async def lessons() -> Response:
+        found = [lesson.record() for lesson in explorer.lessons.values()]
+        return await answered(explorer, lambda: json.dumps(found).encode(), "application/json")
+
+    @app.get("/api/lesson")
+    async def lesson(name: str, model: str) -> Response:
+        def found() -> bytes:
+            return json.dumps(steps_of(explorer, explorer.lesson(name[:LONGEST_NAME]), model)).encode()
+
+        return await answered(explorer, found, "application/json")
+
+    @app.get("/api/lesson/step")
+    async def step(name: str, at: int, model: str) -> Response:
+        def found() -> bytes:
+            return json.dumps(answer(explorer, explorer.lesson(name[:LONGEST_NAME]), at, model)).encode()
+
+        return await answered(explorer, found, "application/json")
 
     @app.get("/api/catalogue")
     async def catalogue() -> Response:

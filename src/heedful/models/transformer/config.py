@@ -45,6 +45,11 @@ class TransformerConfig(ModelConfig):
     )
     activation: Activation = Field("relu", description="between the two feed-forward matrices")
     output: Output = "tied"
+    scale_embedding: bool = Field(
+        True,
+        exclude_if=lambda scaled: scaled,  # recipes and folders without it stay as they are
+        description="whether vectors of tokens are multiplied by the root of the width",
+    )
 
     _heads_share_width = field_validator("heads")(share_width)
 

@@ -86,7 +86,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
-        self.tokens = EMBEDDINGS[c.output](c.vocab, c.width)
+        self.tokens = EMBEDDINGS[c.output](c.vocab, c.width, None if c.scale_embedding else 1.0)
         positions: dict[str, Callable[[], nn.Module]] = {
             "sinusoid": lambda: FixedPositions(sinusoids(c.context, c.width)),
             "sinusoid_halves": lambda: FixedPositions(sinusoid_halves(c.context, c.width)),

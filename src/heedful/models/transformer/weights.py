@@ -91,12 +91,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
                 f"not supported: {key} that differs from {other}", where=f"{where}: {key}", found=shown(settings[key]),
                 expected=shown(settings[other]), todo="choose the folder of another model",
             )  # fmt: skip
-    if not bool_setting(settings, "scale_embedding", False, where):
-        raise UserError(
-            "not supported: embeddings that are not multiplied by the root of their width",
-            where=f"{where}: scale_embedding", found=shown(settings.get("scale_embedding")), expected="true",
-            todo="choose the folder of an OPUS-MT model as it was published",
-        )  # fmt: skip
+    found["scale_embedding"] = bool_setting(settings, "scale_embedding", False, where)
     last = found["vocab"] - 1
     places = {"pad_token_id": last, "eos_token_id": 0, "decoder_start_token_id": last, "decoder_vocab_size": last + 1}
     for key, expected in places.items():
@@ -137,7 +132,7 @@ def config_json(
     return settings | {
         "activation_function": ACTIVATION_NAMES[config.activation],
         **dict.fromkeys(TRAINING, 0.0),
-        "scale_embedding": True,
+        "scale_embedding": config.scale_embedding,
         "static_position_embeddings": True,
         "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.losses import Loss
+from heedful.blocks.regularizers import entropy
 from heedful.data.environments.episodes import LaneBatch
 from heedful.data.environments.lanes import Bools, Doubles, Floats, Ints, Lanes, uniforms
 from heedful.models.roles import Policy
-from heedful.tasks.control.losses import entropy, generalized_advantages, policy_loss
+from heedful.tasks.control.losses import generalized_advantages, policy_loss
 from heedful.tasks.control.playing import Players, Playing, finished, outputs, sampled
 from heedful.tasks.control.recipe import ActorCritic
 from heedful.training.carry import Stored

@@ -64,12 +64,6 @@ def policy_loss(logits: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
     return -(advantages * logs).sum()
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """-sum_a p(a) log p(a), the entropy (N,) of each distribution over actions."""
-    logs = logits.log_softmax(-1)  # (N, A)
-    return -(logs.exp() * logs).sum(-1)  # (N,)
-
-
 def q_targets(rewards: Tensor, discounts: Tensor, following: Tensor) -> Tensor:
     """r + discount V(s'), the targets (N,) of Q(s, a); the discount is 0 where nothing follows."""
     return rewards + discounts * following  # (N,)

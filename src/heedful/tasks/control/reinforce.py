@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from heedful.blocks.losses import Loss
+from heedful.blocks.regularizers import entropy
 from heedful.data.environments.episodes import LaneBatch
 from heedful.data.environments.lanes import Floats, Ints, Lanes, Trajectories, episode_seeds, play, uniforms
 from heedful.models.roles import Policy
-from heedful.tasks.control.losses import discounted, entropy, others_mean, policy_loss
+from heedful.tasks.control.losses import discounted, others_mean, policy_loss
 from heedful.tasks.control.playing import outputs, sampled
 from heedful.tasks.control.recipe import Reinforce
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.blocks.layouts import Padded
-from heedful.blocks.losses import Loss, projected_cross_entropy
+from heedful.blocks.losses import Loss, confidence_penalty, projected_cross_entropy
 from heedful.blocks.state import select
 from heedful.data.dialogues.batches import DialogueBatch, DialogueBatches, EncodedDialogues
 from heedful.data.pairs.batches import Batch, PairBatches
@@ -41,8 +41,8 @@ class Reading(Protocol):
     def in_order(self, encoded: EncodedDialogues, tokens: int) -> Iterable[Any]:
         """Batches with every dialogue once, for evaluation."""
 
-    def loss(self, model: Any, batch: Any, label_smoothing: float = 0.0) -> Loss:
-        """The cross-entropy of each reply given the utterances before it."""
+    def loss(self, model: Any, batch: Any, label_smoothing: float = 0.0, penalty: float = 0.0) -> Loss:
+        """The cross-entropy of each reply given the utterances before it, with a confidence penalty."""
 
     def size(self, history: History) -> tuple[int, int]:
         """The number of sequences that a model reads at once of this history, and the longest of them."""
@@ -65,7 +65,9 @@ class ByUtterance:
         """Batches with every dialogue once, for evaluation."""
         return encoded.in_order(tokens)
 
-    def loss(self, model: Hierarchical, batch: DialogueBatch, label_smoothing: float = 0.0) -> Loss:
+    def loss(
+        self, model: Hierarchical, batch: DialogueBatch, label_smoothing: float = 0.0, penalty: float = 0.0
+    ) -> Loss:
         """The cross-entropy of each utterance but the first, given those before it."""
         state = model.start(batch.utterances[:, :-1, 1:], batch.real[:, :-1, 1:], batch.speakers)
         replies, lengths = batch.utterances[:, 1:].flatten(0, 1), batch.lengths[:, 1:].flatten()
@@ -79,6 +81,9 @@ class ByUtterance:
             labels.append(tokens[:, 1:][real])
         x = torch.cat(outputs)  # (N, D)
         loss = projected_cross_entropy(x, model.tokens.weight, torch.cat(labels), label_smoothing)
+        if penalty:  # which alone needs all logits at once
+            every = torch.ones(len(x), dtype=torch.bool, device=x.device)  # (N,)
+            loss = confidence_penalty(loss, model.tokens.logits(x), every, penalty)
         return replace(loss, total=loss.total + 0 * x.sum())  # a process without replies has gradients too: zeros
 
     def size(self, history: History) -> tuple[int, int]:
@@ -115,9 +120,9 @@ class Joined:
         """Batches with every reply once, for evaluation."""
         return encoded.joined(self.context).in_order(tokens)
 
-    def loss(self, model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0) -> Loss:
+    def loss(self, model: Seq2Seq, batch: Batch, label_smoothing: float = 0.0, penalty: float = 0.0) -> Loss:
         """The cross-entropy of each reply given its source."""
-        return translation_loss(model, batch, label_smoothing)
+        return translation_loss(model, batch, label_smoothing, penalty)
 
     def source(self, history: History) -> list[int]:
         """The latest utterances that fit the context, end to end."""

@@ -13,7 +13,14 @@ from heedful.data.own import OwnData
 from heedful.data.tables.texts import UtteranceTable
 from heedful.decode.settings import ReplyConfig
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, check_batching, check_vocab_size
+from heedful.tasks.recipe_parts import (
+    ConfidencePenalty,
+    Recipe,
+    Start,
+    TokenizerConfig,
+    check_batching,
+    check_vocab_size,
+)
 from heedful.training.configs import TrainConfig
 
 DialoguesConfig = Annotated[
@@ -43,6 +50,7 @@ class DialogueTaskConfig(Config):
         "the one before, so that 2 means that a reply sees one utterance",
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all tokens")
+    confidence_penalty: ConfidencePenalty = 0.0
 
 
 class DialogueRecipe(Recipe):

@@ -92,7 +92,8 @@ class DialogueTask(Task[Dialogues, TrainedTokenizer, EncodedDialogues, DialogueM
         """The cross-entropy of each utterance but the first."""
         trained: Any = compile_model(model, dynamic=not packed) if self.recipe.train.compile else model
         loss = reading_of(self.recipe.model).loss
-        return partial(loss, trained, label_smoothing=self.recipe.task.label_smoothing)
+        task = self.recipe.task
+        return partial(loss, trained, label_smoothing=task.label_smoothing, penalty=task.confidence_penalty)
 
     @staticmethod
     def predictor(

@@ -64,7 +64,17 @@ class MultipleChoiceAnswerer(Predictor[Choices, Choice, tuple[Choices, int | str
 
     def predict(self, inputs: Sequence[Choices]) -> list[Choice]:
         """The most plausible choice for each (text, choices)."""
-        return [self.choose(text, choices) for text, choices in inputs]
+        for _, choices in inputs:
+            if isinstance(choices, str) or len(choices) < 2:
+                raise ValueError("pass a list of at least two choices")
+        scores, cut = list[Tensor](), list[Tensor]()
+        pairs = [(text, choice) for text, choices in inputs for choice in choices]
+        for encoded in tokenize_chunks(pairs, self.tokenizer, self.context):
+            scores.append(outputs_of(self.model, encoded, self.device))
+            cut.append(torch.as_tensor(encoded.lost))
+        counts = [len(choices) for _, choices in inputs]
+        parts = zip(inputs, torch.cat(scores).split(counts), torch.cat(cut).split(counts), strict=True) if pairs else ()
+        return [self._choice(choices, each, int(lost.sum())) for (_, choices), each, lost in parts]
 
     def _evaluate(self, data: Path | Sequence[tuple[Choices, int | str]]) -> Evaluation:
         if isinstance(data, Path):
@@ -83,12 +93,11 @@ class MultipleChoiceAnswerer(Predictor[Choices, Choice, tuple[Choices, int | str
 
     def choose(self, text: str, choices: Sequence[str]) -> Choice:
         """The most plausible of two or more choices as the continuation of a text."""
-        if isinstance(choices, str) or len(choices) < 2:
-            raise ValueError("pass a list of at least two choices")
-        scores, cut = list[Tensor](), 0
-        for encoded in tokenize_chunks([(text, choice) for choice in choices], self.tokenizer, self.context):
-            scores.append(outputs_of(self.model, encoded, self.device))
-            cut += int(encoded.lost.sum())
-        probabilities = torch.cat(scores).softmax(0)  # (C,)
+        return self.predict([(text, choices)])[0]
+
+    @staticmethod
+    def _choice(choices: Sequence[str], scores: Tensor, cut: int) -> Choice:
+        """The choice with the highest of the scores (C,)."""
+        probabilities = scores.softmax(0)  # (C,)
         best = int(probabilities.argmax())
         return Choice(best, choices[best], float(probabilities[best]), tuple(probabilities.tolist()), cut)

@@ -24,9 +24,12 @@ from heedful.data.tokenizers.multilingual import (
 )
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import DecodeConfig, TranslationSettings
+from heedful.errors import UserError
+from heedful.hub.folder import is_external
+from heedful.hub.loading import no_tokenizer_error, pretrained
 from heedful.models import build
 from heedful.models.heads.config import with_vocab
-from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Task
+from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, Source, Task
 from heedful.tasks.compiled import compile_model
 from heedful.tasks.translation.predictor import (
     Translator,
@@ -79,6 +82,23 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
             texts = (text for pair in read.pairs for text in (split_tag(pair.source, data.codes)[1], pair.target))
             return MultilingualTokenizer.learn(self.recipe.tokenizer, texts, data.codes)
         return TrainedTokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
+
+    def elsewhere(self, folder: Path) -> Source | None:
+        """The weights and the tokenizer of a published translator, whose settings the recipe must have."""
+        if not is_external(folder):
+            return None
+        found = pretrained(folder, role="seq2seq")
+        if found.tokenizer is None:
+            raise no_tokenizer_error(found, folder)
+        there, here = found.config.model_dump(mode="json"), self.recipe.model.model_dump(mode="json")
+        wrong = [name for name in there if name != "vocab" and "dropout" not in name and there[name] != here.get(name)]
+        if wrong:
+            raise UserError(
+                "the model of this folder has other settings than the recipe", where="model",
+                found=", ".join(f"{name}: {here.get(name)}" for name in wrong),
+                expected=", ".join(f"{name}: {there[name]}" for name in wrong), todo="write these under model",
+            )  # fmt: skip
+        return Source(found.tokenizer, found.tensors, folder)
 
     def encode(self, read: Examples, vocabulary: TrainedTokenizer) -> EncodedPairs:
         """Pairs of token ids, without those that are too long."""

@@ -1,0 +1,1 @@
+"""Lessons: text files of steps through the explorer. Nothing here imports torch."""

@@ -1,0 +1,160 @@
+"""What the page shows of a lesson's step for one of the open models: its sentences and its question, computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heedful.errors import UserError, shown
+from heedful.explore.lessons.lesson import Lesson, Query, Question, Sentences, Step
+from heedful.explore.lessons.of_predictions import heads_off
+from heedful.explore.lessons.quantities import QUANTITIES
+from heedful.explore.lessons.state import Packet, Value
+from heedful.explore.packets import unpack
+from heedful.explore.subjects import Explorer, Subject
+from heedful.explore.views import Call, find
+
+LEAST = 0.05  # of the largest share in a ranking whose shares have two decimals
+
+
+class StepPage:
+    """What the quantities of a step are computed from: the answers that the page would get."""
+
+    def __init__(self, explorer: Explorer, subject: Subject, state: Mapping[str, str]) -> None:
+        self.explorer, self.subject, self.state = explorer, subject, state
+
+    @property
+    def parameters(self) -> int:
+        return sum(each.numel() for each in self.subject.model.parameters())
+
+    def texts(self) -> dict[str, Any]:
+        """The texts of the state, else the model's first example."""
+        if "text" in self.state:
+            given = {"text": self.state["text"], "other": self.state.get("other") or None}
+        else:
+            given = {**self.subject.sample}
+        return {"model": self.subject.name, **given}
+
+    def ask(self, view: str, call: str, **settings: object) -> Packet:
+        return unpack(self.explorer.answer(view, call, settings))
+
+
+def steps_of(explorer: Explorer, lesson: Lesson, model: str) -> dict[str, Any]:
+    """A lesson for the page and a model, without what is computed."""
+    subject = explorer.subject(model)
+    missing = [view for view in lesson.views if view not in subject.views]
+    if missing:
+        raise UserError(
+            f"this lesson needs a model with the view {missing[0]}", where="model", found=shown(model),
+            expected=lesson.model, todo=lesson.command,
+        )  # fmt: skip
+    each = [
+        {
+            "title": one.title, "state": concrete(explorer, subject, one.state, one.state), "spot": one.spot,
+            "do": one.do, "until": concrete(explorer, subject, one.state, one.until),
+        }
+        for one in lesson.steps
+    ]  # fmt: skip
+    return {**lesson.record(), "steps": each}
+
+
+def concrete(
+    explorer: Explorer, subject: Subject, state: Mapping[str, str], changes: Mapping[str, str]
+) -> dict[str, str]:
+    """Changes of a state in which * stands for no heads any more, but for those of the model."""
+    if "*" not in changes.get("off", ""):
+        return {**changes}
+    heads = heads_off(StepPage(explorer, subject, state), changes["off"])
+    return {**changes, "off": ",".join(".".join(map(str, head)) for head in heads)}
+
+
+def held_lesson(explorer: Explorer, name: str, model: str) -> tuple[dict[str, Any], list[Call]]:
+    """All of a lesson for a page without a server: its steps with all that is computed, and the calls of its views."""
+    lesson, subject = explorer.lesson(name), explorer.subject(model)
+    about = steps_of(explorer, lesson, model)
+    answers = [answer(explorer, lesson, at, model) for at in range(len(lesson.steps))]
+    calls: list[Call] = []
+    for step, found in zip(about["steps"], answers, strict=True):
+        texts = StepPage(explorer, subject, step["state"]).texts()
+        given = {key: value for key, value in texts.items() if value is not None}
+        then: dict[str, str] = {} if found["question"] is None else found["question"]["then"]
+        for changes in (then, step["until"], {}):
+            state = {**given, **step["state"], **changes}
+            calls += find(state["view"]).calls(subject, state)
+    return {"lesson": about, "answers": answers}, calls
+
+
+def answer(explorer: Explorer, lesson: Lesson, at: int, model: str) -> dict[str, Any]:
+    """The sentences and the question of a step."""
+    if not 0 <= at < len(lesson.steps):
+        raise UserError("there is no such step", found=str(at + 1), expected=f"1 to {len(lesson.steps)}")
+    step, subject = lesson.steps[at], explorer.subject(model)
+    if step.view not in subject.views:
+        raise UserError(f"this step needs the view {step.view}", found=shown(subject.name), expected=lesson.model)
+    question = None if step.question is None else asked(explorer, subject, lesson, step, step.question)
+    paragraphs = [pieces(explorer, subject, lesson, step, each) for each in step.paragraphs]
+    return {"paragraphs": paragraphs, "question": question}
+
+
+def asked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, question: Question) -> dict[str, Any]:
+    """A question with its choices, of which one is right."""
+    value = compute(explorer, subject, lesson, step, question.answer)
+    if isinstance(value, list):
+        right = max(range(len(value)), key=lambda at: value[at].value)
+        shares = all(0 <= one.value <= 1 for one in value) and value[right].value >= LEAST
+        choices = [
+            {"name": one.name, "value": one.value, "text": f"{one.value:.2f}" if shares else written(one.value)}
+            for one in value
+        ]
+        truth = value[right].name
+    else:
+        assert isinstance(value, int | float)
+        right = min(range(len(question.choices)), key=lambda at: abs(question.choices[at] - value))
+        choices = [{"name": written(one), "value": None, "text": ""} for one in question.choices]
+        truth = written(value)
+    because = pieces(explorer, subject, lesson, step, question.because)
+    return {
+        "prompt": question.prompt, "choices": choices, "right": right, "truth": truth,
+        "then": concrete(explorer, subject, step.state, question.then), "because": because,
+    }  # fmt: skip
+
+
+def pieces(
+    explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, sentences: Sentences
+) -> list[dict[str, Any]]:
+    """Sentences with their quantities computed."""
+    found: list[dict[str, Any]] = []
+    for one in sentences:
+        if one.query is None:
+            found.append({"kind": one.kind, "text": one.text})
+        else:
+            value = compute(explorer, subject, lesson, step, one.query)
+            exact = None if isinstance(value, str | list) else value
+            found.append({"kind": one.kind, "text": written(value), "value": exact})
+    return found
+
+
+def compute(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, query: Query) -> Value:
+    """The value of a quantity; an error names its line."""
+    page = StepPage(explorer, subject, {**step.state, **query.given})
+    try:
+        return QUANTITIES[query.name].compute(page)
+    except UserError as error:
+        where = f"{lesson.name}:{query.line}: {query.name}"
+        raise UserError(
+            error.message, where=where, found=error.found, expected=error.expected, todo=error.todo
+        ) from None
+    except (KeyError, ValueError, IndexError):
+        todo = f"ask for it in a view that shows it, or remove it from line {query.line}"
+        raise UserError(f"{lesson.name}:{query.line}: {query.name} cannot be computed here", todo=todo) from None
+
+
+def written(value: Value) -> str:
+    """A value in a sentence: two significant digits of a number, the first name of a ranking."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return max(value, key=lambda one: one.value).name if value else "nothing"
+    if isinstance(value, int) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2g}".replace("-", "−")

@@ -1,0 +1,96 @@
+"""The quantities that a lesson can name, each computed from the packets that the views themselves show.
+
+A number is put into a sentence. A ranking is a list of names with numbers: its choices are a question, and in a
+sentence it is the name with the largest number. All indices count from 0, as in the page's address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from heedful.explore.lessons import of_attention, of_images, of_predictions
+from heedful.explore.lessons.state import Page, Value
+
+NUMBERS = ("layer", "head", "temperature", "k", "place", "size", "near", "layers", "step", "noise", "top", "image")
+
+
+class Quantity(NamedTuple):
+    """A function of a page, its arguments, and what it is in one sentence."""
+
+    compute: Callable[[Page], Value]
+    takes: Sequence[str]
+    about: str
+    ranks: bool = False
+
+
+LOOK = ("look", "layer", "head", "heads", "from", "text", "other")
+TREE = ("k", "t", "text", "other")
+HEADS = ("off", "place", "text", "other")
+STEPS = ("layer", "step", "text")
+IMAGE = ("image", "layer")
+QUANTITIES: Mapping[str, Quantity] = {
+    "parameters": Quantity(lambda page: page.parameters, (), "the parameters of the model"),
+    "tokens": Quantity(of_attention.token_count, ("look", "text", "other"), "the tokens that the attention sees"),
+    "heads": Quantity(of_attention.head_count, ("look", "text"), "the heads of a layer"),
+    "layers": Quantity(of_attention.layer_count, ("look", "text"), "the layers with attention"),
+    "weight": Quantity(of_attention.weight, (*LOOK, "to"), "the attention weight from one token to another"),
+    "weights": Quantity(of_attention.weights, LOOK, "tokens by the weight that one token gives each", True),
+    "entropy": Quantity(of_attention.entropy, LOOK, "the entropy of one token's weights, in nats"),
+    "uniform-entropy": Quantity(
+        of_attention.uniform_entropy, LOOK, "the entropy of equal weights on all tokens, in nats"
+    ),
+    "sharpest": Quantity(of_attention.sharpest, LOOK, "heads by the largest weight that each gives", True),
+    "heads-on": Quantity(of_attention.heads_on, (*LOOK, "to"), "heads by the weight that each gives one token", True),
+    "dot": Quantity(of_attention.dot, (*LOOK, "to"), "the dot product of a query and a key"),
+    "score": Quantity(of_attention.score, (*LOOK, "to"), "the score of a query and a key: their product divided by √d"),
+    "head-width": Quantity(of_attention.head_width, LOOK, "d, the width of a query"),
+    "largest-weight": Quantity(of_attention.largest_weight, LOOK, "the largest weight of one query"),
+    "undivided": Quantity(of_attention.undivided, LOOK, "the largest weight of one query without the division by √d"),
+    "masked": Quantity(of_attention.masked_count, LOOK, "the keys that the mask takes from one query"),
+    "prediction": Quantity(of_predictions.prediction, HEADS, "what the model predicts without the heads of off=2.0.1"),
+    "loss": Quantity(of_predictions.loss, HEADS, "its loss without these heads"),
+    "missed": Quantity(
+        of_predictions.missed, ("look", "layer", *HEADS[1:]), "heads by how much the loss rises without each", True
+    ),
+    "next": Quantity(
+        of_predictions.next_token, ("temperature", "top", "then", "text"), "the most probable next tokens", True
+    ),
+    "next-probability": Quantity(
+        of_predictions.next_probability,
+        ("temperature", "then", "text"),
+        "the probability of the most probable next token",
+    ),
+    "filled": Quantity(of_predictions.filled, ("hidden", "text"), "the most probable tokens for a masked one", True),
+    "original": Quantity(of_predictions.original, ("hidden", "text"), "the probability of the token that is masked"),
+    "hypothesis": Quantity(of_predictions.hypothesis, TREE, "the best text of a beam search"),
+    "hypotheses": Quantity(of_predictions.hypotheses, TREE, "the texts of a beam search by score", True),
+    "log-probability": Quantity(of_predictions.log_probability, TREE, "log p of the best text of a beam search"),
+    "candidates": Quantity(of_predictions.candidates, TREE, "the candidates that a beam search compares"),
+    "gradient-ratio": Quantity(
+        of_predictions.gradient_ratio,
+        STEPS,
+        "the gradient's norm at the first step, divided by that at the step that predicts",
+    ),
+    "kept": Quantity(of_predictions.kept, STEPS, "the part of the first cell state that the forget gates leave"),
+    "steps": Quantity(of_predictions.step_count, ("text",), "the steps of a recurrent layer"),
+    "error": Quantity(of_images.error, ("of", "noise"), "the mean squared error of the model, or of=PCA, or of=noisy"),
+    "worse": Quantity(of_images.worse, ("noise",), "PCA and the model by mean squared error", True),
+    "code-width": Quantity(of_images.code_width, (), "the dimensions of an autoencoder's code"),
+    "pixels": Quantity(of_images.pixel_count, (), "the pixels of an autoencoder's images"),
+    "classes": Quantity(of_images.classes, IMAGE, "the classes of an image by probability", True),
+    "patches": Quantity(of_images.patches, IMAGE, "the patches of an image"),
+    "patch-heads": Quantity(
+        of_images.patch_heads, IMAGE, "heads by the weight that each gives its favourite patch", True
+    ),
+    "patch-peak": Quantity(
+        of_images.patch_peak, (*IMAGE, "of"), "the weight of the favourite patch; of=rollout: in the rollout"
+    ),
+    "caption": Quantity(of_images.caption, ("image",), "the best caption of an image"),
+    "caption-peaks": Quantity(of_images.caption_peaks, ("image",), "words of a caption by their largest weight", True),
+    "regions": Quantity(of_images.regions, ("image",), "the regions that a captioner attends to"),
+    "allowed": Quantity(of_attention.allowed, ("kind", "size", "near"), "the pairs of tokens that a mask allows"),
+    "reach": Quantity(
+        of_attention.reach, ("kind", "size", "near", "layers"), "the tokens that the last one depends on after layers"
+    ),
+}

@@ -1,0 +1,135 @@
+"""Predictors by the names that users of `transformers` type, with results in the same form."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from heedful.errors import UserError, shown
+from heedful.runs.load import load
+from heedful.tasks.answering.predictor import QuestionAnswerer
+from heedful.tasks.captioning.predictor import ImageCaptioner
+from heedful.tasks.classification.predictor import TextClassifier
+from heedful.tasks.image_classification.predictor import ImageClassifier
+from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.pretraining.predictor import TextEncoder
+from heedful.tasks.tagging.predictor import TokenTagger
+from heedful.tasks.translation.predictor import Translator
+
+P = TypeVar("P")
+Answers = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Pipeline(Generic[P]):
+    """A predictor that is called with an input, or a list of inputs, and returns dicts."""
+
+    task: str
+    predictor: P
+    results: Callable[[Any, list[Any]], Answers]
+
+    def __call__(self, inputs: Any) -> Any:
+        """The result of an input, or the list of results of a list."""
+        if isinstance(inputs, list):
+            return list(self.results(self.predictor, inputs))
+        return self.results(self.predictor, [inputs])[0]
+
+
+def labels(classifier: TextClassifier, texts: list[Any]) -> Answers:
+    """The most probable class of each text, and its probability."""
+    return [{"label": one.label, "score": one.probability} for one in classifier.predict(texts)]
+
+
+def ranked(classifier: ImageClassifier, images: list[Any]) -> Answers:
+    """The five most probable classes of each image."""
+    found = classifier.predict(images)
+    return [[{"label": name, "score": score} for name, score in one.probabilities.items()] for one in found]
+
+
+def entities(tagger: TokenTagger, texts: list[str]) -> Answers:
+    """The entities of each text."""
+    return [
+        [
+            {"entity_group": one.kind, "score": one.probability, "word": one.text, "start": one.start, "end": one.end}
+            for one in text.entities
+        ]
+        for text in tagger.predict(texts)
+    ]
+
+
+def spans(answerer: QuestionAnswerer, asked: list[dict[str, str]]) -> Answers:
+    """The best answer to each question about its context; None if the context is empty."""
+    found = answerer.predict([(one["question"], one["context"]) for one in asked])
+    return [
+        None if one is None else {"score": one.probability, "start": one.start, "end": one.end, "answer": one.text}
+        for one in found
+    ]
+
+
+def fillings(encoder: TextEncoder, texts: list[str]) -> Answers:
+    """The five most probable tokens for the mask of each text; of several masks, a list for each."""
+    found = [
+        [[{"score": token.probability, "token_str": token.word} for token in mask] for mask in one.predictions]
+        for one in map(encoder.fill, texts)
+    ]
+    return [masks[0] if len(masks) == 1 else masks for masks in found]
+
+
+def token_vectors(encoder: TextEncoder, texts: list[str]) -> Answers:
+    """The vector of every token of each text, special ones included."""
+    return [one.values.tolist() for one in encoder.vectors(texts)]
+
+
+def continuations(generator: TextGenerator, prompts: list[str]) -> Answers:
+    """Each prompt with its continuation."""
+    return [[{"generated_text": one.prompt + one.completion}] for one in generator.predict(prompts)]
+
+
+def translations(translator: Translator, texts: list[str]) -> Answers:
+    """The translation of each text."""
+    return [{"translation_text": one.text} for one in translator.predict(texts)]
+
+
+def captions(captioner: ImageCaptioner, images: list[Any]) -> Answers:
+    """The caption of each image."""
+    return [[{"generated_text": one.text}] for one in captioner.predict(images)]
+
+
+PIPELINES: dict[str, tuple[type, Callable[[Any, list[Any]], Answers]]] = {
+    "text-classification": (TextClassifier, labels),
+    "token-classification": (TokenTagger, entities),
+    "question-answering": (QuestionAnswerer, spans),
+    "fill-mask": (TextEncoder, fillings),
+    "feature-extraction": (TextEncoder, token_vectors),
+    "text-generation": (TextGenerator, continuations),
+    "translation": (Translator, translations),
+    "image-classification": (ImageClassifier, ranked),
+    "image-to-text": (ImageCaptioner, captions),
+}
+ALIASES = {
+    "classification": "text-classification",
+    "sentiment-analysis": "text-classification",
+    "ner": "token-classification",
+}
+
+
+def pipeline(task: str, path: str | Path, device: str | None = None) -> Pipeline[Any]:
+    """A model of a run, a model folder or a Hugging Face folder, called as the pipelines of `transformers` are.
+
+    >>> classify = heedful.pipeline("text-classification", "runs/reviews")
+    >>> classify("A fine film.")
+    {'label': 'good', 'score': 0.98}
+    """
+    name = ALIASES.get(task, task)
+    if name not in PIPELINES:
+        close = difflib.get_close_matches(name, [*PIPELINES, *ALIASES], n=1)
+        raise UserError(
+            "there is no such pipeline", where="task", found=shown(task),
+            expected="one of " + ", ".join([*PIPELINES, *ALIASES]),
+            todo=f"did you mean {close[0]}?" if close else "heedful.load(path) returns the predictor of any model",
+        )  # fmt: skip
+    kind, results = PIPELINES[name]
+    return Pipeline(name, load(path, kind, device), results)

@@ -1,0 +1,144 @@
+"""Each shipped lesson from its first step to its last in a browser, on trained models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from heedful.explore.export import Export, page_of
+from heedful.explore.lessons.answers import answer
+from heedful.explore.lessons.lesson import Lesson
+from heedful.explore.lessons.reading import shipped
+from heedful.explore.subjects import Explorer
+from patience import until
+
+RUNS = {"coreference": "minilm", "fluent": "translation"}
+SHORT = ("coreference", "fluent")  # the others are left to `make test-all`
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest, run: Callable[[str], Path]) -> Callable[[str], Path]:
+    """The model that a lesson is walked on."""
+    return lambda name: request.getfixturevalue("minilm") if RUNS[name] == "minilm" else run(RUNS[name])
+
+
+class Saved(NamedTuple):
+    """A browser page on a saved file."""
+
+    page: Any
+    explorer: Explorer
+    url: str
+
+    @property
+    def address(self) -> dict[str, str]:
+        """The state in the page's URL."""
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.page.url).fragment).items()}
+
+
+def at_step(page: Any, number: int) -> Any:
+    """The panel, once it shows a step."""
+    panel = page.locator(f'[data-testid="lesson"][data-step="{number}"][data-ready="true"]')
+    panel.wait_for()
+    return panel
+
+
+def computed(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """The values of a step as they are written and exactly, from Python."""
+    pieces = [piece for some in found["paragraphs"] for piece in some if piece["kind"] == "value"]
+    return [(piece["text"], piece["value"]) for piece in pieces]
+
+
+def walk(browsing: Any, lesson: Lesson) -> None:
+    """Go through a lesson: what is computed is that of Python, questions are answered, and what is to do is done."""
+    page, explorer = browsing.page, browsing.explorer
+    name = next(iter(explorer.subjects))
+    page.goto(f"{browsing.url}#lesson={lesson.name}/0&model={name}")
+    for number, step in enumerate(lesson.steps):
+        panel = at_step(page, number)
+        page.locator('[data-figure][data-ready="true"]').first.wait_for()
+        assert panel.locator("h2").inner_text() == step.title
+        assert browsing.address["view"] == step.view
+        found = answer(explorer, lesson, number, name)
+        shown = panel.locator(".text strong").evaluate_all(
+            "all => all.map((one) => [one.textContent, one.dataset.value])"
+        )
+        expected = [[text, None if value is None else float(value)] for text, value in computed(found)]
+        assert [[text, None if value is None else float(value)] for text, value in shown] == expected
+        if step.spot:
+            page.locator("[data-spot]").wait_for()
+        if (question := found["question"]) is not None:
+            answer_question(page, panel, question)
+            assert {**browsing.address, **question["then"]} == browsing.address
+        if step.do:
+            if panel.get_by_test_id("show-me").count():
+                panel.get_by_test_id("show-me").click()
+            panel.locator(".do.done").wait_for()
+        page.locator('[data-figure][data-ready="true"]').first.wait_for()
+        assert page.locator(".problem").count() == 0
+        if number + 1 < len(lesson.steps):
+            panel.get_by_test_id("next-step").click()
+    assert panel.get_by_test_id("next-step").is_disabled()
+
+
+def answer_question(page: Any, panel: Any, question: dict[str, Any]) -> None:
+    """Guess wrongly, and compare the truth with Python's."""
+    wrong = (question["right"] + 1) % len(question["choices"])
+    assert panel.locator("[data-testid^=choice-] .share").count() == 0  # nothing tells the answer
+    panel.get_by_test_id(f"choice-{wrong}").click()
+    verdict = panel.get_by_test_id("verdict")
+    verdict.wait_for()
+    assert verdict.inner_text().startswith(f"It is {question['truth']}.")
+    values = panel.locator("[data-testid^=choice-]").evaluate_all("all => all.map((one) => one.dataset.value)")
+    assert [value and float(value) for value in values] == [one["value"] for one in question["choices"]]
+    assert panel.locator(".good .name").inner_text() == question["choices"][question["right"]]["name"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one in SHORT else pytest.mark.slow) for one in shipped()]
+)
+def test_lesson_is_walked_to_its_end(name: str, browse: Callable[..., Any], model: Callable[[str], Path]) -> None:
+    walk(browse(model(name), reduced_motion="reduce"), shipped()[name])
+
+
+def test_pronoun_of_the_lesson_is_the_animal(browse: Callable[..., Any], minilm: Path) -> None:
+    browsing = browse(minilm)
+    page = browsing.page
+    page.goto(f"{browsing.url}#lesson=coreference/2")
+    panel = at_step(page, 2)
+    panel.get_by_role("button", name="animal").click()
+    assert panel.get_by_test_id("verdict").inner_text().startswith("Right: animal. Head 2 alone puts 0.64 on")
+    assert panel.get_by_test_id("score").inner_text().startswith("1 of 1 guesses right")
+    page.locator('[data-testid="head-1"][aria-pressed="true"]').wait_for()
+    page.reload()  # the guess stays on this machine
+    panel = at_step(page, 2)
+    panel.get_by_test_id("verdict").wait_for()
+    panel.get_by_test_id("reset-score").click()
+    until(lambda: panel.get_by_test_id("verdict").count() == 0)
+    page.keyboard.press("n")
+    at_step(page, 3)
+    page.keyboard.press("PageUp")
+    at_step(page, 2)
+    page.get_by_test_id("leave").click()
+    page.get_by_test_id("lesson-coreference").click()
+    at_step(page, 0)
+    assert browsing.address["lesson"] == "coreference/0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHORT)
+def test_lesson_in_a_file_works_offline(name: str, chromium: Any, model: Callable[[str], Path], tmp_path: Path) -> None:
+    explorer = Explorer([model(name)])
+    html = page_of(explorer, Export(view=shipped()[name].steps[0].view, state={"lesson": f"{name}/0"}))
+    (tmp_path / "lesson.html").write_text(html, encoding="utf-8")
+    context = chromium.new_context(offline=True, reduced_motion="reduce")
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    walk(Saved(page, explorer, (tmp_path / "lesson.html").as_uri()), shipped()[name])
+    assert not wrong
+    context.close()

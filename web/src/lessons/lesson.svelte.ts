@@ -1,0 +1,85 @@
+/** The lesson that the address names, as `lesson=NAME/STEP` with steps from 0, and what the student guessed in it. */
+import { address } from "../lib/address.svelte";
+import { fetchJson, held, RequestError, type Subject } from "../lib/ask";
+import { open } from "../lib/open.svelte";
+
+export interface About {
+  name: string;
+  title: string;
+  about: string;
+  topics: string[];
+  model: string; // which models it is for
+  command: string;
+  views: string[];
+}
+
+export interface Step {
+  title: string;
+  state: Record<string, string>;
+  spot: string;
+  do: string;
+  until: Record<string, string>;
+}
+
+export interface Piece {
+  kind: "text" | "em" | "code" | "value";
+  text: string;
+  value?: number | null;
+}
+
+export interface Question {
+  prompt: string;
+  choices: { name: string; value: number | null; text: string }[];
+  right: number;
+  truth: string;
+  then: Record<string, string>;
+  because: Piece[];
+}
+
+export interface Computed {
+  paragraphs: Piece[][];
+  question: Question | null;
+}
+
+export interface Lesson extends Omit<About, "steps"> {
+  steps: Step[];
+}
+
+/** Whether a model has all views of a lesson. */
+export function fits(lesson: { views: string[] }, subject: Subject): boolean {
+  return lesson.views.every((view) => subject.views.includes(view));
+}
+
+export function fetchLessons(): Promise<(About & { steps: number })[]> {
+  return fetchJson("/api/lessons");
+}
+
+export async function fetchLesson(name: string, model: string): Promise<Lesson> {
+  return held?.lesson ? held.lesson.lesson : fetchJson(`/api/lesson?${new URLSearchParams({ name, model })}`);
+}
+
+export async function fetchStep(name: string, at: number, model: string): Promise<Computed> {
+  if (held?.lesson) return held.lesson.answers[at];
+  return fetchJson(`/api/lesson/step?${new URLSearchParams({ name, at: String(at), model })}`);
+}
+
+/** The address of a step: the state of the step alone, and what belongs to no step. */
+export function leading(lesson: Lesson, at: number): Record<string, string | null> {
+  const none = Object.fromEntries(Object.keys(address.all).map((name) => [name, null]));
+  const kept = "theme" in address.all ? address.text("theme") : null;
+  return { ...none, theme: kept, ...lesson.steps[at].state, model: open.subject?.name ?? null, lesson: `${lesson.name}/${at}` };
+}
+
+export const current = {
+  get open(): boolean {
+    return address.has("lesson");
+  },
+  get name(): string {
+    return address.text("lesson").replace(/\/\d*$/, "");
+  },
+  get at(): number {
+    return Number(/\/(\d+)$/.exec(address.text("lesson"))?.[1] ?? 0);
+  },
+};
+
+export { RequestError };
