@@ -76,6 +76,8 @@ LAYERS["runs"] = {*LAYERS}
 LAYERS["contracts"] = {"blocks", "config", "data.trees", "hub", "models", "runs.load", "tasks.predictor"}
 LAYERS["contracts"] |= ERRORS_AND_FILES
 LAYERS["contracts.huggingface"] = {"contracts", *ERRORS_AND_FILES}
+# A model's graphs depend on its role, and one folder has all that a predictor needs.
+LAYERS["export"] = {*LAYERS["contracts"], "__version__", "tasks", "tasks.pretraining.predictor"}
 # Parts and swaps are made from the classes of recipes, without torch.
 LAYERS["catalogue"] = {"config", "models", "runs.recipe", "tasks", "tasks.recipe_parts", "__all__", *ERRORS_AND_FILES}
 # Self-contained experiments: no recipe, no run folder.
@@ -123,6 +125,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "catalogue": {"pydantic"},
     "contracts": {"torch", "numpy", "pydantic", "safetensors"},
     "contracts.huggingface": {"torch", "transformers"},  # for folders that are checked in it
+    "export": {"torch", "onnx", "onnxruntime"},
     "lectures": {"torch", "numpy", "pydantic", "sklearn", "matplotlib"},
     "lectures.claims": set(),
     "extras": set(),

@@ -19,7 +19,7 @@ from heedful.runs.recipe import load_recipe, shipped
 Run = Callable[..., tuple[int, str, str]]
 
 # Commands that print no table: documents, files, servers, and the live display of training.
-WITHOUT = {"demo", "init", "show", "schema", "train", "encode", "embed", "predict", "explore", "word2vec"}
+WITHOUT = {"demo", "init", "show", "schema", "train", "encode", "embed", "predict", "explore", "serve", "word2vec"}
 
 
 def records(out: str) -> list[dict[str, Any]]:

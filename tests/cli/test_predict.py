@@ -370,6 +370,7 @@ def test_options_that_do_not_fit_are_explained(heedful: Run, tmp_path: Path) -> 
         ((CLASSIFIER, "in.csv", "-o", "out.parquet.gz"), "leave out .gz"),
         ((CLASSIFIER, "in.csv", "-o", "in.csv", "--force"), "would overwrite its source"),
         ((CLASSIFIER, "in.csv", "--field", "a", "--field", "b", "--field", "c"), "this model reads other fields"),
+        ((CLASSIFIER, "in.csv", "--field", "txet"), "did you mean 'text'?"),
         ((RUNS / "tagging-tagger", "in.csv", "--probabilities"), "predicts no classes"),
         ((images, "images.csv"), "there is no such image"),
     ):

@@ -96,7 +96,7 @@ def test_every_recorded_run_has_a_home(folder: Path) -> None:
 
     def check(part: dict[str, Any]) -> None:
         assert set(part["views"]) <= set(subject.views)
-        assert part["kind"] in found["explained"]
+        assert part["kind"] in found["explained"] and part["kind"] in EXPLANATIONS
         if part["look"]:
             assert part["look"] in subject.attentions
         for one in part["parts"]:

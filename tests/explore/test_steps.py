@@ -253,3 +253,62 @@ def test_page_shows_attention_of_a_recurrent_decoder(browse: Callable[..., Any],
     assert values == arrays["scores"][1].tolist()
     assert page.get_by_test_id("sum").is_visible()
     assert page.get_by_test_id("key-vectors").count() == 0
+
+
+@pytest.mark.parametrize("name", ["gpt", "translation"])
+def test_steps_after_the_attention_are_the_model_s_own(run: Callable[[str], Path], name: str) -> None:
+    """Each follows from the one before, and the last are the outputs of the blocks and the logits."""
+    explorer = Explorer([run(name)])
+    subject = explorer.subject(name)
+    look = attentions(explorer)[-1]  # of a translator, the cross-attention, whose block then has the feed-forward layer
+    layer, query = 1 if look["layers"] > 1 else 0, 2
+    each = [numbers(explorer, look=look["name"], layer=layer, head=head)[1]["sums"] for head in range(look["heads"])]
+    given = request_of(explorer, look=look["name"], layer=layer, head=0, query=query)
+    words, found = unpack(explorer.answer("steps", "rest", given))
+    norm = "norm" if subject.model.config.norm == "post" else None
+    sublayers = ["heads side by side", "output matrix", "residual", "norm", "hidden layer", "feed-forward", "residual"]
+    blocks = [f"block {number + 1}" for number in range(layer, look["layers"])]
+    assert words["stages"] == [*sublayers, *([norm] if norm else []), *blocks]
+    close(found["s0"], np.concatenate([one[query] for one in each]), slack=64)
+    block = subject.model.get_submodule(look["name"].replace("*", str(layer)).rsplit(".", 2)[0])
+    inner = subject.model.get_submodule(look["name"].replace("*", str(layer)).rpartition(".")[0])
+    with torch.no_grad():
+        for module, before, after in ((inner.out, "s0", "s1"), (block.mlp.down, "s4", "s5")):
+            weight, bias = (part.double().numpy() for part in (module.weight, module.bias))
+            close(found[after], found[before].astype(np.float64) @ weight.T + bias, slack=64)
+    if norm is None:
+        close(found["s6"], found["s2"].astype(np.float64) + found["s5"], slack=16)
+    trace = subject.trace(InputRequest(**request_of(explorer)), "*.output")
+    stack = look["name"].split(".")[0]
+    for number in range(layer, look["layers"]):
+        place = words["stages"].index(f"block {number + 1}")
+        close(found[f"s{place}"], trace.values[f"{stack}.{number}.output"][query].numpy(), slack=16)
+    last = trace.output[0, query].double().softmax(-1)
+    top = last.topk(5)
+    assert [piece for piece, _, _ in words["top"]] == subject.predictor.tokenizer.pieces(top.indices.tolist())
+    close(np.float32([share for _, _, share in words["top"]]), top.values.float().numpy(), slack=64)
+
+
+def test_page_unfolds_a_dot_product_and_goes_on_to_the_logits(
+    browse: Callable[..., Any], run: Callable[[str], Path]
+) -> None:
+    browsing = browse(run("gpt"))
+    page = browsing.go("steps", text=TEXT, layer=0, head=1, token=3)
+    look = attentions(browsing.explorer, text=TEXT)[0]["name"]
+    given = request_of(browsing.explorer, text=TEXT, look=look, layer=0, head=1)
+    _, arrays = unpack(browsing.explorer.answer("steps", "head", given))
+    page.get_by_test_id("dot-1").click()
+    terms = arrays["queries"][3] * arrays["keys"][1]
+    shown = page.locator("[data-testid^=term-]").evaluate_all("all => all.map((one) => one.dataset.value)")
+    largest = sorted(terms.tolist(), key=abs, reverse=True)[: len(shown)]
+    assert [float(one) for one in shown] == pytest.approx(largest, rel=1e-5)
+    words, _ = unpack(browsing.explorer.answer("steps", "rest", {**given, "head": 0, "query": 3}))
+    logits = page.locator("[data-testid^=logit-]").evaluate_all("all => all.map((one) => one.dataset.value)")
+    assert [float(one) for one in logits] == pytest.approx([logit for _, logit, _ in words["top"]])
+    assert page.locator("[data-testid^=rest-]").count() == len(words["stages"])
+    page.get_by_test_id("text").fill(TEXT + " town")
+    page.wait_for_url(lambda url: "town" in url)
+    browsing.ready()
+    after = page.locator("[data-testid^=query-]").count()
+    longer = InputRequest(model="gpt", text=f"{TEXT} town")
+    assert after == len(browsing.explorer.subject("gpt").trace(longer).reading.sides["text"])

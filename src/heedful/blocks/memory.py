@@ -112,7 +112,7 @@ class MemoryAttention(nn.Module):
 
         `see` is called with the weights (R, T, S).
         """
-        rows, steps, count = len(q), q.shape[1], len(source.real)
+        rows, steps, count = q.shape[0], q.shape[1], source.real.shape[0]
         q = q.unflatten(0, (count, -1)).flatten(1, 2)  # (B, W * T, H)
         mask, bias = self.span(q, source, at.repeat(rows // count))
         logs: list[Tensor] = []

@@ -88,7 +88,7 @@ class Additive(nn.Module):
     def compare(self, q: Tensor, k: Tensor) -> Tensor:
         q = self.q(q)
         v = self.v.weight[0].to(q.dtype)
-        if q.numel() * k.shape[-2] <= ROOM and not torch.is_grad_enabled():
+        if torch.compiler.is_exporting() or (q.numel() * k.shape[-2] <= ROOM and not torch.is_grad_enabled()):
             return torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ v  # (B, H, T, S)
         scores: Tensor = _Additive.apply(q, k.to(q.dtype), v)
         return scores  # (B, H, T, S)

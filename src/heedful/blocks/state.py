@@ -175,7 +175,7 @@ class WindowCache:
     def with_next(self, queries: int) -> Tensor:
         """The columns of the keys so far, and of the next queries."""
         new = _columns(self.length, queries, self.columns.device)  # (T,)
-        return torch.cat([self.columns, new.expand(len(self.columns), -1)], 1)  # (R, S)
+        return torch.cat([self.columns, new.expand(self.columns.shape[0], -1)], 1)  # (R, S)
 
     def attention_mask(self, queries: int) -> AnyMask:
         columns, begin = self.with_next(queries), None if self.ragged is None else self.ragged.skip

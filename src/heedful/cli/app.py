@@ -86,6 +86,7 @@ GROUPS: dict[str, dict[str, CommandSpec]] = {
     },
     "Exchange": {
         "convert": CommandSpec(models.convert, "bert-base-uncased my-bert"),
+        "export": CommandSpec(models.export, "runs/numbers numbers-onnx"),
         "pull": CommandSpec(models.pull, "Helsinki-NLP/opus-mt-en-de --revision main"),
         "push": CommandSpec(models.push, "runs/bert-prose my-name/bert-prose"),
     },

@@ -18,9 +18,9 @@ HEADS = ("heads", "grid", "steps", "ablation", "blocks", "image", "caption", "ho
 LAYERS = ("lens", "heads", "recurrent", "map", "image", "reconstruct", "source")
 TABLES = ("map", "source")
 PLACES = ("positions", "source")
-STATES = ("recurrent", "caption", "paragraph", "source")
+STATES = ("recurrent", "caption", "paragraph", "dialogue", "source")
 PIXELS = ("image", "reconstruct", "caption", "glimpses", "paragraph")
-OUTPUTS = ("next", "fill", "image", "caption", "ablation", "source")
+OUTPUTS = ("next", "fill", "image", "caption", "agent", "ablation", "source")
 
 EMBEDDING = Explanation("Embedding", "Looks up the vector of each token in a table.", "x = E[token]", TABLES)
 TIED = Explanation(
@@ -75,6 +75,13 @@ EXPLANATIONS: dict[str, Explanation] = {
     "LearnedGrid": Explanation(
         "Positions", "Adds a trained vector for each place of the image.", "x ← x + P[row, column]", PLACES
     ),
+    "SinusoidGrid": Explanation(
+        "Positions", "Adds fixed waves for each row and column of the image.", "x ← x + P[row, column]", PLACES
+    ),
+    "Rotary": Explanation(
+        "Rotary positions", "Turns queries and keys by an angle that grows with the place.",
+        "q · k depends on t − t' alone", PLACES,
+    ),
     "Patches": Explanation(
         "Patches", "Cuts the image into squares and maps each one to a vector.", "x = W patch + b", PIXELS
     ),
@@ -103,6 +110,13 @@ EXPLANATIONS: dict[str, Explanation] = {
     ),
     "General": Explanation(
         "General score", "Scores a query and a key by a matrix between them.", "q W k", ("alignment", *HEADS)
+    ),
+    "Location": Explanation(
+        "Location score", "Scores a place by the query alone.", "(W q)_s", ("alignment", *HEADS)
+    ),
+    "PredictiveSpan": Explanation(
+        "Local attention", "Guesses where to look, and attends around it.", "p = S σ(v · tanh(W q))",
+        ("alignment", *HEADS),
     ),
     "Gate": Explanation("Gate", "How much of the context the next word uses.", "β = σ(w · h)", ("caption",)),
     "Hop": Explanation(
@@ -174,6 +188,16 @@ EXPLANATIONS: dict[str, Explanation] = {
     "InputFeeding": Explanation(
         "Decoder", "Attends to the source before each step, and reads what it finds.",
         "h_t = RNN([context_t ; x_t], h_{t−1})", ("alignment", *STATES),
+    ),
+    "OutputJoining": Explanation(
+        "Decoder", "Attends to the source after each step, and joins what it finds to its output.",
+        "y_t = tanh(W [h_t ; context_t])", ("alignment", *STATES),
+    ),
+    "Unattended": Explanation(
+        "Decoder", "Sees the image once, in its first state.", "h_t = RNN(y_{t−1}, h_{t−1})", STATES
+    ),
+    "CrossAttended": Explanation(
+        "Decoder", "Blocks that attend to the words so far, then to the image.", "x ← x + cross(x, image)", STATES
     ),
     "Attended": Explanation(
         "Decoder", "Looks at the image before each word, and writes the word.",
@@ -252,6 +276,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     "ModuleList": DENSE,
     "ModuleDict": DENSE,
 }  # fmt: skip
+EXPLANATIONS |= dict.fromkeys(("TransformerReader", "ConvolutionReader", "EncodedText"), ENCODER)
+EXPLANATIONS |= dict.fromkeys(("RecurrentWords", "Embedder"), STACK)
 ENCODERS = ("Bert", "Roberta", "DistilBert", "Albert", "XlmRoberta", "XLNet", "Linformer", "BigBird", "RnnEncoder")
 EXPLANATIONS |= dict.fromkeys((*ENCODERS, "ConvEncoder"), ENCODER)
 EXPLANATIONS |= dict.fromkeys(("ResNet", "LeNet", "AlexNet", "Vgg", "GoogLeNet", "Vit"), IMAGES)

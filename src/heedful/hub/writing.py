@@ -97,15 +97,15 @@ def write_folder(folder: Path, contents: Mapping[str, Pieces]) -> None:
             files.write_new(fresh / name, *pieces)
 
 
-def require_new(target: Path, force: bool) -> None:
-    """Refuse to overwrite anything but a model, and a model only with `force`."""
+def require_new(target: Path, force: bool, mark: str = "config.json") -> None:
+    """Refuse to overwrite anything but a model, a folder with the file `mark`, and a model only with `force`."""
     if not os.path.lexists(target):
         if not is_folder(target.parent):
             raise UserError(
                 "there is no such folder", where=str(target.parent), todo="create it, or choose another path"
             )
         return
-    model = is_file(target / "config.json") if is_folder(target) else target.suffix == ".onnx" and is_file(target)
+    model = is_file(target / mark) if is_folder(target) else target.suffix == ".onnx" and is_file(target)
     if force and model and not target.is_symlink():
         return
     raise UserError(

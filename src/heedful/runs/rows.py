@@ -123,8 +123,9 @@ class RowReader:
         return (*self.fields, "pair")[: len(self.names)]
 
     def _present(self, row: Mapping[str, object]) -> tuple[str, ...]:
-        """The columns that are read; a single one may also be called text."""
-        return ("text",) if len(self.names) == 1 and self.names[0] not in row and "text" in row else self.names
+        """The columns that are read; a single one that was not named may also be called text."""
+        usual = len(self.names) == 1 and self.names == self.fields
+        return ("text",) if usual and self.names[0] not in row and "text" in row else self.names
 
     def _columns(self, row: Mapping[str, object], where: str) -> dict[str, object]:
         """The values of the model's fields."""

@@ -47,6 +47,23 @@ def convert(
     convert_command(checkpoint_path(source, checkpoint), target, to, ledger, force, as_json, context, kind)
 
 
+def export(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run or a model.", autocompletion=run_folders)
+    ],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
+    to: Annotated[str, typer.Option(metavar="TARGET", help="What the files are for: onnx.")] = "onnx",
+    int8: Annotated[bool, typer.Option("--int8", help="Weights in int8: smaller files, other numbers.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier export.")] = False,
+    checkpoint: CheckpointOption = None,
+    as_json: Json = False,
+) -> None:
+    """Write a model as files of ONNX, each compared with the model before it is kept."""
+    from heedful.cli.export import export_command
+
+    export_command(checkpoint_path(run, checkpoint), target, to, int8, force, as_json)
+
+
 def pull(
     repository: Annotated[str, typer.Argument(metavar="ORG/NAME", help="A model on the Hugging Face Hub.")],
     target: Annotated[Path | None, typer.Argument(metavar="DST", help="The new folder; by default NAME.")] = None,

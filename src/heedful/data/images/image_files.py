@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch.nn.functional import interpolate
 
 from heedful.data.images.sources import Resample
 from heedful.data.images.zip_files import MOST_BYTES, ZipMember
@@ -27,7 +25,6 @@ ImageFile = Path | ZipMember
 
 MOST_NAMED = 10  # unreadable images in an error
 REDUCED = 2  # a JPEG is decoded at a half, a quarter or an eighth of its size that is still twice what is needed
-FAST = ("bilinear", "bicubic")  # which torch interpolates several times as fast as Pillow
 WARNINGS = threading.RLock()  # filters of warnings are the process's
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
 
@@ -187,19 +184,9 @@ def image_pixels(
         left, top = round((picture.width - size[1]) / 2), round((picture.height - size[0]) / 2)
         picture = picture.crop((left, top, left + size[1], top + size[0]))
     elif size is not None and picture.size != size[::-1]:
-        if resample in FAST:
-            return _resized(picture, size, resample)
         picture = picture.resize(size[::-1], method)
     pixels = np.asarray(picture, np.uint8)
     return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
-
-
-def _resized(picture: Image.Image, size: tuple[int, int], resample: str) -> NDArray[np.uint8]:
-    """The pixels (C, Y, X) of an image in another size, as Pillow has them but for rounding."""
-    pixels = torch.from_numpy(np.array(picture, np.uint8)[None])  # (1, Y, X) or (1, Y, X, C)
-    planes = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
-    found: NDArray[np.uint8] = interpolate(planes, size, mode=resample, antialias=True)[0].numpy()
-    return found
 
 
 def _require_bytes(file: Image.Image, where: str) -> None:

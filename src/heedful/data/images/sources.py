@@ -170,9 +170,7 @@ class ImageFolders(ImageData):
     size: tuple[Side, Side] | None = Field(
         None, description="rows and columns that images are resized to; null: all have one size"
     )
-    resample: Resample = Field(
-        "lanczos", description="how pixels are interpolated; bilinear and bicubic are several times as fast"
-    )
+    resample: Resample = Field("lanczos", description="how pixels are interpolated")
     keep: Literal["auto", "memory", "files"] = Field(
         "auto",
         description="memory: images are decoded once; files: in every epoch, by `train.workers` processes; "

@@ -47,6 +47,7 @@ WORKS: dict[Role, Work] = {
     "hierarchical": Work("It reads the turns of a dialogue and writes a reply.", "a dialogue", "the next token"),
     "classifier": CLASSES,
     "regressor": Work("It reads a text and gives a number.", "a text", "a number"),
+    "multi_label": Work("It reads a text and says which classes it belongs to.", "a text", "any of the classes"),
     "multiple_choice": Work("It scores the choices for a question.", "a question with choices", "a score for each"),
     "tagger": Work("It gives each word of a text a tag.", "a text", "a tag for each word"),
     "answerer": Work("It finds the answer to a question in a passage.", "a question and a passage", "start and end"),
@@ -65,7 +66,8 @@ WORKS: dict[Role, Work] = {
     "q_network": AGENT._replace(writes="the value of each action"),
 }
 OUTPUTS = (
-    "next", "fill", "image", "caption", "reconstruct", "hops", "glimpses", "paragraph", "beam", "map", "ablation",
+    "next", "fill", "image", "caption", "reconstruct", "hops", "glimpses", "paragraph", "dialogue", "agent", "beam",
+    "map", "ablation",
 )  # fmt: skip
 
 SEEN = {  # what views answer about the input and the output of models that read no text

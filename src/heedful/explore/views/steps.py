@@ -19,11 +19,12 @@ from heedful.blocks.scores import scaled_dot
 from heedful.blocks.taps import Tap, taps
 from heedful.config import Config
 from heedful.errors import UserError
+from heedful.explore.block_steps import block_steps, output_matrix
 from heedful.explore.capabilities import HasNormalize, HasScore, part_of
 from heedful.explore.habits import opening
 from heedful.explore.inspect import Attention, Trace
 from heedful.explore.packets import pack
-from heedful.explore.views import Call, InputRequest, heads, index_of, input_of, require_index
+from heedful.explore.views import Call, InputRequest, heads, index_of, input_of, lens, require_index
 from heedful.explore.views.heads import LayerRequest, attention_in, described
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ TITLE = "Step by step"
 ABOUT = "One query of one head, from q · k to the weighted sum, with the model's own values."
 STAGES = ("vectors", "dot", "scale", "mask", "softmax", "sum")  # of dot-product attention
 VECTORS = ("queries", "keys", "values")
+TOP = 5  # logits
 NOISE = 1e-5  # relative to the largest possible score: differences below are rounding errors, not a bias
 UNDERFLOW = 87.0  # a score this far below the largest has a weight of 0 in float32
 FILE = 6_000_000  # bytes of all heads, up to which a file holds more than the chosen one
@@ -64,6 +66,7 @@ def tokens(subject: Subject, request: InputRequest) -> bytes:
     for each, attention in zip(header["looks"], trace.attentions, strict=True):
         each["stages"] = stages(subject, attention)
         module = subject.model.get_submodule(module_of(attention, 0))
+        each["goes_on"] = output_matrix(subject.model, attention.taps[0]) is not None
         if not is_softmax(module):
             each["normalizer"] = module.normalize.__name__
     return pack(header)
@@ -140,6 +143,25 @@ def products(subject: Subject, request: QueryRequest) -> bytes:
     return pack({}, products=each[request.query].float(), sums=sums[request.query].float())
 
 
+def rest(subject: Subject, request: QueryRequest) -> bytes:
+    """One query after the attention: each step of its block, the output of each later block, and the top logits."""
+    attention, _ = traced(subject, request)
+    trace, tap = subject.trace(request), attention.taps[request.layer]
+    if output_matrix(subject.model, tap) is None:
+        raise UserError("this attention is not in a block of add & norm", where="look", found=attention.name)
+    require_index("query", request.query, trace.weights(attention, request.layer).shape[1])
+    key = f"block steps {tap} {request.text!r} {request.other!r}"
+    found = subject.cached(key, lambda: block_steps(subject.model, trace, tap)).stages
+    header: dict[str, Any] = {"stages": [one.name for one in found], "top": []}
+    if found and lens.fits(subject) and lens.layers_of(subject.model)[-1].startswith(tap.split(".")[0] + "."):
+        last = lens.logits(subject, found[-1].value[request.query, None])[0]  # (V,)
+        best = last.topk(min(TOP, len(last)))
+        pieces = subject.predictor.tokenizer.pieces(best.indices.tolist())
+        shares = last.softmax(-1)[best.indices].tolist()
+        header["top"] = [list(each) for each in zip(pieces, best.values.tolist(), shares, strict=True)]
+    return pack(header, **{f"s{place}": one.value[request.query].float() for place, one in enumerate(found)})
+
+
 def traced(subject: Subject, request: HeadRequest) -> tuple[Attention, Trace]:
     """A kind of attention, and the activations at all taps of one of its layers."""
     attention = attention_in(subject.trace(request), request.look)
@@ -192,6 +214,9 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     several = range(attention.heads) if weights.nbytes * 2 <= FILE else [chosen]
     one = {**settings, "look": attention.name, "layer": layer}
     found = [Call("steps", "head", {**one, "head": number}) for number in several]
+    if output_matrix(subject.model, attention.taps[layer]) is not None:
+        queries = range(min(weights.shape[1], 30))
+        found += [Call("steps", "rest", {**one, "head": 0, "query": query}) for query in queries]
     if "vectors" not in stages(subject, attention):
         queries = range(min(weights.shape[1], 100))
         found += [Call("steps", "products", {**one, "head": 0, "query": query}) for query in queries]
@@ -200,5 +225,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 
 CALLS = {
     "tokens": (InputRequest, tokens), "head": (HeadRequest, head), "products": (QueryRequest, products),
-    "example": (ExampleRequest, example), "opening": (InputRequest, open_on),
+    "example": (ExampleRequest, example), "opening": (InputRequest, open_on), "rest": (QueryRequest, rest),
 }  # fmt: skip

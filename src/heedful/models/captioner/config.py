@@ -183,11 +183,6 @@ class CaptionerConfig(ModelConfig):
             return "a recurrent decoder is a loop, compiled again for each caption length; write compile: false"
         return None
 
-    @property
-    def unexported(self) -> str | None:
-        """Why it cannot be written as ONNX."""
-        return "a captioner is an encoder and a search; export its encoder instead"
-
     def parameters(self, vocab: int) -> int:
         """The number of parameters: the layers up to the map, its positions, and the decoder."""
         places = self.grid[0] * self.grid[1]

@@ -80,7 +80,7 @@ def recurrent_layers(d: RecurrentDecoder, width: int, dropout: float) -> Stack:
 
 def repeat_rows(source: Source, rows: int) -> Source:
     """The map of each image for each of its captions: a kernel reads a row of its own."""
-    times = rows // len(source.real)
+    times = rows // source.real.shape[0]
     if times == 1 or torch.is_inference_mode_enabled():
         return source
     repeated: Source = map_tensors(source, lambda x: x.repeat_interleave(times, 0) if x.dim() > 1 else x)
@@ -159,7 +159,7 @@ class Attended(nn.Module):
     def forward(self, tokens: Tensor, state: RecurrentState) -> tuple[Read, RecurrentState]:
         x = self.dropout(self.tokens(tokens))  # (R, T, E)
         if x.is_cuda and not watched(self.gate):
-            source = repeat_rows(state.source.value, len(x))
+            source = repeat_rows(state.source.value, x.shape[0])
             if has_kernels(self.attention, self.stack, x, source):
                 run = run_fused(self.attention, self.stack, x, state.layers, source, self.gate.linear)
                 y = self.out(torch.cat([run.outputs, run.contexts, x], -1))

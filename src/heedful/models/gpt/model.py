@@ -125,7 +125,7 @@ class Gpt(nn.Module):
         count = tokens.shape[1]
         check_length(state.max_length(count), self.config.context)
         at, caches = state.positions(count, tokens.device), state.layer_caches(count)
-        mask, bias = self.mask(state, len(tokens), count), self.bias(state, count)
+        mask, bias = self.mask(state, tokens.shape[0], count), self.bias(state, count)
         x = self.embed(tokens, at)  # (B, T, D)
         for block, cache in zip(self.blocks, caches, strict=True):
             x = block(x, cache, mask, bias, at)  # (B, T, D)

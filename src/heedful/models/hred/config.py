@@ -55,7 +55,7 @@ class HredConfig(ModelConfig):
     @property
     def unexported(self) -> str | None:
         """Why it cannot be written as ONNX."""
-        return "a hierarchical model reads a dialogue, not a sequence"
+        return "a dialogue is read in groups of utterances of similar lengths, which is no fixed graph"
 
     @property
     def reader(self) -> Seq2SeqConfig:

@@ -50,7 +50,7 @@ class ParagraphCaptionerConfig(ModelConfig):
     @property
     def unexported(self) -> str | None:
         """Why it cannot be written as ONNX."""
-        return "a paragraph captioner is an encoder and a search; export its encoder instead"
+        return "a paragraph is a plan and a search for each sentence, which is no fixed graph"
 
     def parameters(self, vocab: int) -> int:
         """The number of parameters: of the map, the regions, their memory, the sentences and the words."""

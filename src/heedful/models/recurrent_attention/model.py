@@ -36,7 +36,7 @@ def crop(images: Tensor, places: Tensor, side: int) -> Tensor:
     top, left = ((shares[:, axis] * images.shape[2 + axis]).round().long() for axis in (0, 1))  # each (B,)
     before, offsets = side // 2, torch.arange(side, device=images.device)
     padded = F.pad(images, (before, side - before) * 2)  # (B, C, Y + S, X + S)
-    batch = torch.arange(len(images), device=images.device)[:, None, None]  # (B, 1, 1)
+    batch = torch.arange(images.shape[0], device=images.device)[:, None, None]  # (B, 1, 1)
     down = (top[:, None] + offsets)[:, :, None]  # (B, S, 1)
     across = (left[:, None] + offsets)[:, None]  # (B, 1, S)
     return padded.movedim(1, 3)[batch, down, across].movedim(3, 1)  # (B, C, S, S)
@@ -112,7 +112,7 @@ class RecurrentAttention(nn.Module):
         """All glimpses at images (B, C, Y, X): at sampled places in training, otherwise at their means."""
         check_image(images.shape, self.config.input)
         noise = self.config.noise
-        place, state = images.new_zeros(len(images), 2), images.new_zeros(len(images), self.config.width)
+        place, state = images.new_zeros(images.shape[0], 2), images.new_zeros(images.shape[0], self.config.width)
         places, states, logs, values = [], [], [], []
         for step in range(self.config.glimpses):
             if step > 0:

@@ -33,6 +33,11 @@ class TreeLSTMConfig(ModelConfig):
         refuse_too_large(self.parameters(self.vocab or 0))
         return self
 
+    @property
+    def unexported(self) -> str | None:
+        """Why it cannot be written as ONNX."""
+        return "each tree has a form of its own, which is no fixed graph"
+
     def parameters(self, vocab: int) -> int:
         """The number of parameters."""
         below = self.arity * (3 + self.arity) if self.form == "nary" else 4

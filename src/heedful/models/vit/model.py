@@ -64,7 +64,7 @@ class Vit(ImageModel):
         """Class tokens and patches with their positions (B, T, D), and the grid of the patches."""
         self.check(images)
         grid, x = self.patches.grid(images), self.patches(images)  # (B, N, D)
-        x = torch.cat([*(token.expand(len(x), -1, -1) for token in self.tokens), x], 1)  # (B, T, D)
+        x = torch.cat([*(token.expand(x.shape[0], -1, -1) for token in self.tokens), x], 1)  # (B, T, D)
         return self.embedded(self.dropout(self.positions(x, grid))), grid
 
     def encode(self, images: Tensor) -> tuple[Tensor, Grid]:
