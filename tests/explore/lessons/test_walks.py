@@ -18,8 +18,8 @@ from patience import until
 
 RUNS = {
     "coreference": "minilm", "fluent": "translation", "root-of-d": "translation", "decoding": "translation",
-    "mask": "gpt", "window": "gpt", "temperature": "gpt", "lstm": "rnn", "autoencoder": "images", "captioner": "captions",
-    "both-sides": "chemist",
+    "mask": "gpt", "window": "gpt", "temperature": "gpt", "lstm": "rnn", "autoencoder": "images",
+    "captioner": "captions", "both-sides": "chemist",
 }  # fmt: skip
 SHORT = ("coreference", "fluent")  # the others are left to `make test-all`
 
