@@ -152,9 +152,9 @@ def assert_the_picture_holds(svg: Path, png: Path, page: Any) -> None:
 def assert_a_lecture_hall_can_read(page: Any) -> None:
     """No letter is too small, and nothing overflows a narrow window."""
     small = page.evaluate(
-        """least => [...document.querySelectorAll("main *")].filter((one) =>
+        """least => [...document.querySelectorAll("main *")].filter((one, _, all, at = one.getScreenCTM?.()) =>
           [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()) && one.getClientRects().length
-          && parseFloat(getComputedStyle(one).fontSize) * (one.getScreenCTM?.().a ?? 1) < least - 0.01)
+          && parseFloat(getComputedStyle(one).fontSize) * (at ? Math.hypot(at.a, at.b) : 1) < least - 0.01)
           .map((one) => one.outerHTML.slice(0, 120))""",
         SMALLEST,
     )
@@ -274,6 +274,7 @@ def test_file_of_a_long_text_has_the_neighbouring_layers(
     assert len(everything) == 2 + sum(len(look.taps) for look in attentions)
     monkeypatch.setattr(heads, "MAX_WEIGHTS", 1)
     assert [one.settings.get("layer") for one in find("heads").calls(explorer.subject(state["model"]), state)] == [
+        None,
         None,
         1,
     ]
