@@ -277,7 +277,8 @@ def mixed(folder: Path) -> dict[str, float]:
     from heedful.data.embedded import LibraryProse
     from heedful.data.labelled.sequences import pad_sequences
     from heedful.data.text.documents import iter_documents
-    from heedful.tasks.pretraining.predictor import TokenizedTexts, mean
+    from heedful.hub.pooling import pool
+    from heedful.tasks.pretraining.predictor import TokenizedTexts
 
     torch.set_num_threads(THREADS)
     reader, chance = load(folder), random.Random(0)
@@ -288,7 +289,7 @@ def mixed(folder: Path) -> dict[str, float]:
     def loop(size: int) -> Any:
         for at in range(0, len(rows), size):
             some = pad_sequences([(row, [0] * len(row)) for row in rows[at : at + size]], reader.tokenizer.pad)
-            yield mean(reader.model(some.ids, None, Padded(some.real)), some.real)
+            yield pool(reader.model(some.ids, None, Padded(some.real)), some.real, "mean")
 
     ways = {
         "one by one": lambda: torch.cat(list(loop(1))),
