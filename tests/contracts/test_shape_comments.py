@@ -15,7 +15,7 @@ import heedful
 from heedful.blocks import sparse
 from heedful.blocks.attention import KV, MultiHead, SelfAttention, attend
 from heedful.blocks.connectors import Constant, Forward, Mlp, Stochastic
-from heedful.blocks.convolution import ConvNorm, ConvNormRelu, Convolution, ConvRelu, Inception, Residual
+from heedful.blocks.convolution import ConvNorm, ConvNormRelu, Convolution, ConvRelu, Inception, Residual, in_blocks
 from heedful.blocks.graphs import GraphLSTM, Order
 from heedful.blocks.grids import GridLSTM
 from heedful.blocks.int8 import Int8Linear, PlainInt8, int8
@@ -35,12 +35,14 @@ from heedful.blocks.relative import (
     relative_bias,
     segment_bias,
 )
-from heedful.blocks.scores import Additive, General, Location, cosine, dot, scaled_dot
+from heedful.blocks.scores import Additive, DepthScaledDot, General, Location, cosine, dot, scaled_dot
+from heedful.blocks.slots import join, keep
 from heedful.blocks.sparse import BlockSparse
 from heedful.blocks.state import Cache, Ragged, make_room, regroup, reserve, select
 from heedful.blocks.taps import Tap, watch
 from heedful.data.trees.batches import encode_trees
 from heedful.data.trees.treebank import Tree, parse_tree
+from heedful.decode.per_row import RowSettings
 from heedful.decode.rules import (
     ForcedPrefix,
     MinLength,
@@ -53,6 +55,7 @@ from heedful.decode.rules import (
     VocabLimit,
 )
 from heedful.decode.search import beam, drain, greedy, grouped_topk, sample
+from heedful.decode.settings import Sampling
 from heedful.explore.capabilities import LogitLens
 from heedful.models import MODELS, build, config_class
 from heedful.models.bert.config import BertConfig
@@ -93,6 +96,7 @@ GPU = (
     "attend_cached",
     "packed_attention",
     "packed_self_attention",
+    "short_self_attention",
     "relative_attention",
     "run_fused",
     "fused_argmax",
@@ -106,7 +110,7 @@ def scores() -> None:
     q, k, v = torch.randn(B, H, T, K), torch.randn(B, H, S, K), torch.randn(B, H, S, 11)
     for score in (dot, cosine, General(K, K), Additive(K, K, F), Location(K, S)):
         attend(q, k, v, causal(S - T), score=score)
-    scaled_dot(q, k)
+    scaled_dot(q, k), DepthScaledDot(4)(q, k)
     attend(torch.randn(B * 4, H, T, K), k, v)
     KV(k, k, torch.zeros(B, S, dtype=torch.long), torch.tensor(S)).gather()
     SelfAttention(D, H, 0.0).attend_from(torch.zeros(B, T, D), 1)
@@ -154,7 +158,7 @@ def two_streams() -> None:
     model.two_streams(tokens, ranks, places, ranks, None, model.start(B, M, tokens.device).append(model.layers(tokens)))
 
 
-def in_blocks() -> None:
+def block_sparse() -> None:
     """Block-sparse attention with every rule that knows its blocks, forwards and backwards, and its dense mask."""
     q, k, v = (torch.randn(B, H, n, K, requires_grad=True) for n in (70, 90, 90))
     some = real(torch.arange(90) < torch.tensor([[90], [40]]))
@@ -217,6 +221,17 @@ def ahead_alone() -> None:
             )
             windowed(tokens, reserve(state, 12))
     Documents.of(documents, in_one_row=True)
+
+
+def coming_and_going() -> None:
+    """GPT token by token, on rows of several lengths that join and leave."""
+    model = Gpt(GptConfig(vocab=V, width=D, heads=H, layers=2, hidden=F, context=40)).eval()
+    tokens = torch.randint(0, V, (4, S))
+    with torch.inference_mode():
+        _, first = model(tokens[:B, :T], model.start(B, tokens.device))
+        _, second = model(tokens[:1], model.start(1, tokens.device))
+        _, state = model(tokens[:3, :1], join(first, second))
+        model(tokens[:B, :1], keep(state, [2, 0]))
 
 
 def recurrent() -> None:
@@ -345,12 +360,14 @@ def noise() -> None:
 
 def convolving() -> None:
     for layer in (Convolution(3, F, 3, padding=1), ConvRelu(3, F), ConvNorm(3, F), ConvNormRelu(3, F)):
-        layer(torch.zeros(B, 3, T, S))
+        layer(torch.zeros(B, 3, 2 * T, 2 * S))
     block = Residual(torch.nn.Sequential(ConvNorm(F, F)), torch.nn.Identity())
-    block(torch.zeros(B, F, T, S))
+    block(torch.zeros(B, F, 2 * T, 2 * S))
     with watch(block, "body.0.output"):
-        block(torch.zeros(B, F, T, S))
-    Inception(3, (3, 2, 4, 2, 5, 1), 5, 1e-3)(torch.zeros(B, 3, T, S))
+        block(torch.zeros(B, F, 2 * T, 2 * S))
+    Inception(3, (3, 2, 4, 2, 5, 1), 5, 1e-3)(torch.zeros(B, 3, 2 * T, 2 * S))
+    for size in (1, 3, 5, 7):  # as a GPU computes them, for few channels
+        in_blocks(torch.zeros(B, 3, 2 * T, 2 * S), torch.zeros(F, 3, size, size), torch.zeros(F))
 
 
 def in_patches() -> None:
@@ -380,6 +397,7 @@ def losses() -> None:
     x, weight = torch.randn(B * T, D, requires_grad=True), torch.randn(V, D, requires_grad=True)
     targets = torch.randint(0, V, (B * T,))
     cross_entropy(x @ weight.mT, targets)
+    cross_entropy(x @ weight.mT, targets, 0.1, weights=torch.rand(V))
     projected_cross_entropy(x, weight, targets).total.backward()
 
 
@@ -399,6 +417,16 @@ def searches() -> None:
     drain(greedy(decoder, state, prefix, limit, 0, rules=rules))
     drain(sample(decoder, state, prefix, limit, 0, seeds=range(rows), rules=rules))
     grouped_topk(torch.randn(rows, 3001), 2)
+
+
+def row_by_row() -> None:
+    """Greedy search and sampling in some of the slots, each row with settings of its own."""
+    settings, slots = RowSettings.empty(9, 7, torch.device("cpu")), torch.tensor([4, 0, 8])
+    given = (Sampling(), Sampling(temperature=0.7, top_k=3), Sampling(top_p=0.8))
+    settings.put(slots, [(one, seed, 0, 5) for seed, one in enumerate(given)], V)
+    for method in ("greedy", "sample", "filter"):
+        settings.next_token(torch.randn(3, V), slots, method)
+        settings.next_token(torch.randn(3, V), slots, method, (SuppressTokens((3,)),))
 
 
 def tiny(kind: str) -> None:
@@ -568,9 +596,9 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "own": [own],
     "transformer": [models],
     "attention": [scores, models, with_attention, reading, ahead_alone],
-    "masks": [models, reading, in_blocks],
-    "sparse": [in_blocks],
-    "block_values": [in_blocks],
+    "masks": [models, reading, block_sparse],
+    "sparse": [block_sparse],
+    "block_values": [block_sparse],
     "scores": [scores, models, with_attention],
     "memory": [with_attention],
     "seq2seq": [with_attention],
@@ -611,6 +639,8 @@ RUNS: dict[str, list[Callable[[], None]]] = {
     "answerer": [marking],
     "rules": [searches],
     "search": [searches],
+    "slots": [coming_and_going],
+    "per_row": [row_by_row],
 }
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "transformer": {"B": (B, 1), "S": (S,), "T": (T, S, 1), "D": (D,), "V": (V,)},
@@ -618,7 +648,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "losses": {"N": (B * T,), "D": (D,), "V": (V,)},
     "noise": {"B": (B,), "N": (3 * T * S,)},
     "own": {"R": (B,), "S": (S, 0), "T": (T, S), "V": (V,)},
-    "convolution": {"B": (B,), "F": (F, 1, 2, 3, 4, 5), "Y": (T,), "X": (S,)},
+    "convolution": {"B": (B,), "F": (F, 1, 2, 3, 4, 5), "Y": (2 * T,), "X": (2 * S,)},
     "perceptron": {"B": (B,), "F": (8, 6), "D": (3, 1)},
     "policy": {"B": (B,), "A": (3,)},
     "q_network": {"B": (B,), "A": (3,)},
@@ -652,7 +682,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
         "T": (S, T, S + T, M + S),
         "G": (T,),
         "Q": (S, S + T),
-        "M": (M, 4),
+        "M": (M, 4, B * S),
         "S": (S, M + S),
         "P": (2 * S - 1, M + 2 * S - 1),
         "D": (D,),
@@ -682,6 +712,8 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
         "V": (V,),
         "P": (2 * T - 1, 3 * T - 1, S + 2 * T - 1),
     },
+    "slots": {"R": (3, B), "H": (H,), "S": (S + 1, S + 2), "K": (K,)},
+    "per_row": {"R": (3,), "V": (V,)},
     "rules": {"R": (3, 6), "V": (11,), "L": (7,)},
 }
 

@@ -99,7 +99,7 @@ def test_drawing_is_described_like_any_image(explorer: Explorer, captioner: Imag
 
 
 def test_view_fits_captioners_only(run: Callable[[str], Path], explorer: Explorer) -> None:
-    assert explorer.subject("captions").views == ("caption", "run")
+    assert explorer.subject("captions").views == ("home", "caption", "run")
     assert not view.fits(Subject("lenet", run("lenet")))
 
 

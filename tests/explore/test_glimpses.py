@@ -48,7 +48,7 @@ def test_path_is_that_of_the_library(explorer: Explorer) -> None:
 
 def test_view_fits_models_that_look_by_glimpses(explorer: Explorer) -> None:
     subject = explorer.subject(RUN.name)
-    assert subject.views == ("glimpses", "run")
+    assert subject.views == ("home", "glimpses", "run")
     assert len(view.calls(subject, {"image": "2"})) == 1 + len(call_view(explorer)[0]["images"])
     for settings in ({"image": 10**6}, {"image": -1}, {"image": -1, "drawn": "ff"}):
         with pytest.raises(UserError):

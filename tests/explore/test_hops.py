@@ -58,7 +58,7 @@ def test_own_story_and_question(explorer: Explorer) -> None:
 
 def test_view_fits_models_with_hops(explorer: Explorer) -> None:
     subject = explorer.subject(RUN.name)
-    assert subject.views == ("hops", "run") and "hops" not in explorer.subject(BAG.name).views
+    assert subject.views == ("home", "hops", "run") and "hops" not in explorer.subject(BAG.name).views
     words, _ = call_view(explorer)
     assert words["number"] == words["choices"][0]["number"] and len(words["choices"]) == 6
     # One question about each story, and as many calls as choices besides the state's own.

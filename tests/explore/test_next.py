@@ -197,7 +197,7 @@ def test_sampling_in_the_page_gives_the_text_of_the_library(run: Callable[[str],
     assert shown == pytest.approx(words["perplexity"], rel=1e-12)
     if wanted[-1] == words["end"]:
         assert page.get_by_test_id("draw").is_disabled()
-    page.get_by_test_id("undo").click()
+    page.locator("main").get_by_test_id("undo").click()
     opened.ready()
     bar = page.locator("button.bar").nth(1)  # and by hand, one that is cut if need be
     token = int(bar.get_attribute("data-testid")[4:])

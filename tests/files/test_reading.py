@@ -193,7 +193,7 @@ def fail_on_timeout(*_: object) -> None:
 ELSEWHERE = {
     "shapes.py", "explore/server/page.py", "explore/views/source.py", "training/distributed/heartbeat.py",
     "training/environment.py",
-    "runs/recipe.py", "data/embedded.py", "lectures/notebooks/__init__.py",
+    "runs/recipe.py", "runs/init.py", "data/embedded.py", "lectures/notebooks/__init__.py",
 }  # fmt: skip
 READS = re.compile(
     r"""\.read_(text|bytes)\(|(?<![\w.])open\([^)]*"rb"|\.open\("rb"|Image\.open\(path|\.(is_file|is_dir|exists)\(\)"""

@@ -648,7 +648,7 @@ GARBAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "bad JSON": (put("config.json", '{"task": "translation", '), "config.json", "not JSON"),
     "deep JSON": (put("config.json", '{"a":' * 100_000), "config.json", "nested more than"),
     "a list": (put("config.json", "[1, 2]"), "config.json", "has no settings"),
-    "empty config": (put("config.json", "{}"), "config.json", "invalid value for vocab_size"),
+    "empty config": (put("config.json", "{}"), "config.json", "has no settings"),
     "other task": (edit(lambda data: data.update(task="telepathy")), "config.json", "invalid value for task"),
     "other model": (edit(lambda data: data["model"].update(kind="bert")), "config.json", "invalid value for kind"),
     "unknown key": (edit(lambda data: data["model"].update(widht=16)), "config.json", "did you mean width"),

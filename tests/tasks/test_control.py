@@ -326,7 +326,7 @@ def test_failing_environment_leaves_the_last_checkpoint(tmp_path: Path, monkeypa
     fails["from"] = 100
     with pytest.raises(UserError, match="invalid reward") as error:
         list(train(recipe, tmp_path / "broken"))
-    assert error.value.exit_code == 3 and "the last checkpoint is good" in str(error.value)
+    assert error.value.exit_code == 3 and "it resumes from the last checkpoint" in str(error.value)
     reached = newest(tmp_path / "broken", 1)[0][0].step
     assert 0 < reached < 12
     fails["from"] = 100_000

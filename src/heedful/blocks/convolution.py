@@ -64,7 +64,8 @@ def in_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     weight = functional.pad(weight, (before, after, before, after))
     weight = weight.unflatten(3, (blocks, 2)).unflatten(2, (blocks, 2)).permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
     edges = (left, blocks - 1 - left)
-    x = functional.pad(functional.pixel_unshuffle(x, 2), (*edges, *edges, 0, rest))  # (B, 4 C, Y / 2, X / 2), padded
+    x = functional.pixel_unshuffle(x, 2)  # (B, 4 * channels, Y / 2, X / 2)
+    x = functional.pad(x, (*edges, *edges, 0, rest))
     weight = functional.pad(weight, (0, 0, 0, 0, 0, rest))  # matrix products are faster with multiples of eight
     return functional.conv2d(x.contiguous(memory_format=torch.channels_last), weight, bias)  # (B, F, Y / 2, X / 2)
 

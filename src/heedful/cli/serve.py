@@ -12,7 +12,7 @@ import typer
 
 from heedful.cli.output import say
 from heedful.errors import UserError, printable, shown
-from heedful.files.reading import read_file
+from heedful.files.reading import is_file, read_file
 from heedful.files.yaml import has_lone_surrogate
 from heedful.http.api_guard import ApiGuard
 from heedful.http.guard import serve
@@ -88,7 +88,7 @@ def read_keys(file: Path | None) -> tuple[str, ...]:
     """The API keys of a file, one a line, and of the environment."""
     found = [(one, KEY) for one in [os.environ.get(KEY, "")] if one]
     if file is not None:
-        if sys.platform != "win32" and file.is_file() and file.stat().st_mode & 0o077:
+        if sys.platform != "win32" and is_file(file) and file.stat().st_mode & 0o077:
             typer.echo(f"note: other users can read {printable(str(file))}; chmod 600 makes it yours", err=True)
         lines = read_file(file, 2**20).decode("utf-8", "replace").splitlines()
         found += [(line.strip(), f"{file}:{number}") for number, line in enumerate(lines, 1)]

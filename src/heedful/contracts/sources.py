@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from heedful.errors import UserError, short, shown
+from heedful.files.reading import is_file
 
 Source = nn.Module | Callable[[], nn.Module]
 
@@ -87,7 +88,7 @@ def imported(place: str) -> ModuleType:
                 sys.path.insert(0, here)
             return importlib.import_module(place)
         path = Path(place)
-        if not path.is_file():
+        if not is_file(path):
             raise UserError("no such file", where=place, expected="a Python file, or a module such as package.models")
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None

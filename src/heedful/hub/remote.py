@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from heedful.errors import UserError, shown
 from heedful.files.folders import path_inside
-from heedful.files.reading import is_folder
+from heedful.files.reading import is_file, is_folder, open_file
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 WANTED = re.compile(  # at the top, or in the folder of a module of sentence-transformers
@@ -100,7 +100,7 @@ def push(repository: str, folder: Path, private: bool = True) -> str:
     require_hub(repository)
     from huggingface_hub import HfApi
 
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if is_file(path))
     with hub_errors(repository):
         api = HfApi()
         api.create_repo(repository, private=private, exist_ok=True)
@@ -161,7 +161,7 @@ def _require_same(path: Path, file: RemoteFile, repository: str) -> None:
 def _hashes(path: Path) -> tuple[str, str]:
     """The SHA-256 of a file, and the SHA-1 by which git names it."""
     whole, blob = hashlib.sha256(), hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while piece := file.read(1 << 20):
             whole.update(piece)
             blob.update(piece)

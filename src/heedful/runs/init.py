@@ -116,6 +116,7 @@ def _from_folder(name: str, folder: Path) -> str:
             todo=f"heedful init {shown(name)} without --from starts from scratch",
         )  # fmt: skip
     lines = [
-        f"  folder: {where}" if line.startswith("  folder:") else line for line in _file(name).read_text().splitlines()
+        f"  folder: {where}" if line.startswith("  folder:") else line
+        for line in _file(name).read_text(encoding="utf-8").splitlines()
     ]
     return "\n".join(lines) + "\n"

@@ -67,7 +67,7 @@ def members(archive: Path) -> list[ZipMember]:
         raise UserError(
             "this zip file cannot be read", where=str(archive), found=str(error), todo="copy it again"
         ) from None
-    names = [info.filename for info in found if not info.is_dir()]
+    names = [info.filename for info in found if not info.filename.endswith("/")]
     _refuse_hostile(archive, found, names)
     shown = [name for name in names if not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))]
     return sorted(ZipMember(archive, name) for name in shown)

@@ -151,7 +151,7 @@ def _parquet(path: Path, columns: Mapping[str, Any]) -> Iterator[Write]:
         yield lambda rows: file.write_table(
             arrow.Table.from_pylist([{name: value(row, name) for name in columns} for row in rows], schema)
         )
-    with path.open("rb") as written:
+    with path.open("ab") as written:
         files.sync(written.fileno())
 
 

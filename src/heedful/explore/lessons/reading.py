@@ -15,6 +15,7 @@ from heedful.errors import UserError, shown
 from heedful.explore.lessons.lesson import Lesson, Piece, Query, Question, Sentences, Step, state_of
 from heedful.explore.lessons.quantities import NUMBERS, QUANTITIES
 from heedful.explore.lessons.spots import SPOTS
+from heedful.files.reading import is_file, read_file
 from heedful.lectures.decks import topics
 
 SHIPPED = Path(__file__).with_name("shipped")
@@ -273,13 +274,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 def read_lesson(path: Path) -> Lesson:
     """The lesson in a text file."""
     try:
-        data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else None
-    except OSError as error:
-        raise UserError("the lesson cannot be read", where=str(path), found=error.strerror) from None
-    if data is None:
-        raise UserError("the lesson is too long", where=str(path), expected=f"at most {MOST_BYTES:,} bytes of text")
-    try:
-        text = data.decode("utf-8-sig")
+        text = read_file(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UserError("the lesson is not UTF-8 text", where=str(path), todo="save it as UTF-8") from None
     return Reader(str(path)).lesson(path.stem, text)
@@ -296,7 +291,7 @@ def find_lesson(name: str) -> Lesson:
     if name in shipped():
         return shipped()[name]
     path = Path(name)
-    if path.suffix or path.exists():
+    if path.suffix or is_file(path):
         return read_lesson(path)
     todo = suggestion(name, shipped()) + "; `heedful lessons` lists them"
     raise UserError("there is no such lesson", where="--lesson", found=shown(name), todo=todo)

@@ -81,7 +81,7 @@ class LanguageModelRecipe(Recipe):
         start = info.data.get("start")
         given = model if isinstance(model, dict) else {}  # without one, pydantic passes the default
         kind = given.get("kind")
-        if start is None or (kind in MODELS and given.keys() >= config_class(str(kind)).model_fields.keys()):
+        if start is None or (kind in MODELS and given.keys() >= config_class(str(kind))().model_dump().keys()):
             return model  # complete, as in the recipe of a run
         from heedful.hub.folder import read_config
 
