@@ -97,6 +97,11 @@ def of_classes(found: Tensor, number: int) -> Tensor:
     return F.cross_entropy(logits, (torch.arange(len(logits)) + number) % min(2, logits.shape[1]))
 
 
+def of_labels(found: Tensor, number: int) -> Tensor:
+    """The loss of some labels, each of which is there or not."""
+    return F.binary_cross_entropy_with_logits(found, (torch.arange(len(found)) + number) % 2.0)
+
+
 def of_a_number(found: Tensor, number: int) -> Tensor:
     return (found - (-1.0) ** number).square()
 
@@ -135,6 +140,7 @@ def without_dropout(config: Any) -> Any:
 SAYS: dict[Role, tuple[Any, Any, Any]] = {  # by role: outputs, their shape, and a loss
     "encoder": (heads, lambda n: (n + 1, VOCAB), of_classes),
     "classifier": (firsts, lambda n: (3,), of_classes),
+    "multi_label": (firsts, lambda n: (3,), of_labels),
     "regressor": (firsts, lambda n: (), of_a_number),
     "multiple_choice": (firsts, lambda n: (), of_a_number),
     "tagger": (tags, lambda n: (n, 3), of_classes),

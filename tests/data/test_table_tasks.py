@@ -30,6 +30,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "permutation_lm": [{"text": f"Text {n} is here. It ends, there."} for n in range(20)],
     "classification": [{"text": f"text {n}, with a comma", "label": "ab"[n % 2]} for n in range(20)],
     "text_classification": [{"text": f'say "{n}"', "label": str(n % 2)} for n in range(20)],
+    "multi_label": [{"text": f"text {n}", "label": ["cat, dog", "dog", ""][n % 3]} for n in range(20)],
     "regression": [{"text": f"text\t{n}", "label": n / 4} for n in range(20)],
     "style_transfer": [{"text": f"hello {n}", "style": ["formal", "casual"][n % 2]} for n in range(20)],
     "multiple_choice": [{"text": f"He {n}", "choices": ["runs", "sleeps, then"], "label": n % 2} for n in range(20)],

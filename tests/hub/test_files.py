@@ -214,10 +214,33 @@ def test_model_in_the_subfolder_model_is_found(folder: Path) -> None:
     assert pretrained(folder.parent).config == read_config(folder.parent) == read_config(folder)
 
 
-def test_multi_label_heads_are_rejected(folder: Path) -> None:
-    change(folder, architectures=["BertForSequenceClassification"], problem_type="multi_label_classification")
-    with pytest.raises(UserError, match="problem_type"):
-        pretrained(folder)
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (None, "classifier"),
+        ("single_label_classification", "classifier"),
+        ("multi_label_classification", "multi_label"),
+        ("regression", "regressor"),
+    ],
+)
+def test_problem_type_names_the_head(folder: Path, problem: str | None, kind: str) -> None:
+    labels = {str(index): f"label {index}" for index in range(1 if kind == "regressor" else 3)}
+    change(folder, architectures=["BertForSequenceClassification"], problem_type=problem, id2label=labels)
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    weights |= {"classifier.weight": torch.randn(len(labels), 24), "classifier.bias": torch.zeros(len(labels))}
+    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    head = pretrained(folder).head
+    assert head is not None and head.kind == kind
+    if kind != "regressor":
+        assert head.labels == tuple(labels.values())
+
+
+@pytest.mark.parametrize("problem", ["multi_label", "", 1, ["regression"]])
+def test_unknown_problem_types_are_rejected(folder: Path, problem: object) -> None:
+    change(folder, architectures=["BertForSequenceClassification"], problem_type=problem)
+    for read in (read_config, pretrained):
+        with pytest.raises(UserError, match="problem_type"):
+            read(folder)
 
 
 def test_empty_folder_names_the_expected_files(tmp_path: Path) -> None:

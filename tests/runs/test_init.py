@@ -15,6 +15,7 @@ from heedful.runs.train import Step, train
 from heedful.tasks import TASKS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
+FINETUNED = ("classification", "multi_label", "regression", "multiple_choice", "tagging", "answering")
 RUN_OF = {path.name.partition("-")[0]: path for path in sorted(GOLDEN.iterdir())}
 
 
@@ -27,7 +28,7 @@ def test_recipe_from_scratch_is_of_the_task(task: str, tmp_path: Path) -> None:
     file, schema = init_recipe(task, tmp_path)
     recipe = recipe_in(file)
     assert recipe.task.kind in (task, "classification") and schema.is_file()
-    assert task in ("classification", "regression", "multiple_choice", "tagging", "answering") or recipe.start is None
+    assert task in FINETUNED or recipe.start is None
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -57,7 +58,7 @@ def test_recipe_from_a_run_trains(name: str, tmp_path: Path, monkeypatch: pytest
 
 def test_an_encoder_of_another_task_is_fine_tuned(tmp_path: Path) -> None:
     folder = GOLDEN / "pretraining-bert"
-    for task in ("classification", "regression", "multiple_choice", "tagging", "answering"):
+    for task in FINETUNED:
         assert recipe_in(init_recipe(task, tmp_path / f"{task}.yaml", start=folder)[0]).start.folder == str(folder)
 
 

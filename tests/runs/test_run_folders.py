@@ -401,7 +401,7 @@ def test_early_stopping_is_the_same_after_an_interruption(data: Path, tmp_path: 
 LOADING = (
     "eval", "translate", "generate", "classify-tree", "classify", "choose", "tag", "answer", "embed", "fill-mask",
     "predict-word", "caption", "describe", "reconstruct", "denoise", "encode", "predict", "convert", "explore",
-    "chat", "interpolate", "sample", "transfer", "play",
+    "chat", "interpolate", "sample", "transfer", "play", "export", "push", "serve",
 )  # fmt: skip
 
 

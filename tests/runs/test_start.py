@@ -13,7 +13,7 @@ import torch
 from heedful.errors import UserError
 from heedful.runs import train as experiment
 from heedful.runs.load import load
-from heedful.runs.recipe import load_recipe
+from heedful.runs.recipe import load_recipe, templates
 from heedful.runs.train import Finished, Started, train
 from heedful.tasks import TASKS
 from heedful.training.checkpoint.folder import newest
@@ -38,6 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split in SPLITS:
         (folder / f"{split}.tags").write_text("Ada B-PER\nsaw O\nRome B-LOC\n\nKurt B-PER\nleft O\nOslo B-LOC\n\n" * 3)
         (folder / f"{split}.tsv").write_text("".join(f"ein Satz {n}\t{n}\n" for n in range(6)))
+        (folder / f"{split}.labels").write_text("Ada saw Rome\tperson, city\nOslo\tcity\nso it is\t\n" * 3)
         (folder / f"{split}.trees").write_text("(3 (2 so) (4 good))\n(1 (2 so) (0 bad))\n" * 3)
         (folder / f"{split}.prose").write_text(
             "All the world is a stage.\nThey have exits.\n\nMen are players.\nSo it is.\n\n" * 3
@@ -72,6 +73,7 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
         "classification": "number-languages",
         "text_classification": "number-languages-conv model.width=8 train.batch_examples=8",
         "regression": "stsb",
+        "multi_label": str(templates()["label"]),
         "tagging": f"conll2003 data.root={data} data.train=train.tags data.valid=valid.tags data.test=test.tags",
         "answering": "squad",
         "multiple_choice": f"swag data.root={data} data.train=train.csv data.valid=valid.csv data.test=test.csv",
@@ -96,6 +98,7 @@ def case(name: str, data: Path) -> tuple[str, list[str]]:
         "classification": [*TUNED, *NUMBERS, languages],
         "text_classification": [*NUMBERS, languages],
         "regression": [*TUNED, files(data, "tsv", "tsv", ", text: 0, label: 1")],
+        "multi_label": [*TUNED, files(data, "tsv", "labels", ", text: 0, label: 1, header: false")],
         "tagging": TUNED,
         "multiple_choice": TUNED,
         "answering": [*TUNED, files(data, "jsonl", "jsonl")],
@@ -137,6 +140,7 @@ BRANCHED = {
     "language_model",
     "classification",
     "regression",
+    "multi_label",
     "tagging",
     "answering",
     "multiple_choice",

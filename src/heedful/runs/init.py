@@ -26,6 +26,7 @@ OF_TASK = {
     "classification": "classify",
     "text_classification": "sst2-conv",
     "regression": "stsb",
+    "multi_label": "label",
     "multiple_choice": "swag",
     "style_transfer": "registers",
     "tagging": "tag",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from heedful.errors import UserError, shown
-from heedful.runs.load import load
+from heedful.runs.load import AnyPredictor, load
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import ImageCaptioner
 from heedful.tasks.classification.predictor import TextClassifier
@@ -116,7 +116,7 @@ ALIASES = {
 }
 
 
-def pipeline(task: str, path: str | Path, device: str | None = None) -> Pipeline[Any]:
+def pipeline(task: str, path: str | Path, device: str | None = None) -> Pipeline[AnyPredictor]:
     """A model of a run, a model folder or a Hugging Face folder, called as the pipelines of `transformers` are.
 
     >>> classify = heedful.pipeline("text-classification", "runs/reviews")
