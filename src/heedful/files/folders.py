@@ -76,9 +76,9 @@ def read_json(folder: Path, name: str) -> Any:
 
 
 def read_settings(folder: Path, name: str) -> dict[str, Any]:
-    """The object in a JSON file; that of a model is not empty."""
+    """The object in a JSON file."""
     settings = read_json(folder, name)
-    if not isinstance(settings, dict) or (name == "config.json" and not settings):
+    if not isinstance(settings, dict):
         raise UserError(
             "this file has no settings", where=str(folder / name), found=shown(settings), expected="{...}", todo=AGAIN
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.config import parse
-from heedful.errors import UserError, shown
+from heedful.errors import AGAIN, UserError, shown
 from heedful.files.folders import has_file, read_settings
 from heedful.files.reading import is_folder, require_folder
 from heedful.files.yaml import load_yaml
@@ -136,6 +136,8 @@ def _group_with_role(model: Any, where: Path, roles: tuple[Role, ...]) -> dict[s
 
 def exchange_for(settings: Mapping[str, Any], where: Path, roles: tuple[Role, ...]) -> Exchange:
     """The exchange module for the `model_type` of an external config.json; without one, BERT's."""
+    if not settings:
+        raise UserError("this file has no settings", where=str(where), found="{}", expected="{...}", todo=AGAIN)
     known = exchanges(*roles)
     kind = settings.get("model_type")
     if "model_type" not in settings and "encoder" in (roles or READABLE):

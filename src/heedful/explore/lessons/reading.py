@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import math
 import re
 import shlex
@@ -275,6 +276,9 @@ def read_lesson(path: Path) -> Lesson:
     """The lesson in a text file."""
     try:
         text = read_file(path, MOST_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        words = "is too long" if error.errno == errno.EFBIG else "cannot be read"
+        raise UserError(f"the lesson {words}", where=str(path), found=error.strerror) from None
     except UnicodeDecodeError:
         raise UserError("the lesson is not UTF-8 text", where=str(path), todo="save it as UTF-8") from None
     return Reader(str(path)).lesson(path.stem, text)
