@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.formats.sources import Name
@@ -86,6 +86,32 @@ class Recipe(Config):
     @abstractmethod
     def size(self) -> int:
         """The number of parameters, as far as it is known before the data are read."""
+
+
+class GenerationRecipe(Recipe):
+    """The recipe of a task whose model generates texts, with the vocabulary of the recipe's tokenizer."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def tokenizer(self) -> Any:
+            """The tokenizer."""
+
+    @field_validator("train", check_fields=False)
+    @classmethod
+    def _check_batching(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
+        return check_batching(train, info.data.get("model"))
+
+    @model_validator(mode="after")
+    def _check_vocab(self) -> Self:
+        check_vocab_size(self.model.vocab, self.tokenizer.vocab)
+        return self
+
+    @property
+    def size(self) -> int:
+        """The number of parameters, as far as it is known before the data are read."""
+        size: int = self.model.parameters(self.model.vocab or self.tokenizer.vocab)
+        return size
 
 
 class ClassWeights(Config):

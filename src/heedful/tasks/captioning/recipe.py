@@ -15,12 +15,11 @@ from heedful.data.tables.pictures import CaptionRowTable
 from heedful.decode.settings import CaptionConfig
 from heedful.models import any_of
 from heedful.tasks.recipe_parts import (
-    Recipe,
+    GenerationRecipe,
     Start,
     TokenizerConfig,
     check_generating,
     check_image_batching,
-    check_vocab_size,
 )
 from heedful.training.configs import TrainConfig
 
@@ -81,7 +80,7 @@ class CaptionStart(Start):
     )
 
 
-class CaptioningRecipe(Recipe):
+class CaptioningRecipe(GenerationRecipe):
     """An image captioning experiment."""
 
     task: CaptioningTaskConfig = CaptioningTaskConfig()
@@ -109,11 +108,6 @@ class CaptioningRecipe(Recipe):
         return check_image_batching(train, info.data.get("model"))
 
     @model_validator(mode="after")
-    def _check_vocab(self) -> Self:
-        check_vocab_size(self.model.vocab, self.tokenizer.vocab)
-        return self
-
-    @model_validator(mode="after")
     def _check_start(self) -> Self:
         if isinstance(self.task.objective, SelfCritical):
             check_generating(self.train)
@@ -134,9 +128,3 @@ class CaptioningRecipe(Recipe):
         """The number of images per batch."""
         assert self.train.batch_examples is not None
         return self.train.batch_examples
-
-    @property
-    def size(self) -> int:
-        """The number of parameters, as far as it is known before the data are read."""
-        size: int = self.model.parameters(self.model.vocab or self.tokenizer.vocab)
-        return size

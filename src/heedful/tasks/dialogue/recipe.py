@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.dialogues.sources import CsvDialogues, DailyDialog, JsonlDialogues, TsvDialogues
@@ -15,11 +15,9 @@ from heedful.decode.settings import ReplyConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import (
     ConfidencePenalty,
-    Recipe,
+    GenerationRecipe,
     Start,
     TokenizerConfig,
-    check_batching,
-    check_vocab_size,
 )
 from heedful.training.configs import TrainConfig
 
@@ -53,7 +51,7 @@ class DialogueTaskConfig(Config):
     confidence_penalty: ConfidencePenalty = 0.0
 
 
-class DialogueRecipe(Recipe):
+class DialogueRecipe(GenerationRecipe):
     """A dialogue experiment: task, data, tokenizer, model, training and decoding."""
 
     task: DialogueTaskConfig = DialogueTaskConfig()
@@ -63,16 +61,6 @@ class DialogueRecipe(Recipe):
     model: DialogueModelConfig = Field(config_class(USUAL)(), description="the model")
     train: TrainConfig = Field(description="training settings")
     decode: ReplyConfig = ReplyConfig()
-
-    @field_validator("train")
-    @classmethod
-    def _check_batching(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
-        return check_batching(train, info.data.get("model"))
-
-    @model_validator(mode="after")
-    def _check_vocab(self) -> Self:
-        check_vocab_size(self.model.vocab, self.tokenizer.vocab)
-        return self
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
@@ -87,9 +75,3 @@ class DialogueRecipe(Recipe):
                     f"write model.context: {longest + MARKS}, or a lower {name}"
                 )
         return self
-
-    @property
-    def size(self) -> int:
-        """The number of parameters, as far as it is known before the data are read."""
-        size: int = self.model.parameters(self.model.vocab or self.tokenizer.vocab)
-        return size

@@ -11,7 +11,7 @@ from heedful.data.images.paragraphs import ParagraphJsonl, SceneParagraphs
 from heedful.data.own import OwnData
 from heedful.data.tables.pictures import ParagraphTable
 from heedful.models import any_of
-from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, check_image_batching, check_vocab_size
+from heedful.tasks.recipe_parts import GenerationRecipe, Start, TokenizerConfig, check_image_batching
 from heedful.training.configs import TrainConfig
 
 ParagraphsConfig = Annotated[SceneParagraphs | ParagraphJsonl | ParagraphTable | OwnData, Field(discriminator="kind")]
@@ -41,7 +41,7 @@ class ParagraphDecodeConfig(Config):
     sentences: int = Field(20, ge=1, le=1000, description="most sentences of a paragraph")
 
 
-class ParagraphRecipe(Recipe):
+class ParagraphRecipe(GenerationRecipe):
     """A paragraph captioning experiment: images with boxes, phrases and paragraphs."""
 
     task: ParagraphTaskConfig = ParagraphTaskConfig()
@@ -60,11 +60,6 @@ class ParagraphRecipe(Recipe):
         return check_image_batching(train, info.data.get("model"))
 
     @model_validator(mode="after")
-    def _check_vocab(self) -> Self:
-        check_vocab_size(self.model.vocab, self.tokenizer.vocab)
-        return self
-
-    @model_validator(mode="after")
     def _check_freeze(self) -> Self:
         if self.model.freeze != "none" and self.start is None:
             raise FieldError(
@@ -79,9 +74,3 @@ class ParagraphRecipe(Recipe):
         """The number of images per batch."""
         assert self.train.batch_examples is not None
         return self.train.batch_examples
-
-    @property
-    def size(self) -> int:
-        """The number of parameters, as far as it is known before the data are read."""
-        size: int = self.model.parameters(self.model.vocab or self.tokenizer.vocab)
-        return size

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from heedful.config import Config
 from heedful.data.own import OwnData
@@ -14,7 +14,7 @@ from heedful.data.text.files import TextFiles
 from heedful.data.text.sentences import GrammarSentences
 from heedful.decode.settings import SentenceConfig
 from heedful.models import any_of, config_class
-from heedful.tasks.recipe_parts import Recipe, Start, TokenizerConfig, check_batching, check_vocab_size
+from heedful.tasks.recipe_parts import GenerationRecipe, Start, TokenizerConfig, check_batching
 from heedful.training.configs import TrainConfig
 
 SentencesConfig = Annotated[GrammarSentences | TextFiles | SentenceTable | OwnData, Field(discriminator="kind")]
@@ -92,7 +92,7 @@ class TextAutoencodingTaskConfig(Config):
     )
 
 
-class TextAutoencodingRecipe(Recipe):
+class TextAutoencodingRecipe(GenerationRecipe):
     """An experiment with an autoencoder of sentences."""
 
     task: TextAutoencodingTaskConfig = TextAutoencodingTaskConfig()
@@ -107,14 +107,3 @@ class TextAutoencodingRecipe(Recipe):
     @classmethod
     def _check_batching(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
         return check_batching(train, info.data.get("model"))
-
-    @model_validator(mode="after")
-    def _check_vocab(self) -> Self:
-        check_vocab_size(self.model.vocab, self.tokenizer.vocab)
-        return self
-
-    @property
-    def size(self) -> int:
-        """The number of parameters, as far as it is known before the data are read."""
-        size: int = self.model.parameters(self.model.vocab or self.tokenizer.vocab)
-        return size

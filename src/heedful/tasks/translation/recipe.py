@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.embedded import NumberWords
@@ -16,12 +16,10 @@ from heedful.decode.settings import DecodeConfig
 from heedful.models import any_of, config_class
 from heedful.tasks.recipe_parts import (
     ConfidencePenalty,
-    Recipe,
+    GenerationRecipe,
     Start,
     TokenizerConfig,
-    check_batching,
     check_generating,
-    check_vocab_size,
 )
 from heedful.training.configs import TrainConfig
 
@@ -125,7 +123,7 @@ class TranslationTaskConfig(Config):
     confidence_penalty: ConfidencePenalty = 0.0
 
 
-class TranslationRecipe(Recipe):
+class TranslationRecipe(GenerationRecipe):
     """A translation experiment: task, data, tokenizer, model, training and decoding."""
 
     task: TranslationTaskConfig = TranslationTaskConfig()
@@ -135,16 +133,6 @@ class TranslationRecipe(Recipe):
     model: TranslatorConfig = Field(config_class(USUAL)(), description="the model")
     train: TrainConfig = Field(description="training settings")
     decode: DecodeConfig = DecodeConfig()
-
-    @field_validator("train")
-    @classmethod
-    def _check_batching(cls, train: TrainConfig, info: ValidationInfo) -> TrainConfig:
-        return check_batching(train, info.data.get("model"))
-
-    @model_validator(mode="after")
-    def _check_vocab(self) -> Self:
-        check_vocab_size(self.model.vocab, self.tokenizer.vocab)
-        return self
 
     @model_validator(mode="after")
     def _check_max_length(self) -> Self:
@@ -174,9 +162,3 @@ class TranslationRecipe(Recipe):
             )  # fmt: skip
         check_generating(self.train)
         return self
-
-    @property
-    def size(self) -> int:
-        """The number of parameters, as far as it is known before the data are read."""
-        size: int = self.model.parameters(self.model.vocab or self.tokenizer.vocab)
-        return size
