@@ -1,8 +1,8 @@
 """Batches in order, prepared on demand or ahead of time by worker processes.
 
 Batch positions are known in advance, so workers need no coordination: of n workers, worker i prepares every nth
-batch, starting from i. Each sends through its own pipe, which blocks it when training is slower. Large batches lie in memory
-that both processes share, and only their description is sent.
+batch, starting from i. Each sends through its own pipe, which blocks it when training is slower. Large batches lie in
+memory that both processes share, and only their description is sent.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from heedful.data.memory import keep_all_memory
 from heedful.data.slots import ALIGNED, ROOM, Slots, aligned
 from heedful.errors import EXIT_GONE, UserError
 
@@ -141,15 +142,14 @@ def _share() -> Slots | None:
         return None
 
 
-def _work(
-    batches: BatchSource, indices: BatchIndices, pipe: int, slots: Slots | None, unused: list[int]
-) -> None:
+def _work(batches: BatchSource, indices: BatchIndices, pipe: int, slots: Slots | None, unused: list[int]) -> None:
     """The main loop of a worker, until the pipe is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):  # for the main process, which saves first and then stops its workers
         signal.signal(number, signal.SIG_IGN)
     for other in [*unused, *([slots.freed] if slots else [])]:
         os.close(other)
     torch.set_num_threads(1)
+    keep_all_memory()
     try:
         for index in indices():
             _send(pipe, *_serialize(batches.at(*index)), slots)
