@@ -39,7 +39,7 @@ class Source:
     kind = Large
 
     def at(self, position: int, part: int = 0, parts: int = 1) -> Large:
-        values = torch.full((workers.LARGE // 8 + position,), float(position))
+        values = torch.full((workers.LARGE // 4 + position,), float(position))
         return Large(torch.full((3,), position % 7, dtype=torch.uint8), values, (values[:5] + 1, values[:0]), position)
 
     def epoch_of(self, position: int) -> int:
@@ -115,7 +115,7 @@ def test_without_shared_memory_batches_pass_through_the_pipe(monkeypatch: pytest
 
 
 def test_batch_that_is_too_large_for_a_slot_passes_through_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "ROOM", workers.LARGE // 2 + 4000)  # the first ones fit
+    monkeypatch.setattr(workers, "ROOM", workers.LARGE + 60)  # the first ones fit
     for position, batch in enumerate(islice(load_batches(Source(), endless, 1), 10)):
         require_same(batch, position)
 
