@@ -1,7 +1,7 @@
 """Image models compared with timm in the same run: training steps and loading on a GPU, inference on a CPU.
 
     python benchmarks/vision.py --only speed --out speed.json      # a GPU: ResNet-50 and ViT-B/16, bf16, 224 x 224
-    python benchmarks/vision.py --only loader --out loader.json    # a GPU: ResNet-50 fed from a folder of JPEGs
+    python benchmarks/vision.py --only loader --out loader.json    # a GPU: both fed from a folder of JPEGs
     python benchmarks/vision.py --only cpu --out cpu.json          # ResNet-18 and ViT-tiny, with onnxruntime
     python benchmarks/vision.py --quick                            # all of it in small, to see that it works
 
@@ -11,8 +11,10 @@ compile: true, copies every batch from the host, clips gradients, and looks at l
 start from the same weights and must have the same loss before the first step. Each has a process of its own; the two
 of a model get ready at once, then they are timed one after the other. Times are medians.
 
-Loader: the share of time that the GPU waits, compared with batches that are ready in memory, for JPEGs of four sizes,
-and how many images 1, 2, 4 and 8 workers load without it.
+Loader: the share of time that the GPU waits, compared with batches that are ready in memory, for JPEGs of two sizes,
+and how many images 1 and 8 workers load without it; beside torch's DataLoader with Pillow and, where it is installed,
+torchvision. The stall is the larger of what was measured while the workers' stock of batches lasted, and of what
+follows from their rate alone.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ MODELS = {"resnet-50": ("resnet", "resnet50"), "vit-b16": ("vit", "vit_base_patc
 GOALS = {"resnet-50": 1.1, "vit-b16": 1.3}
 CPU_MODELS = {"resnet-18": ("resnet", "resnet18"), "vit-tiny": ("vit", "vit_tiny_patch16_224")}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SOURCES = {"224 x 224": (224, 224), "256 x 256": (256, 256), "375 x 500": (375, 500), "1500 x 2000": (1500, 2000)}
+SOURCES = {"224 x 224": (224, 224), "375 x 500": (375, 500)}
+FIRST = next(iter(SOURCES))  # on which the others train too
 CLASSES = 1000
 STEPS, REPEATS = 10, 5  # in a measurement, and how many there are
 CPU_ROUNDS = {1: 60, 32: 12}  # by the images in a batch
@@ -99,15 +102,22 @@ def batches(name: str) -> list[Any]:
     """Four batches of random bytes with random classes."""
     import torch
 
-    from heedful.data.images.labelled_batches import LabelledImageBatch
-
     generator, count, shape = torch.Generator().manual_seed(1), images_at_once(), config_of(name).input
     made = []
     for _ in range(4):
         pixels = torch.randint(0, 256, (count, *shape), generator=generator, dtype=torch.uint8)
-        targets, ones = torch.randint(0, CLASSES, (count,), generator=generator), torch.ones(count)
-        made.append(LabelledImageBatch(pixels, targets, targets, ones, ones, torch.arange(count), MEAN, STD))
+        made.append(batch_of(pixels, torch.randint(0, CLASSES, (count,), generator=generator)))
     return made
+
+
+def batch_of(pixels: Any, targets: Any) -> Any:
+    import torch
+
+    from heedful.data.images.labelled_batches import LabelledImageBatch
+
+    count = len(pixels)
+    ones = torch.ones(count)
+    return LabelledImageBatch(pixels, targets, targets, ones, ones, torch.arange(count), MEAN, STD)
 
 
 class Prepared:
@@ -309,34 +319,33 @@ def write_jpegs(folder: Path, rows: int, columns: int, count: int) -> None:
         (place / f"{number:06}.jpg").write_bytes(contents[number % len(contents)])
 
 
-def loader(found: dict[str, Any], out: Path | None, workers: int) -> None:
-    import torch
-
-    from heedful.data.images.augmentation import Augmentation
-    from heedful.data.images.image_spec import ImageSpec
-    from heedful.data.images.labelled_batches import LabelledImageBatches, encode_labelled_images
-    from heedful.data.images.sources import ImageFolders
+def loading(source: Any, workers: int, own: bool) -> float:
+    """Images a second that workers load and augment alone; those of others are started by the source."""
     from heedful.data.workers import BatchIndex, load_batches
 
-    name, count = "resnet-50", 40 if is_quick() else 10_240
-    warm, steps = (1, 2) if is_quick() else (24, 60)
-    shape = config_of(name).input
-    model, compiled = ours(name).to(device()).train(), compiled_loss()
+    batches = load_batches(source, lambda: (BatchIndex(number) for number in range(10**9)), workers if own else 0)
+    warm, taken = 3 * workers, 2 * workers  # each has some batches ready at first
+    for _ in range(warm):
+        next(batches)
+    begin = time.perf_counter()
+    for _ in range(taken):
+        next(batches)
+    seconds = time.perf_counter() - begin
+    batches.close()
+    return taken * images_at_once() / seconds
 
-    def loading(source: Any, workers: int) -> float:
-        """Images a second that workers load and augment alone."""
-        batches = load_batches(source, lambda: (BatchIndex(number) for number in range(10**9)), workers)
-        for _ in range(workers):
-            next(batches)
-        begin, taken = time.perf_counter(), (1 if is_quick() else 4) * workers
-        for _ in range(taken):
-            next(batches)
-        seconds = time.perf_counter() - begin
-        batches.close()
-        return taken * images_at_once() / seconds
 
-    def rate(source: Any, workers: int) -> float:
-        run = training(name, model, source, workers, compiled)
+class Fed:
+    """A model that is trained from several sources, and its rate when batches are ready in memory."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.model, self.compiled = name, ours(name).to(device()).train(), compiled_loss()
+        self.whole = self.rate(Prepared(batches(name)), 0)
+
+    def rate(self, source: Any, workers: int) -> float:
+        """Images a second."""
+        warm, steps = (1, 2) if is_quick() else (16, 48)
+        run = training(self.name, self.model, source, workers, self.compiled)
         for _ in range(warm):
             next(run)
         begin = time.perf_counter()
@@ -346,37 +355,57 @@ def loader(found: dict[str, Any], out: Path | None, workers: int) -> None:
         run.close()  # type: ignore[attr-defined]
         return steps * images_at_once() / seconds
 
-    found["loader in memory"] = whole = rate(Prepared(batches(name)), 0)
-    print(f"{'ready in memory':<40} {whole:>8,.0f} images/s", flush=True)
-    settings = {
-        "crop, flip": Augmentation(crop=16, flip=0.5),
-        "resized crop, flip": Augmentation(resized_crop=(0.25, 1.0), flip=0.5),
-    }
+
+def loader(found: dict[str, Any], out: Path | None, workers: int) -> None:
+    import torch
+    from jpeg_loaders import Jpegs, Loaded, changes
+
+    from heedful.data.images.augmentation import Augmentation
+    from heedful.data.images.image_spec import ImageSpec
+    from heedful.data.images.labelled_batches import LabelledImageBatch, LabelledImageBatches, encode_labelled_images
+    from heedful.data.images.sources import ImageFolders
+
+    started, count, shape = time.perf_counter(), 40 if is_quick() else 5_120, config_of("resnet-50").input
+    fed = [Fed(name) for name in (["resnet-50"] if is_quick() else MODELS)]
+    for one in fed:
+        found[f"loader in memory, {one.name}"] = one.whole
+        print(f"{one.name + ', ready in memory':<40} {one.whole:>8,.0f} images/s", flush=True)
+
+    def compare(title: str, source: Any, counts: tuple[int, ...], models: list[Fed], own: bool = True) -> None:
+        """Rates of some numbers of workers, and stalls with the last."""
+        loads = {number: loading(source(number), number, own) for number in counts}
+        alone = loads[counts[-1]]
+        rates = {one.name: one.rate(source(workers), workers if own else 0) for one in models}
+        stalls = {one.name: 1 - min(rates[one.name], alone, one.whole) / one.whole for one in models}
+        found[f"loader {title}"] = {"loads": loads, "trains": rates, "stall": stalls}
+        parts = [f"{name} {rates[name]:,.0f}, stall {100 * stall:.1f} %" for name, stall in stalls.items()]
+        text = ", ".join(f"{loaded:,.0f} by {number}" for number, loaded in loads.items())
+        print(f"{title:<52} {text:<24} {'; '.join(parts)}", flush=True)
+        write(found, out)
+
+    print(f"{'images/s (goal: a stall of 3 %)':<52} {'workers alone':<24} training", flush=True)
     for title, (rows, columns) in SOURCES.items():
         with tempfile.TemporaryDirectory() as folder:
-            some = count if rows < 1000 else count // 4
-            write_jpegs(Path(folder, "train"), rows, columns, some)
-            begin = time.perf_counter()
-            source_of: dict[str, Any] = {"size": shape[1:], "resample": "bilinear", "keep": "files"}
-            images = ImageFolders(root=folder, test=None, **source_of).read("train")
-            checked = time.perf_counter() - begin
+            write_jpegs(Path(folder, "train"), rows, columns, count)
+            settings: dict[str, Any] = {"size": shape[1:], "resample": "bilinear", "keep": "files"}
+            images = ImageFolders(root=folder, test=None, **settings).read("train")
             encoded = encode_labelled_images(images, ImageSpec(shape, images.names, MEAN, STD))
-            for changes, augmentation in settings.items():
-                if rows > 1000 and changes != "crop, flip":
-                    continue
-                source = LabelledImageBatches(encoded, 0, images_at_once(), augmentation=augmentation)
-                loads = {count: loading(source, count) for count in (1, 2, 4, 8, 16) if count <= workers}
-                trains = rate(source, workers)
-                stall = 1 - trains / whole
-                found[f"loader {title}, {changes}"] = {
-                    "loads": loads, "trains": trains, "stall": stall, "check_s": checked, "files": some,
-                }  # fmt: skip
-                alone = ", ".join(f"{loaded:,.0f} by {count}" for count, loaded in loads.items())
-                print(
-                    f"{title + ', ' + changes:<40} {trains:>8,.0f} images/s; stall {100 * stall:.1f} % (goal 3); "
-                    f"workers alone: {alone}", flush=True,
-                )  # fmt: skip
-                write(found, out)
+            for name, augmentation in (
+                ("crop, flip", Augmentation(crop=16, flip=0.5)),
+                ("resized crop, flip", Augmentation(resized_crop=(0.25, 1.0), flip=0.5)),
+            ):
+                ready = LabelledImageBatches(encoded, 0, images_at_once(), augmentation=augmentation)
+                counts, models = ((1, workers), fed) if name == "crop, flip" else ((workers,), [])
+                compare(f"{title}, {name}: heedful", lambda number, ready=ready: ready, counts, models)
+            for name, change in changes(shape[1:]).items():
+                data = Jpegs(Path(folder, "train"), shape[1:], change)
+
+                def plain(number: int, data: Jpegs = data) -> Loaded:
+                    return Loaded(data, images_at_once(), number, LabelledImageBatch, batch_of)
+
+                compare(f"{title}, crop, flip: {name}", plain, (workers,), fed if title == FIRST else [], own=False)
+    found["loader seconds"] = time.perf_counter() - started
+    print(f"{found['loader seconds']:.0f} s", flush=True)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

@@ -107,7 +107,8 @@ def draws(count: int = COUNT) -> Draws:
 
 def test_crop_shifts_by_at_most_the_padding() -> None:
     x = images().pixels.float()
-    found, seen = shifted(x, 2, draws()), set()
+    found, seen = shifted(x, 2, [False] * COUNT, draws()), set()
+    assert torch.equal(shifted(x, 2, [True] * COUNT, draws()), found.flip(-1))
     padded = torch.nn.functional.pad(x, (2, 2, 2, 2))
     for row in range(COUNT):
         fits = [
@@ -121,13 +122,19 @@ def test_crop_shifts_by_at_most_the_padding() -> None:
     assert {top for top, _ in seen} == {left for _, left in seen} == set(range(5))
 
 
+def test_crop_beyond_the_image_is_black() -> None:
+    made = LabelledImageBatches(images(), 5, 10, augmentation=Augmentation(crop=1000, flip=0.5))
+    found = made.augmented(torch.arange(COUNT), 0).pixels
+    assert found.shape == made.encoded.pixels.shape and not found.any((1, 2, 3)).all()
+
+
 def test_crop_of_everything_is_the_image_and_of_a_quarter_is_larger() -> None:
     x = images().pixels.float()[:2]
-    close(resized(x, [(0, 0, 9, 7), (0, 0, 9, 7)]), x)
+    close(resized(x, [(0, 0, 9, 7), (0, 0, 9, 7)], [False, True]), torch.stack([x[0], x[1].flip(-1)]))
     ramp = torch.arange(8.0).expand(1, 1, 8, 8)
-    close(resized(ramp, [(2.0, 2.0, 4.0, 4.0)])[0, 0, 0], (torch.arange(8) / 2 + 1.75).clamp(2, 5))
+    close(resized(ramp, [(2.0, 2.0, 4.0, 4.0)], [False])[0, 0, 0], (torch.arange(8) / 2 + 1.75).clamp(2, 5))
     rows = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8)
-    found = resized(rows, [(2.4, 0.0, 0.3, 8.0)])  # thinner than a row: bytes of the nearest one
+    found = resized(rows, [(2.4, 0.0, 0.3, 8.0)], [False])  # thinner than a row: bytes of the nearest one
     assert torch.equal(found, rows[:, :, 2:3].expand(1, 1, 8, 8))
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
-from heedful.data.images import sources
+from heedful.data.images import image_files, sources
 from heedful.data.images.augmentation import Augmentation
 from heedful.data.images.file_images import FileImages
 from heedful.data.images.image_files import read_image_file
@@ -290,13 +291,13 @@ def test_large_jpegs_are_decoded_at_a_part_of_their_size(tmp_path: Path, monkeyp
     smooth = np.stack([rows * 255 // 400, columns * 255 // 320, (rows + columns) * 255 // 720], -1).astype(np.uint8)
     Image.fromarray(smooth).save(tmp_path / "a.jpg", quality=95)
     decoded = []
-    plain = Image.Image.convert
+    plain = image_files.image_pixels
 
-    def convert(self: Image.Image, *args: Any, **kwargs: Any) -> Image.Image:
-        decoded.append(self.size)
-        return plain(self, *args, **kwargs)
+    def image_pixels(image: Image.Image, *args: Any) -> NDArray[np.uint8]:
+        decoded.append(image.size)
+        return plain(image, *args)
 
-    monkeypatch.setattr(Image.Image, "convert", convert)
+    monkeypatch.setattr(image_files, "image_pixels", image_pixels)
     small = read_image_file(tmp_path / "a.jpg", 3, (20, 16))
     assert decoded == [(40, 50)]  # an eighth, and more than twice what is needed
     whole = read_image_file(tmp_path / "a.jpg", 3)

@@ -1,5 +1,7 @@
 """The order of samples: random permutations as pure functions of a seed and counters, with no state to save."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,11 +20,16 @@ def permutation(seed: int, epoch: int, n: int, stream: int = 0) -> NDArray[np.in
 
 def random_bits_at(seed: int, counter: int, stream: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
     """A random 64-bit integer for each index, independent of the others: SplitMix64 (Steele et al., 2014) of a key."""
-    key = random_bits(seed, counter, stream, 1)
-    mixed = (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
+    mixed = (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + _key(seed, counter, stream)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+@lru_cache(maxsize=256)
+def _key(seed: int, counter: int, stream: int) -> np.uint64:
+    """One random number, which takes longer to make than the indices of a few images."""
+    return random_bits(seed, counter, stream, 1)[0]
 
 
 def balanced_order(seed: int, epoch: int, labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -14,9 +13,6 @@ from heedful import __version__
 from heedful.files.reading import is_file
 
 LIBRARIES = ("numpy", "safetensors", "tokenizers", "pydantic", "sacrebleu")
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
-KEPT, LARGEST = 2**30, 2**25  # bytes kept in total, and in one block; glibc allows no larger block
 
 
 def environment(device: torch.device) -> dict[str, object]:
@@ -58,15 +54,3 @@ def processor(file: Path = Path("/proc/cpuinfo")) -> str:
     lines = file.read_text(errors="replace").splitlines() if is_file(file) else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
-
-
-def keep_memory() -> None:
-    """Keep freed memory in this process (glibc only).
-
-    Otherwise large buffers are returned to the system after every operation and mapped again page by page, which takes
-    longer than the arithmetic of a small convolutional network.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        library = ctypes.CDLL(None)
-        library.mallopt(M_TRIM_THRESHOLD, KEPT)
-        library.mallopt(M_MMAP_THRESHOLD, LARGEST)

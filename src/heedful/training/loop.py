@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.losses import Loss
+from heedful.data.memory import keep_memory
 from heedful.data.pairs.batches import Batch, PairBatches
 from heedful.data.workers import BatchIndex, BatchSource, load_batches
 from heedful.errors import UserError
@@ -31,7 +32,6 @@ from heedful.training.checkpoint.weights import gather_tensors, gather_weights
 from heedful.training.configs import PlayerConfig, TrainConfig
 from heedful.training.distributed.batch_norm import share_statistics
 from heedful.training.distributed.team import Carry, LossOf, Team
-from heedful.training.environment import keep_memory
 from heedful.training.nan_checks import not_finite, require_sound
 from heedful.training.optim import make_optimizer
 from heedful.training.players import load_states, make_players, states

@@ -55,23 +55,19 @@ def augment(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], dra
 
     In this order: crop, flip, brightness, contrast, saturation, hue, erasing.
     """
-    size = max(1, TOGETHER // math.prod(pixels.shape[1:]))
-    parts = [
-        _augment(part, settings, fill, replace(draws, keys=draws.keys[start : start + len(part)]))
-        for start, part in zip(range(0, len(pixels), size), pixels.split(size), strict=False)
-    ]
-    return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else pixels
+    x = placed(pixels, settings, draws)
+    if not (settings.brightness or settings.contrast or settings.saturation or settings.hue or settings.erase):
+        return x
+    found, size = torch.empty_like(x), max(1, TOGETHER // math.prod(x.shape[1:]))
+    for start in range(0, len(x), size):
+        some = slice(start, start + size)
+        found[some] = _recoloured(x[some], settings, fill, replace(draws, keys=draws.keys[some]))
+    return found
 
 
-def _augment(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], draws: Draws) -> Tensor:
+def _recoloured(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], draws: Draws) -> Tensor:
     most = 255.0 if pixels.dtype == torch.uint8 else math.inf
     x = pixels
-    if settings.crop:
-        x = shifted(x, settings.crop, draws)
-    if settings.resized_crop is not None:
-        x = resized(x, [crop_box(one, x.shape) for one in crop_draws(settings.resized_crop, draws)])
-    if settings.flip:
-        x = flipped(x, torch.from_numpy(draws.uniform(6) < settings.flip))
     for purpose, strength, change in (
         (7, settings.brightness, brightened),
         (8, settings.contrast, contrasted),
@@ -89,11 +85,6 @@ def _augment(pixels: Tensor, settings: Augmentation, fill: tuple[float, ...], dr
     return x if x.dtype == pixels.dtype else _like(x, pixels)
 
 
-def flipped(x: Tensor, chosen: Tensor) -> Tensor:
-    """Images of which some are mirrored."""
-    return torch.where(chosen[:, None, None, None], x.flip(-1), x)
-
-
 def _column(values: NDArray[np.generic]) -> Tensor:
     """A value of each image as (B, 1, 1, 1)."""
     found = torch.from_numpy(values)
@@ -106,16 +97,30 @@ def _like(x: Tensor, pixels: Tensor) -> Tensor:
 
 
 # ------------------------------------------------------------------ crops
-def shifted(x: Tensor, padding: int, draws: Draws) -> Tensor:
-    """A random part of its own size of each image with zeros around it."""
+def placed(x: Tensor, settings: Augmentation, draws: Draws) -> Tensor:
+    """Images that are cropped, then mirrored; one after the other, since one stays in the CPU's cache."""
+    if not (settings.crop or settings.resized_crop or settings.flip):
+        return x
+    mirrored = (draws.uniform(6) < settings.flip).tolist()
+    if settings.resized_crop is not None:
+        boxes = [crop_box(one, x.shape) for one in crop_draws(settings.resized_crop, draws)]
+        return resized(x, boxes, mirrored)
+    return shifted(x, settings.crop, mirrored, draws)
+
+
+def shifted(x: Tensor, padding: int, mirrored: list[bool], draws: Draws) -> Tensor:
+    """A random part of its own size of each image with zeros around it; some are mirrored."""
     _, _, rows, columns = x.shape
-    whole = torch.zeros_like(x)
+    found = torch.empty_like(x)
     tops, lefts = ((draws.bits(n) % np.uint64(2 * padding + 1)).astype(np.int64) - padding for n in (0, 1))
-    for one, to, top, left in zip(x, whole, tops.tolist(), lefts.tolist(), strict=True):
-        part = one[:, max(0, top) : rows + min(0, top), max(0, left) : columns + min(0, left)]
-        down, across = max(0, -top), max(0, -left)
-        to[:, down : down + part.shape[1], across : across + part.shape[2]] = part
-    return whole
+    for image, to, top, left, mirror in zip(x, found, tops.tolist(), lefts.tolist(), mirrored, strict=True):
+        part = image[:, max(0, top) : max(0, rows + min(0, top)), max(0, left) : max(0, columns + min(0, left))]
+        (_, high, wide), down = part.shape, max(0, -top)
+        across = max(0, left) if mirror else max(0, -left)
+        if high < rows or wide < columns:
+            to.zero_()
+        to[:, down : down + high, across : across + wide] = part.flip(-1) if mirror else part
+    return found
 
 
 def crop_draws(
@@ -136,13 +141,14 @@ def crop_box(drawn: tuple[float, ...], shape: torch.Size) -> Box:
     return down * (rows - height), across * (columns - width), height, width
 
 
-def resized(x: Tensor, boxes: list[Box]) -> Tensor:
-    """The rectangles of images, rounded to whole pixels and resized to their size by bilinear interpolation."""
+def resized(x: Tensor, boxes: list[Box], mirrored: list[bool]) -> Tensor:
+    """The rectangles of images, rounded to whole pixels, resized bilinearly to their size, and some mirrored."""
     found = torch.empty_like(x)
-    for image, to, (top, left, height, width) in zip(x, found, boxes, strict=True):
+    for image, to, (top, left, height, width), mirror in zip(x, found, boxes, mirrored, strict=True):
         first, start = round(top), round(left)
         part = image[:, first : max(first + 1, round(top + height)), start : max(start + 1, round(left + width))]
-        to[:] = functional.interpolate(part[None], x.shape[2:], mode="bilinear", antialias=True)[0]
+        whole = functional.interpolate(part[None], x.shape[2:], mode="bilinear", antialias=True)[0]
+        to[:] = whole.flip(-1) if mirror else whole
     return found
 
 
