@@ -77,7 +77,7 @@ LAYERS["contracts"] = {"blocks", "config", "data.trees", "hub", "models", "runs.
 LAYERS["contracts"] |= ERRORS_AND_FILES
 LAYERS["contracts.huggingface"] = {"contracts", *ERRORS_AND_FILES}
 # A model's graphs depend on its role, and one folder has all that a predictor needs.
-LAYERS["export"] = {*LAYERS["contracts"], "__version__", "tasks", "tasks.pretraining.predictor"}
+LAYERS["export"] = {*LAYERS["contracts"], "__version__", "decode", "tasks", "tasks.pretraining.predictor"}
 # Parts and swaps are made from the classes of recipes, without torch.
 LAYERS["catalogue"] = {"config", "models", "runs.recipe", "tasks", "tasks.recipe_parts", "__all__", *ERRORS_AND_FILES}
 # Self-contained experiments: no recipe, no run folder.
