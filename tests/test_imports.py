@@ -114,7 +114,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "blocks": {"torch"},
     "blocks.kernels": {"torch", "triton"},
     "data": {"numpy", "torch", "pydantic", "tokenizers", "unicode_rbnf", "PIL", "sklearn", "pyarrow"},
-    "models": {"torch", "pydantic"},
+    "models": {"torch", "pydantic", "ctranslate2"},
     "decode": {"torch", "pydantic"},
     "tasks": {"torch", "numpy", "pydantic"},
     "tasks.predictor": {"torch", "numpy"},
@@ -125,7 +125,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "catalogue": {"pydantic"},
     "contracts": {"torch", "numpy", "pydantic", "safetensors"},
     "contracts.huggingface": {"torch", "transformers"},  # for folders that are checked in it
-    "export": {"torch", "onnx", "onnxruntime"},
+    "export": {"torch", "onnx", "onnxruntime", "ctranslate2"},
     "lectures": {"torch", "numpy", "pydantic", "sklearn", "matplotlib"},
     "lectures.claims": set(),
     "extras": set(),

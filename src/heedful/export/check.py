@@ -50,7 +50,10 @@ def compare(graph: Graph, run: Run, sizes: Sequence[tuple[int, int]] = SIZES) ->
 
 def require_near(graph: Graph, run: Run, most: float = TOLERANCE) -> float:
     """The difference, which is an error if it is larger than `most`: by default, than rounding explains."""
-    found = compare(graph, run)
+    try:
+        found = compare(graph, run)
+    except RuntimeError as error:
+        raise different(graph.name, f"an error: {str(error).splitlines()[0][:200]}") from None
     if not found <= most:
         raise different(graph.name, f"outputs that differ by {found:.2g} of the largest number, not {most:.0e} at most")
     return found

@@ -57,7 +57,7 @@ def writable(predictor: AnyPredictor) -> Writable:
     else:
         module = import_module(name)
         reason = module.reason(config)
-        names = predictor.tokenizer.names
+        names = predictor.tokenizer.token_names
         if reason is None and len(set(names)) < len(names):
             reason = "CTranslate2 tells tokens apart by their names, and some are alike here"
     if reason is not None:
@@ -79,7 +79,7 @@ class Tokens:
     @classmethod
     def of(cls, predictor: Translator | TextGenerator) -> Tokens:
         """Those of a predictor."""
-        names = predictor.tokenizer.names
+        names = predictor.tokenizer.token_names
         if isinstance(predictor, Translator):
             one = predictor.tokenizer
             return cls(names, one.bos, one.eos, one.suppressed, one.unk)
@@ -108,17 +108,18 @@ class Side:
     def __init__(self, predictor: Translator | TextGenerator, folder: Path) -> None:
         import ctranslate2
 
-        self.model: Any = predictor.model
+        model: Any = predictor.model
+        self.model, self.context = model, int(model.config.context)
         self.tokens, self.translates = Tokens.of(predictor), isinstance(predictor, Translator)
         kind = ctranslate2.Translator if self.translates else ctranslate2.Generator
         self.engine: Any = kind(str(folder), device="cpu", intra_threads=torch.get_num_threads())
-        self.steps = min(STEPS, self.model.config.context // 2)
+        self.steps = min(STEPS, self.context // 2)
 
     def inputs(self, lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
         """Random tokens of these numbers, or as many as fit into the context."""
         random, tokens = torch.Generator().manual_seed(seed), self.tokens
         ordinary = [number for number in range(len(tokens.names)) if number not in {*tokens.suppressed, tokens.stop}]
-        room = self.model.config.context - self.steps
+        room = self.context - self.steps
         last = [tokens.stop] if self.translates else []
         return [
             [ordinary[int(at)] for at in torch.randint(len(ordinary), (min(length, room),), generator=random)] + last

@@ -18,6 +18,7 @@ from heedful.errors import UserError
 from heedful.export.graph import Graph, Inputs, Run
 from heedful.export.onnx import SIZES, dynamic
 
+UNLIKE = "failed for expression Ne("  # an assertion that two sizes differ
 COMPILERS = "c++", "g++", "clang++"
 
 
@@ -37,10 +38,18 @@ def program(graph: Graph) -> torch.export.ExportedProgram:
     with quiet(), ExitStack() as stack, torch.no_grad():
         for patch in (loops.register_lstm_while_loop_decomposition, loops.register_gru_while_loop_decomposition):
             stack.enter_context(patch())
-        return torch.export.export(
+        found = torch.export.export(
             graph.module, tuple(given.values()), dynamic_shapes=(dynamic(graph),), strict=False,
             prefer_deferred_runtime_asserts_over_guards=True,
         )  # fmt: skip
+    nodes = found.graph_module.graph
+    for node in list(nodes.nodes):
+        # Some sizes lay out a tensor as if it were contiguous. The recorded operations are right for them as well.
+        if node.target is torch.ops.aten._assert_scalar.default and UNLIKE in str(node.args[1]):
+            nodes.erase_node(node)
+    nodes.eliminate_dead_code()
+    found.graph_module.recompile()
+    return found
 
 
 def write_program(graph: Graph, file: Path) -> None:

@@ -58,9 +58,9 @@ class MultilingualTokenizer(TrainedTokenizer):
         return [ids if code is None else [self._id(code), *ids] for (code, _), ids in zip(split, rest, strict=True)]
 
     @property
-    def names(self) -> list[str]:
+    def token_names(self) -> list[str]:
         """The name of each token, those of the languages last."""
-        return [*super().names[: self.first], *self._tags]
+        return [*super().token_names[: self.first], *self._tags]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The text of each token."""

@@ -107,7 +107,7 @@ class SentencePieceTokenizer(TrainedTokenizer):
         return "".join(pieces).replace(SPACE, " ").strip(" ")
 
     @property
-    def names(self) -> list[str]:
+    def token_names(self) -> list[str]:
         """The name of each token in Marian's vocabulary, after the special ones."""
         return self._names
 

@@ -60,7 +60,7 @@ class WordTokenizer(EngineTokenizer):
 
     @cached_property
     def _pieces(self) -> list[str]:
-        return self.names
+        return self.token_names
 
     def files(self) -> dict[str, str | bytes]:
         """The equivalent Hugging Face tokenizer files, by name."""
