@@ -45,6 +45,7 @@ from heedful.extras.estimators.text_inputs import (
     parts_of,
     require_same_lengths,
     require_target,
+    single_texts_of,
     tags_of,
     texts_of,
     units_of,
@@ -56,6 +57,7 @@ from heedful.runs.init import settings_of_run
 from heedful.runs.load import cores, load
 from heedful.runs.recipe import load_recipe, recipe_with
 from heedful.runs.train import Epoch, Evaluated, train
+from heedful.tasks import TASKS
 from heedful.tasks.predictor import device_of
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.training.span_metrics import tag_scores
@@ -103,7 +105,8 @@ class TextEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             rows, held = self._parts(units, classes, seed)
             data = Dataset([examples[row] for row in rows], [examples[row] for row in held])
             recipe, run = self._recipe(len(rows), seed), Path(folder) / "run"
-            self.loss_curve_, self.validation_scores_ = [], []
+            self.loss_curve_: list[float] = []
+            self.validation_scores_: list[float] = []
             with isolated(device_of(self._place), cores()):
                 for event in train(recipe, run, data=data):
                     self._record(event)
@@ -170,14 +173,15 @@ class TextEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """The settings of the recipe, of the run in `start`, or of the usual model."""
         begin = {} if self.start is None else {"start": {"folder": os.fspath(self.start)}}
         if self.recipe is not None:
-            return {**load_recipe(os.fspath(self.recipe)).model_dump(mode="json"), **begin}
+            given = load_recipe(os.fspath(self.recipe)).model_dump(mode="json")
+            if (kind := given["task"]["kind"]) not in (self._task, *TASKS[self._task].also.values()):
+                raise ValueError(f"recipe={self.recipe!r} is a recipe of the task {kind}, not of {self._task}")
+            return {**given, **begin}
         if self.start is None:
             return {"task": {"kind": self._task}, **self._scratch}
-        known = settings_of_run(self._task, Path(self.start))
-        if known is None:
+        if (known := settings_of_run(self._task, Path(self.start))) is None:
             return {"task": {"kind": self._task}, **begin}
-        model = {name: value for name, value in known["model"].items() if name != "labels"}
-        return {**known, "model": model}
+        return {**known, "model": {name: value for name, value in known["model"].items() if name != "labels"}}
 
     def _given(self) -> Iterator[tuple[str, Any]]:
         """Further settings of the recipe, by key."""
@@ -250,9 +254,9 @@ class TextClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
     keys of the recipe, as {"model.dropout": 0.2}.
 
     `max_iter` is the number of epochs, `batch_size` the number of texts in a step, and both are chosen if None, as is
-    `learning_rate_init`. With `validation_fraction` above 0, that share of the texts is held out, and the best epoch is kept
-    instead of the last one. `class_weight` is "balanced", or a dict of weights by class. With an integer `random_state`,
-    results on a CPU are reproducible. `device` is auto, cpu or cuda.
+    `learning_rate_init`. With `validation_fraction` above 0, that share of the texts is held out, and the best epoch is
+    kept instead of the last one. `class_weight` is "balanced", or a dict of weights by class. With an integer
+    `random_state`, results on a CPU are reproducible. `device` is auto, cpu or cuda.
     """
 
     _task = "classification"
@@ -282,8 +286,8 @@ class TextClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         texts = texts_of(X)
         labels = column_or_1d(require_target(y), warn=True)
         check_consistent_length(texts, labels)
-        check_classification_targets(labels)
         try:
+            check_classification_targets(labels)
             self.classes_, numbers = np.unique(labels, return_inverse=True)
         except TypeError:
             kinds = sorted({type(label).__name__ for label in labels})
@@ -470,7 +474,7 @@ class SentenceEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEs
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Load the encoder of `start`, or train one on texts X (n)."""
-        texts = texts_of(X)
+        texts = single_texts_of(X)
         self._require_settings()
         if self.pooling is not None:
             require_one_of("pooling", self.pooling, POOLINGS)
@@ -488,7 +492,9 @@ class SentenceEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEs
         """The vector of each text (n, d)."""
         check_is_fitted(self)
         with value_errors():
-            found: Array = self.predictor_.embed(texts_of(X), pooling=self.pooling, normalize=self.normalize).numpy()
+            found: Array = self.predictor_.embed(
+                single_texts_of(X), pooling=self.pooling, normalize=self.normalize
+            ).numpy()
         return found
 
     @property

@@ -12,25 +12,31 @@ from sklearn.utils.validation import check_consistent_length
 from heedful.errors import UserError, shown
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
-ADVICE = {
-    True: "pass a list of texts, or one column of a table, as frame['text']",
-    False: "texts are strings; fill missing ones, as frame['text'].fillna('')",
-}
 
 
 def texts_of(X: Any) -> list[Text]:
-    """The texts, or pairs of texts, of a list, an array or a column."""
-    found = []
+    """The texts, or pairs of texts, of a list, an array, a column, or a table of one column or two."""
+    found: list[Text] = []
     for number, row in enumerate(rows_of(X, "X")):
+        if isinstance(row, np.ndarray) and row.size == 1:
+            row = row.flat[0]
         if isinstance(row, str):
             found.append(str(row))
         elif isinstance(row, tuple | list | np.ndarray) and len(row) == 2 and all(isinstance(one, str) for one in row):
             found.append((str(row[0]), str(row[1])))
         else:
-            kind = type(row).__name__
             raise ValueError(
-                f"X[{number}] is {shown(row, 40)} ({kind}), not a text or a pair of texts: {ADVICE[False]}"
+                f"X[{number}] is {shown(row, 40)}, not a text or a pair of texts: pass a column, as frame['text'], and "
+                "fill missing values, as frame['text'].fillna('')"
             )
+    return found
+
+
+def single_texts_of(X: Any) -> list[str]:
+    """The texts, none of which is a pair."""
+    found = [text for text in texts_of(X) if isinstance(text, str)]
+    if len(found) < len(texts_of(X)):
+        raise ValueError("X has pairs of texts: pass one column, as frame['text']")
     return found
 
 
@@ -54,27 +60,18 @@ def _strings(row: Any, where: str, what: str) -> list[str]:
 
 
 def rows_of(X: Any, name: str) -> list[Any]:
-    """The rows of a list, an array or a column; tables must have one column, or two, which are pairs."""
-    if isinstance(X, str | bytes | Mapping) or np.ndim(X := _array(X)) == 0:
-        raise ValueError(f"{name} is {shown(X, 40)}, not a list: {ADVICE[True]}")
-    if isinstance(X, np.ndarray) and X.ndim > 1:
-        if X.ndim > 2 or X.shape[1] not in (1, 2):
-            raise ValueError(f"{name} has shape {X.shape}: {ADVICE[True]}")
-        X = X[:, 0] if X.shape[1] == 1 else [tuple(row) for row in X]
+    """The rows of a list, an array, a column or a table."""
+    given = X
+    if not isinstance(X, list | tuple | np.ndarray | str | bytes | Mapping):
+        X = np.asarray(X, dtype=object)
+    if isinstance(X, str | bytes | Mapping) or (isinstance(X, np.ndarray) and X.ndim == 0):
+        raise ValueError(
+            f"{name} is {shown(given, 40)}, not a list: pass a list of texts, or a column, as frame['text']"
+        )
     rows = list(X)
     if not rows:
         raise ValueError(f"found array with 0 sample(s): {name} is empty, and at least one is needed")
     return rows
-
-
-def _array(X: Any) -> Any:
-    """A column or a table as an array; lists and tuples as they are."""
-    if isinstance(X, list | tuple | np.ndarray):
-        return X
-    try:
-        return np.asarray(X, dtype=object)
-    except (TypeError, ValueError):
-        return X
 
 
 def require_target(y: Any) -> Any:
