@@ -107,6 +107,7 @@ LAYERS["extras.saliency"] = {"blocks", "data", "errors", "models", "tasks", "ext
 LAYERS["plots.gallery"] = {*LAYERS, "explore.inspect", "explore.views.beam"}
 # Estimators with the interface of scikit-learn.
 LAYERS["extras.estimators"] = {*LAYERS} - {"lectures", "lectures.claims"}
+LAYERS["sklearn"] = {"extras.estimators"}
 # The third-party packages that each package may import.
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
@@ -137,6 +138,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "extras.scaling": {"numpy", "matplotlib"},
     "extras.tuning": {"numpy", "scipy", "optuna", "matplotlib"},
     "extras.vision": {"torch"},
+    "sklearn": set(),
     "extras.word2vec": {"torch", "numpy"},
     "extras.word2vec_config": {"pydantic"},
     "plots": {"numpy", "PIL", "matplotlib"},
