@@ -101,10 +101,13 @@ LAYERS["extras.tuning"] = {"config", "extras.parallel", "plots", "runs", "traini
 LAYERS["extras.tuning"] |= ERRORS_AND_FILES
 # What image models have learned; a probe is that of the lectures.
 LAYERS["extras.vision"] = {"blocks", "errors", "models", "lectures.linear_probes"}
+# What in a text decides its class, by the same gradients.
+LAYERS["extras.saliency"] = {"blocks", "data", "errors", "models", "tasks", "extras.vision"}
 # Figures that are computed by models, data, searches and studies.
 LAYERS["plots.gallery"] = {*LAYERS, "explore.inspect", "explore.views.beam"}
 # Estimators with the interface of scikit-learn.
 LAYERS["extras.estimators"] = {*LAYERS} - {"lectures", "lectures.claims"}
+LAYERS["sklearn"] = {"extras.estimators"}
 # The third-party packages that each package may import.
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
@@ -131,9 +134,11 @@ THIRD_PARTY: dict[str, set[str]] = {
     "extras": set(),
     "extras.estimators": {"torch", "numpy", "pydantic", "sklearn"},
     "extras.parallel": set(),
+    "extras.saliency": {"torch"},
     "extras.scaling": {"numpy", "matplotlib"},
     "extras.tuning": {"numpy", "scipy", "optuna", "matplotlib"},
     "extras.vision": {"torch"},
+    "sklearn": set(),
     "extras.word2vec": {"torch", "numpy"},
     "extras.word2vec_config": {"pydantic"},
     "plots": {"numpy", "PIL", "matplotlib"},
