@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import UserError
-from heedful.explore.lessons.lesson import Query, state_of
+from heedful.explore.lessons.lesson import Check, Query, state_of
 from heedful.explore.lessons.quantities import QUANTITIES
 from heedful.explore.lessons.reading import MOST_BYTES, Reader, find_lesson, read_lesson, shipped
 from heedful.explore.lessons.spots import SPOTS
@@ -42,6 +42,7 @@ choices: 0.1, 0.5,
 answer: next-probability temperature=2
 then: temperature=2
 because: It is {next-probability temperature=2}.
+check: next-probability > next-probability temperature=2; next = "a b"
 
 Text.
 """
@@ -69,6 +70,11 @@ def test_lesson_is_read() -> None:
     assert question.choices == [0.1, 0.5, 0.9]
     assert question.answer == Query("next-probability", {"temperature": "2"}, 25)
     assert question.then == {"temperature": "2"}
+    assert second.checks == [
+        Check("next-probability > next-probability temperature=2", Query("next-probability", {}, 28), ">",
+              Query("next-probability", {"temperature": "2"}, 28)),
+        Check('next = "a b"', Query("next", {}, 28), "=", "a b"),
+    ]  # fmt: skip
     assert lesson.views == ("heads", "next")
 
 
@@ -79,7 +85,7 @@ MISTAKES = {
     ("head-1", "haed-1"): "a.md:11: the view heads has no such spot 'haed-1': did you mean head-N?",
     ("until: token=ask-2\n", ""): "a.md:12: until is missing: write both do: Click ... and until: layer=2",
     ("until: token=ask-2", "until: ask 2 3"): "a.md:13: this is not an address",
-    ("{weight ", "{wieght "): "a.md:15: unknown quantity 'wieght from=a to=\"b c\"': did you mean weight?",
+    ("{weight ", "{wieght "): "a.md:15: unknown quantity 'wieght': did you mean weight?",
     ("{weight from=", "{weight fron="): "a.md:15: weight does not take 'fron=a': write key=value; did you mean from?",
     ("here,", "here},"): "a.md:15: a brace without its partner",
     ("# The second", "#"): "a.md:20: a step without a title '#': write a few words after the #",
@@ -87,6 +93,10 @@ MISTAKES = {
     ("0.1, 0.5,", "0.1, five,"): "a.md:23: invalid choices",
     ("temperature=2\nthen", "temperature=hot\nthen"): "a.md:25: temperature is not a number 'hot': write temperature=2",
     ("answer: next-probability", "answer: next"): "a.md:25: the answer is a ranking, which has its own choices 'next'",
+    ("; next =", "; next"): "a.md:28: not a comparison 'next \"a b\"': write a quantity, a sign",
+    ("> next-prob", "> nxt-prob"): "",
+    ("check: next-", "check: nxt-"): "a.md:28: unknown quantity 'nxt-probability': did you mean next-probability?",
+    ('"a b"', '"a b'): "a.md:28: a quote without its partner",
     ("because: It", "because: "): "",
     ("\nText.\n", ""): "a.md:20: a step without text",
     ("Some *s", "x" * 5000): "a.md:15: a line of 5,0",
