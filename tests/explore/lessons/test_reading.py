@@ -88,6 +88,7 @@ MISTAKES = {
     ("{weight ", "{wieght "): "a.md:15: unknown quantity 'wieght': did you mean weight?",
     ("{weight from=", "{weight fron="): "a.md:15: weight does not take 'fron=a': write key=value; did you mean from?",
     ("here,", "here},"): "a.md:15: a brace without its partner",
+    ("`code`", "*{tokens}*"): "a.md:15: a quantity between * or ` '{tokens}': write it without",
     ("# The second", "#"): "a.md:20: a step without a title '#': write a few words after the #",
     ("ask: How probable?\n", ""): "a.md:22: choices without a question: write a line ask: ... above it",
     ("0.1, 0.5,", "0.1, five,"): "a.md:23: invalid choices",

@@ -126,7 +126,8 @@ def asked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, ques
     value = compute(explorer, subject, lesson, step, question.answer)
     if isinstance(value, list):
         right = max(range(len(value)), key=lambda at: value[at].value)
-        shares = all(0 <= one.value <= 1 for one in value) and value[right].value >= LEAST
+        shares = value[right].value >= LEAST and min(one.value for one in value) >= 0
+        shares = shares and not all(one.value.is_integer() for one in value)
         choices = [
             {"name": one.name, "value": one.value, "text": f"{one.value:.2f}" if shares else written(one.value)}
             for one in value

@@ -250,6 +250,9 @@ class Reader:
                 found.append(Piece("text", text[at : match.start()]))
                 if match["value"] is None:
                     kind = "em" if match["em"] else "code"
+                    if "{" in match[kind]:
+                        todo = "write it without; the page marks what is computed"
+                        self.report(line.line, "a quantity between * or `", match[kind], todo)
                     found.append(Piece("em" if kind == "em" else "code", match[kind]))
                 elif (query := self.query(self.words(Field(match["value"], line.line)), line.line)) is not None:
                     found.append(Piece("value", match["value"], query))
