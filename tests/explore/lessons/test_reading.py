@@ -170,6 +170,21 @@ def test_claims_of_a_shipped_lesson_are_computed(name: str) -> None:
         assert DECIMAL.findall(typed) == []
 
 
+COMPARATIVE = re.compile(
+    r"(?<!-)\b(more|less|fewer|most|least|(?:larg|small|high|low|great|long|short|sharp|wid|near|clos|fast|slow|deep|eas)(?:er|est)"
+    r"|better|best|worse|worst|twice|half)\b(?! probable)"
+)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_comparisons_of_a_shipped_lesson_are_checked(name: str) -> None:
+    """A step has at least as many comparisons that are evaluated as it has comparing words."""
+    for step in shipped()[name].steps:
+        sentences = [*step.paragraphs, step.question.because if step.question else ()]
+        typed = " ".join("".join(piece.text for piece in some if piece.query is None) for some in sentences)
+        assert len(COMPARATIVE.findall(typed)) <= len(step.checks), (step.title, COMPARATIVE.findall(typed))
+
+
 def test_spots_are_in_the_page() -> None:
     assert set(SPOTS) == set(VIEWS)
     web = Path(__file__).parents[3] / "web" / "src"
