@@ -75,7 +75,8 @@ RUNS: dict[str, tuple[str, list[str]]] = {
          "train.save_every=60", "train.schedule.warmup=10"],
     ),
     # Recipes as they are, for the lessons: minutes each.
-    **{name: (name, []) for name in ("numbers", "gpt-prose", "prose", "bert-prose", "digits", "digits-vit", "captions")},
+    **{name: (name, []) for name in ("numbers", "gpt-prose", "prose", "bert-prose", "digits", "digits-vit")},
+    "drawn-scenes": ("captions", []),
     "lenet": (DIGITS.replace("MODEL", LENET), []),
     "vit": (DIGITS.replace("MODEL", VIT), []),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from patience import until
 RUNS = {  # the model that each lesson names
     "coreference": "minilm", "heads": "minilm", "fluent": "numbers", "root-of-d": "numbers", "decoding": "numbers",
     "mask": "gpt-prose", "window": "gpt-prose", "temperature": "gpt-prose", "lstm": "prose", "autoencoder": "digits",
-    "captioner": "captions", "both-sides": "bert-prose", "patches": "digits-vit",
+    "captioner": "drawn-scenes", "both-sides": "bert-prose", "patches": "digits-vit",
 }  # fmt: skip
 SHORT = ("coreference", "heads")  # the others are left to `make test-all`: their runs train for minutes
 
