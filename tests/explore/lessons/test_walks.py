@@ -12,7 +12,7 @@ import pytest
 from heedful.explore.export import Export, page_of
 from heedful.explore.lessons.answers import answer
 from heedful.explore.lessons.lesson import Lesson
-from heedful.explore.lessons.reading import shipped
+from heedful.explore.lessons.reading import read_lesson, shipped
 from heedful.explore.subjects import Explorer
 from patience import until
 
@@ -177,6 +177,32 @@ def test_pronoun_of_the_lesson_is_the_animal(browse: Callable[..., Any], minilm:
     page.get_by_test_id("lesson-coreference").click()
     at_step(page, 0)
     assert browsing.address["lesson"] == "coreference/0"
+
+
+FALSE = """---
+title: A claim
+model: any
+address: view=heads&layer=3&text=The+animal+was+tired
+---
+
+# A step
+check: tokens = 6; weight from=was to=animal head=1 > 2; weights from=was head=1 = street; tokens <= tokens
+
+It is more than two.
+"""
+
+
+def test_what_a_model_does_otherwise_is_said(browse: Callable[..., Any], minilm: Path, tmp_path: Path) -> None:
+    (tmp_path / "claim.md").write_text(FALSE, encoding="utf-8")
+    lesson = read_lesson(tmp_path / "claim.md")
+    browsing = browse(minilm)
+    browsing.explorer.lessons["claim"] = lesson
+    found = answer(browsing.explorer, lesson, 0, minilm.parent.name)["otherwise"]
+    assert [one.partition(":")[0] for one in found] == [
+        "weight from=was to=animal head=1 > 2", "weights from=was head=1 = street"
+    ]  # fmt: skip
+    browsing.page.goto(f"{browsing.url}#lesson=claim/0")
+    assert at_step(browsing.page, 0).get_by_test_id("otherwise").locator("code").all_inner_texts() == found
 
 
 @pytest.mark.slow
