@@ -47,6 +47,7 @@ class Images:
     names: tuple[str, ...] = ()  # of the classes
     skipped: int = 0  # files that are not images
     resample: Resample = "lanczos"  # how those of another size were resized
+    files: tuple[str, ...] = ()  # of each image, if each has its own
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -213,7 +214,7 @@ class ImageFolders(ImageData):
         listed = self.listing(split)
         if not listed.classes:
             pixels = load_files(listed.loose, self.channels, self.size, self.keep, self.resample)
-            return Images(pixels, skipped=listed.others, resample=self.resample)
+            return Images(pixels, None, (), listed.others, self.resample, listed.places)
         for problem in self.problems(["train"]):
             raise problem
         names = tuple(self.listing("train").classes or listed.classes)
@@ -224,7 +225,7 @@ class ImageFolders(ImageData):
                     expected="a class of the training images: " + ", ".join(map(shown, names[:20])),
                 )  # fmt: skip
         pixels = load_files(listed.files, self.channels, self.size, self.keep, self.resample)
-        return Images(pixels, listed.labels(names), names, listed.others, self.resample)
+        return Images(pixels, listed.labels(names), names, listed.others, self.resample, listed.places)
 
     def unreadable(self, path: Path) -> UserError | None:
         """The error for a folder or a zip file without images."""
@@ -276,6 +277,11 @@ class Listing:
     def files(self) -> list[Path | ZipMember]:
         """All of them, class by class."""
         return [*self.loose, *(file for found in self.classes.values() for file in found)]
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The path of each."""
+        return tuple(map(str, self.files))
 
     def labels(self, names: Sequence[str]) -> NDArray[np.int64]:
         """The number of the class of each, by the names of all classes."""
