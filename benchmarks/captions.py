@@ -158,11 +158,11 @@ def batches(s: Sizes) -> list[Any]:
     return made
 
 
-def timed(run: Callable[[], object], s: Sizes, device: str) -> dict[str, float]:
+def timed(run: Callable[[], object], s: Sizes, device: str, repeats: int | None = None) -> dict[str, float]:
     """The median time of a call in milliseconds, and the middle half of all."""
     wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     times = []
-    for turn in range(s.repeats + 3):
+    for turn in range((repeats or s.repeats) + 3):
         wait()
         begin = time.perf_counter()
         run()
