@@ -33,7 +33,8 @@ SIDEBAR = {
     "How to": """how-to/recipes how-to/data how-to/train how-to/tune how-to/predict how-to/checkpoints
         how-to/resume how-to/decode how-to/distributed how-to/convert how-to/export how-to/serve how-to/long-texts
         how-to/explorer how-to/explorer-views how-to/lessons how-to/own-model how-to/own-loop how-to/doctor
-        how-to/plots how-to/figures how-to/look-into-image-models how-to/scikit-learn""",
+        how-to/plots how-to/figures how-to/look-into-image-models
+        how-to/look-into-text-classifiers how-to/scikit-learn""",
     "Heedful from Python": """python/README python/predictors python/attention python/inside python/search
         python/language-models python/encoders python/autoencoders python/word-vectors""",
     "API": "api/heedful api/blocks api/models api/decode api/training api/data",

@@ -101,6 +101,8 @@ LAYERS["extras.tuning"] = {"config", "extras.parallel", "plots", "runs", "traini
 LAYERS["extras.tuning"] |= ERRORS_AND_FILES
 # What image models have learned; a probe is that of the lectures.
 LAYERS["extras.vision"] = {"blocks", "errors", "models", "lectures.linear_probes"}
+# What in a text decides its class, by the same gradients.
+LAYERS["extras.saliency"] = {"blocks", "data", "errors", "models", "tasks", "extras.vision"}
 # Figures that are computed by models, data, searches and studies.
 LAYERS["plots.gallery"] = {*LAYERS, "explore.inspect", "explore.views.beam"}
 # Estimators with the interface of scikit-learn.
@@ -131,6 +133,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "extras": set(),
     "extras.estimators": {"torch", "numpy", "pydantic", "sklearn"},
     "extras.parallel": set(),
+    "extras.saliency": {"torch"},
     "extras.scaling": {"numpy", "matplotlib"},
     "extras.tuning": {"numpy", "scipy", "optuna", "matplotlib"},
     "extras.vision": {"torch"},

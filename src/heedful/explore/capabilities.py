@@ -90,13 +90,6 @@ class HasDistances(Protocol):
 
 
 @runtime_checkable
-class HasMask(Protocol):
-    """A tokenizer with a mask token."""
-
-    mask: int
-
-
-@runtime_checkable
 class HasPieces(Protocol):
     """A tokenizer that gives the text of each token."""
 

@@ -18,10 +18,10 @@ from heedful.blocks.block_values import BlockValues
 from heedful.blocks.sparse import DENSE
 from heedful.blocks.taps import taps, watch
 from heedful.config import Config
-from heedful.data.tokenizers.base import MaskTokenizer
+from heedful.data.tokenizers.base import HasMask, MaskTokenizer
 from heedful.data.tokenizers.lm_tokenization import codec_of
 from heedful.errors import UserError
-from heedful.explore.capabilities import Aligns, Encodes, HasBlocks, HasMask, part_of
+from heedful.explore.capabilities import Aligns, Encodes, HasBlocks, part_of
 from heedful.explore.packets import not_finite
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import TooLongError, Translator

@@ -118,6 +118,7 @@ class EncoderConfig(ModelConfig):
 
     compares_segments: ClassVar[bool] = False  # whether segments are only compared, and there may be any number
     settled: ClassVar[tuple[str, ...]] = ()  # settings that no weight shows, and that stay as they were in training
+    weighs_tokens: ClassVar[bool] = True  # whether its attention weights, if it has any, are of the tokens themselves
 
     if TYPE_CHECKING:
         vocab: int | None

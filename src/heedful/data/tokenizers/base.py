@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from heedful.config import Config
 from heedful.errors import AGAIN, UserError
@@ -101,6 +101,15 @@ class PairTokenizer(Tokenizer, Protocol):
         self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
     ) -> tuple[list[int], list[int]]:
         """Add special tokens to one text or a pair; returns ids and segments (0 and 1; 2 for a last `<cls>`)."""
+
+
+@runtime_checkable
+class HasMask(Protocol):
+    """A tokenizer with a mask token."""
+
+    @property
+    def mask(self) -> int:
+        """The mask token."""
 
 
 class MaskTokenizer(PairTokenizer, Protocol):

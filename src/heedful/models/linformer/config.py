@@ -16,6 +16,7 @@ class LinformerConfig(MaskedEncoderConfig):
     """The encoder of Wang et al. (2020), in BERT's base size, with the heads that BERT is pre-trained with."""
 
     implementation: ClassVar = "model.Linformer"
+    weighs_tokens: ClassVar = False
 
     kind: Literal["linformer"] = "linformer"
     slots: int = Field(
