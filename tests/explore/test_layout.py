@@ -128,6 +128,16 @@ def test_figure_is_visible_without_scrolling(layout: Layout, opened: str, view: 
     assert not any(found.values()), found
 
 
+@pytest.mark.parametrize(
+    "view", [view if view in ("heads", "next") else pytest.param(view, marks=pytest.mark.slow) for view in SHOWN]
+)
+def test_projector_mode_fits_the_projector(layout: Layout, view: str) -> None:
+    """In large type and without the sidebar, the figure starts in the upper half of 1024 x 768."""
+    page = layout.go(view, (1024, 768), room="1")
+    assert page.locator("aside").count() == 0
+    assert not page.evaluate("layout.faults()")
+
+
 @pytest.mark.parametrize("view", SHOWN)
 def test_all_text_is_legible(layout: Layout, view: str) -> None:
     """A contrast of at least 4.5 to 1 with the background, in light and dark mode."""

@@ -42,13 +42,18 @@ def test_search_finds_the_largest_matching_weight_of_each_text(
     assert (header["read"], header["of"]) == (1, len(corpus))
     found = {one["text"]: one for one in header["found"]}
     weights = trace.weights(attention, 0)[1]
+    same_query = [one.id == queries[query].id for one in queries]
+    words = [one.part is not None for one in keys]
     wanted = {
         (q, k): float(weights[q, k])
-        for q, one in enumerate(queries)
-        for k, other in enumerate(keys)
-        if {"tokens": one.id == queries[query].id and other.id == keys[key].id, "query": one.id == queries[query].id and other.part is not None,
-            "distance": k - q == key - query and other.part is not None}[same]
-    }  # fmt: skip
+        for q in range(len(queries))
+        for k in range(len(keys))
+        if {
+            "tokens": same_query[q] and keys[k].id == keys[key].id,
+            "query": same_query[q] and words[k],
+            "distance": k - q == key - query and words[k],
+        }[same]
+    }
     best = found[first.text]
     assert best["weight"] == pytest.approx(max(wanted.values()), abs=1e-6)
     assert wanted[best["query"], best["key"]] == pytest.approx(best["weight"], abs=1e-6)
