@@ -150,6 +150,38 @@ def test_all_text_is_legible(layout: Layout, view: str) -> None:
     assert not any(found.values()), found
 
 
+PAGES = ("lectures", "lessons", "catalogue", "quiz")
+
+
+@pytest.mark.parametrize(
+    ("view", "state"),
+    [
+        *(
+            pytest.param(view, {}, id=view, marks=() if view in {"heads", "beam"} else pytest.mark.slow)
+            for view in SHOWN
+        ),
+        *(pytest.param("heads", {"page": page}, id=page, marks=pytest.mark.slow) for page in PAGES),
+        pytest.param("heads", {"compare": "1", "find": "query"}, id="compared"),
+        pytest.param("next", {"compare": "1"}, id="compared probabilities", marks=pytest.mark.slow),
+        pytest.param("heads", {"room": "1"}, id="projected", marks=pytest.mark.slow),
+        pytest.param("heads", {"lesson": "coreference/1"}, id="lesson", marks=pytest.mark.slow),
+    ],
+)
+def test_axe_finds_no_violation(layout: Layout, axe: str, view: str, state: dict[str, str]) -> None:
+    """The rules of axe-core for accessible pages, in light and dark mode."""
+    for theme in ("light", "dark"):
+        if "page" in state:
+            page = layout.page
+            page.goto("about:blank")
+            page.goto(f"{layout.url}#{urlencode({'model': SHOWN[view][0], 'theme': theme, **state})}")
+            page.locator("main :is(h3, p)").nth(2).wait_for()
+        else:
+            page = layout.go(view, theme=theme, **state)
+        page.evaluate(axe)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        assert not [(one["id"], one["help"], [node["html"] for node in one["nodes"]][:3]) for one in found], theme
+
+
 @pytest.mark.parametrize("view", ["heads", "steps", "fill", "lens"])
 def test_list_of_tokens_is_one_tab_stop(layout: Layout, view: str) -> None:
     """A group of buttons is one stop of the Tab key, however many there are; the arrow keys lead on within it."""
