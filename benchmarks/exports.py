@@ -34,6 +34,7 @@ TARGETS = {  # contender -> options of `heedful export`
     "CTranslate2": ["--to", "ctranslate2"],
     "CTranslate2 int8": ["--to", "ctranslate2", "--int8"],
 }
+KINDS = ("translator", "gpt", "encoder")
 BATCHES = (1, 16)
 ROUNDS = 2
 
@@ -255,18 +256,19 @@ def main() -> None:
         return make(Path(sys.argv[3]), sys.argv[2], sys.argv[4] == "quick")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", choices=KINDS, help="one of the models")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     found: dict[str, Any] = {"command": "python benchmarks/exports.py FOLDER", "batches": BATCHES, "tokens": LENGTH}
+    out = args.out or RESULTS / f"exports-cpu{'-quick' if args.quick else ''}.json"
     with tempfile.TemporaryDirectory() as work:
-        for kind in ("translator", "gpt", "encoder"):
+        for kind in (args.only,) if args.only else KINDS:
             folder = args.folder if kind == "encoder" else Path(work) / kind
             if kind != "encoder":
                 run(__file__, "make", kind, str(folder), "quick" if args.quick else "whole")
             found[kind] = compare(kind, folder, Path(work))
-    out = args.out or RESULTS / f"exports-cpu{'-quick' if args.quick else ''}.json"
-    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {out}")
     return None
 
