@@ -108,7 +108,7 @@ def test_mistakes(tmp_path: Path) -> None:
     data = tmp_path / "rows.csv"
     data.write_text("a,b,c\nx,y,z\nx,y,z\nxx,yy,zz\n")
     for name, file, columns, message, todo in (
-        ("classify", data, [], "which column is the label", "--column label=NAME"),
+        ("classify", data, [], "not clear which column is the label", "--column label=NAME"),
         ("classify", data, ["label=verdict"], "there is no column 'verdict'", "set --column label"),
         ("classify", data, ["lable=b"], "does not name a column", None),
         ("classify", None, ["label=b"], "names a column of a table", "--data FILE"),
