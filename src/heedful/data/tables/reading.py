@@ -73,6 +73,12 @@ def kind_of(path: Path) -> Kind:
     return SUFFIXES[suffix]
 
 
+def is_table_name(name: str) -> bool:
+    """Whether a file's name says that it is a table; .json may be anything."""
+    suffix = Path(name.lower().removesuffix(".gz")).suffix
+    return suffix in SUFFIXES and suffix != ".json"
+
+
 def find_separator(sample: Sequence[str]) -> str:
     """The mark that splits most of these lines into as many columns as the first one."""
     return max(SEPARATORS, key=lambda mark: _evenness(sample, mark))
