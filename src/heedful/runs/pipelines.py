@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from heedful.errors import UserError, shown
 from heedful.runs.load import AnyPredictor, load
+from heedful.tasks import TASKS
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import ImageCaptioner
 from heedful.tasks.classification.predictor import TextClassifier
@@ -98,6 +99,11 @@ def captions(captioner: ImageCaptioner, images: list[Any]) -> Answers:
     return [[{"generated_text": one.text}] for one in captioner.predict(images)]
 
 
+def fields(predictor: Any, inputs: list[Any]) -> Answers:
+    """All fields of each prediction; None where there is none."""
+    return [None if one is None else one.to_dict() for one in predictor.predict(inputs)]
+
+
 PIPELINES: dict[str, tuple[type, Callable[[Any, list[Any]], Answers]]] = {
     "text-classification": (TextClassifier, labels),
     "token-classification": (TokenTagger, entities),
@@ -114,21 +120,32 @@ ALIASES = {
     "sentiment-analysis": "text-classification",
     "ner": "token-classification",
 }
+SAME = {"permutation_lm": "pretraining", "text_classification": "classification"}  # tasks of the same predictors
 
 
 def pipeline(task: str, path: str | Path, device: str | None = None) -> Pipeline[AnyPredictor]:
     """A model of a run, a model folder or a Hugging Face folder, called as the pipelines of `transformers` are.
+
+    `task` is one of their names, or a kind of task as recipes name it; then results have the fields of `predict`.
 
     >>> classify = heedful.pipeline("text-classification", "runs/reviews")
     >>> classify("A fine film.")
     {'label': 'good', 'score': 0.98}
     """
     name = ALIASES.get(task, task)
+    if name in TASKS and name not in PIPELINES:
+        predictor = load(path, device)
+        if predictor.task != SAME.get(name, name):
+            raise UserError(
+                f"this folder does not hold a model of the task {name}", where=str(path),
+                found=f"a {type(predictor).__name__}", todo=f"heedful.pipeline({predictor.task!r}, path)",
+            )  # fmt: skip
+        return Pipeline(name, predictor, fields)
     if name not in PIPELINES:
-        close = difflib.get_close_matches(name, [*PIPELINES, *ALIASES], n=1)
+        close = difflib.get_close_matches(name, [*PIPELINES, *ALIASES, *TASKS], n=1)
         raise UserError(
             "there is no such pipeline", where="task", found=shown(task),
-            expected="one of " + ", ".join([*PIPELINES, *ALIASES]),
+            expected="one of " + ", ".join([*PIPELINES, *ALIASES]) + ", or a kind of task",
             todo=f"did you mean {close[0]}?" if close else "heedful.load(path) returns the predictor of any model",
         )  # fmt: skip
     kind, results = PIPELINES[name]
