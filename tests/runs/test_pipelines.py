@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import heedful
@@ -78,3 +79,17 @@ def test_mistakes_are_explained() -> None:
         heedful.pipeline("regression", PUBLISHED / "bert-classes")
     with pytest.raises(UserError, match="does not hold a Translator"):
         heedful.pipeline("translation", PUBLISHED / "bert-classes")
+
+
+@pytest.mark.parametrize("given", [None, 3, b"a", {"text": "a"}, [3], ["a", None], [float("nan")], ("a", "b", "c")])
+def test_inputs_that_are_no_texts_are_named(given: Any) -> None:
+    pipeline = heedful.pipeline("classification", PUBLISHED / "bert-classes", device="cpu")
+    with pytest.raises(UserError, match="invalid input for this pipeline"):
+        pipeline(given)
+
+
+def test_columns_and_iterators_are_lists() -> None:
+    pipeline = heedful.pipeline("classification", PUBLISHED / "bert-classes", device="cpu")
+    expected = pipeline(list(TEXTS[:2]))
+    assert len(expected) == 2
+    assert pipeline(np.array(TEXTS[:2])) == pipeline(iter(TEXTS[:2])) == expected

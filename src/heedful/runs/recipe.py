@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -58,6 +59,7 @@ def templates() -> dict[str, Path]:
 
 def find_recipe(name: str) -> Path:
     """The file of a recipe's path or shipped name; an existing file has precedence."""
+    name = os.fspath(name)
     if is_table_name(name):
         raise UserError(
             "this is a table, not a recipe", where=name,
