@@ -170,8 +170,7 @@ def home(go: Callable[..., Any], times: int, seconds: float) -> dict[str, Any]:
     go("home", text(16, 99))
     paints = [round(first_paint(go("home", text(16, number))), 1) for number in range(times)]
     page = go("home", text(16, 0))
-    for fold in page.locator('[data-figure] button[aria-expanded="false"]').all():
-        fold.click()
+    page.locator('[data-figure] button[aria-expanded="false"]').evaluate_all("all => all.forEach((one) => one.click())")
     parts = [one.bounding_box() for one in page.locator("[data-figure] button").all() if one.is_visible()]
     places = [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in parts if box and box["y"] < 800]
 
