@@ -12,6 +12,7 @@ import pytest
 
 import heedful
 from heedful.errors import UserError
+from heedful.explore import labelled_sample
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import classifier as view
@@ -49,9 +50,9 @@ def test_rows_are_the_test_set_with_its_predictions(explorer: Explorer) -> None:
 
 
 def test_large_data_are_sampled_evenly(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "MOST", 4)
+    monkeypatch.setattr(labelled_sample, "MOST", 4)
     with chdir(RUNS / BERT):
-        some = view.DataSample(explorer.subject(BERT))
+        some = labelled_sample.LabelledSample(explorer.subject(BERT))
         every = read_recipe(RUNS / BERT).data.read("test").items
     assert (some.of, [one.text for one in some.examples]) == (8, [item.text for item in every[::2]])
 

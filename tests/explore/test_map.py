@@ -19,13 +19,16 @@ from heedful.explore.export import Export, page_of
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import map as view
+from heedful.lectures import occurrences
 from heedful.lectures.contexts import SENTENCES, WORD, Settings, study, word_vectors
 from heedful.lectures.occurrences import principal_components
 from heedful.models import build
 from heedful.models.elmo.config import ElmoConfig
+from heedful.runs.load import read_recipe
 from tolerance import close, near, tolerance
 
 LINES = list(SENTENCES)
+RUNS = Path(__file__).parents[1] / "golden" / "runs"
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +134,37 @@ def test_t_sne_is_reproducible_and_rotated_to_match_pca(explorer: Explorer) -> N
     assert all((first * sign * like).sum() <= (first * like).sum() for sign in ([1, -1], [-1, 1], [-1, -1]))
     with pytest.raises(UserError, match="too few"):
         ask(explorer, "tsne", of="tokens", lines=["one two"], layer="6")
+
+
+@pytest.mark.parametrize("kind", ["classification-classifier", "text_classification-rnn_classifier"])
+def test_texts_of_the_data_have_what_the_classifier_reads(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(RUNS / kind)
+    explorer = Explorer([RUNS / kind])
+    start, _ = ask(explorer, "begin", model=kind)
+    assert start["of"][0] == "data" and start["texts"] == 8
+    items = read_recipe(RUNS / kind).data.read("test").items
+    words, arrays = ask(explorer, "points", model=kind, of="data")
+    assert words["names"] == [item.text for item in items] and arrays["points"].shape[1:] == (8, 2)
+    assert [words["titles"][group] for group in words["groups"]] == [item.label for item in items]
+    predictor = explorer.subject(kind).predictor
+    found = predictor.predict(words["names"])
+    assert [words["titles"][group] for group in words["predicted"]] == [one.label for one in found]
+    features = view.cloud(explorer.subject(kind), view.MapRequest(model=kind, of="data")).layers["features"]
+    logits = predictor.model.head(features).softmax(-1)
+    close(logits, torch.tensor([list(one.probabilities.values()) for one in found]))
+    near_one = ask(explorer, "near", model=kind, of="data", layer="features", point=2)[1]["cosines"]
+    close(near_one, cosine_similarity(features.double().numpy())[2])
+    with pytest.raises(UserError, match="no such point"):
+        ask(explorer, "near", model=kind, of="data", layer="features", point=8)
+
+
+def test_components_of_many_vectors_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = torch.randn(40, 9, generator=torch.Generator().manual_seed(0))
+    points, share = principal_components(vectors)
+    monkeypatch.setattr(occurrences, "MANY", 30)
+    found, held = principal_components(vectors)
+    close(found, points, slack=1024)
+    assert held == near(share)
 
 
 @pytest.mark.parametrize("name", ["translation", "gpt", "recurrent"])

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from heedful.data.batch import IGNORE_INDEX
 from heedful.data.labelled.batches import encode_texts, truncate
 from heedful.data.labelled.sequences import Sequences, pad_sequences
 from heedful.explore import samples
-from heedful.explore.once import OncePerModel
+from heedful.explore.labelled_sample import MOST, labelled_samples
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import Call, InputRequest, ModelRequest, require_index
 from heedful.extras.saliency import (
@@ -32,7 +31,6 @@ from heedful.extras.saliency import (
     masked,
     methods_of,
 )
-from heedful.tasks.base import Example
 from heedful.tasks.classification.predictor import TextClassifier, TextOrPair, outputs_of
 from heedful.tasks.reading import layout_of
 
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 TITLE = "Classifier"
 ABOUT = "Where a classifier is right and wrong on its own data, and which words decide."
 
-MOST = 1000  # texts of the data, evenly spaced
 CHUNK = 50  # texts that are classified at a time
 TOP = 12  # classes with their probabilities
 STEPS = 32  # of integrated gradients
@@ -84,31 +81,6 @@ class Word:
     places: tuple[int, ...]
 
 
-class DataSample:
-    """Texts of a run's test or validation data with a known class, evenly spaced where there are many."""
-
-    def __init__(self, subject: Subject) -> None:
-        self.split, self.of, self.examples = "", 0, list[Example]()
-        labels = set(subject.predictor.labels)
-        task = samples.task_in(subject.folder) if subject.is_run else None
-        for split in samples.HELD_OUT:
-            if task is None:
-                return
-            every = [one for one in samples.examples_of(task, split) if one.right in labels]
-            if every:
-                step = max(1.0, len(every) / MOST)
-                self.split, self.of = split, len(every)
-                self.examples = [every[int(number * step)] for number in range(min(MOST, len(every)))]
-                return
-
-    @cached_property
-    def size(self) -> int:
-        return len(self.examples)
-
-
-data_samples = OncePerModel(DataSample)
-
-
 def fits(subject: Subject) -> bool:
     return subject.broken is None and isinstance(subject.predictor, TextClassifier)
 
@@ -116,14 +88,14 @@ def fits(subject: Subject) -> bool:
 # ------------------------------------------------------------------ the data
 def begin(subject: Subject, request: ModelRequest) -> bytes:
     """The classes, how many texts of the data there are to show, and the methods of saliency."""
-    found = data_samples.of(subject)
-    about = {"split": found.split, "of": found.of, "count": found.size, "chunk": CHUNK}
+    found = labelled_samples.of(subject)
+    about = {"split": found.split, "of": found.of, "count": len(found.examples), "chunk": CHUNK}
     return pack({"labels": list(subject.predictor.labels), **about, "methods": list(methods_of(subject.model))})
 
 
 def rows(subject: Subject, request: RowsRequest) -> bytes:
     """Some texts with their class, the predicted one, and the probability of either."""
-    some = data_samples.of(subject).examples[request.start : request.start + CHUNK]
+    some = labelled_samples.of(subject).examples[request.start : request.start + CHUNK]
     found, labels = scored(subject, request.start), list(subject.predictor.labels)
     right = np.array([labels.index(one.right) for one in some], np.int32)  # (N,)
     best = found.probabilities.argmax(-1).astype(np.int32)  # (N,)
@@ -139,7 +111,7 @@ def scored(subject: Subject, start: int) -> Rows:
     """The predictions for some texts of the data, cached."""
 
     def compute() -> Rows:
-        some = [paired(one.text, one.other) for one in data_samples.of(subject).examples[start : start + CHUNK]]
+        some = [paired(one.text, one.other) for one in labelled_samples.of(subject).examples[start : start + CHUNK]]
         return classified(subject, some)
 
     return subject.cached(json.dumps(["classifier", start]), compute)
@@ -161,7 +133,7 @@ def classified(subject: Subject, texts: Sequence[TextOrPair]) -> Rows:
 
 def first(subject: Subject, request: ModelRequest) -> bytes:
     """The text to begin with, and why: the most confident mistake, or else the most doubtful text."""
-    some = data_samples.of(subject).examples[:CHUNK]
+    some = labelled_samples.of(subject).examples[:CHUNK]
     if not some:
         one = samples.default(subject.predictor)
         return pack(
@@ -172,7 +144,7 @@ def first(subject: Subject, request: ModelRequest) -> bytes:
     wrong = [row for row, one in enumerate(some) if labels[best[row]] != one.right]
     row = max(wrong, key=lambda at: shares[at, best[at]]) if wrong else int(shares.max(-1).argmin())
     share = f"{shares[row, best[row]]:.0%}"
-    where = f"the first {len(some)} texts of the {data_samples.of(subject).split} set"
+    where = f"the first {len(some)} texts of the {labelled_samples.of(subject).split} set"
     why = f"The most confident mistake among {where}: {labels[best[row]]} at {share}, and it is {some[row].right}."
     if not wrong:
         why = f"No mistake among {where}; of this one the model is least sure: {labels[best[row]]} at {share}."
@@ -314,7 +286,8 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     model = {"model": subject.name}
     found = [Call("classifier", "begin", model), Call("classifier", "first", model)]
     found += [
-        Call("classifier", "rows", {**model, "start": at}) for at in range(0, data_samples.of(subject).size, CHUNK)
+        Call("classifier", "rows", {**model, "start": at})
+        for at in range(0, len(labelled_samples.of(subject).examples), CHUNK)
     ]
     if state.get("text") is not None:
         given = {**model, "text": str(state["text"])}
