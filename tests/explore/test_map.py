@@ -25,6 +25,7 @@ from heedful.lectures.occurrences import principal_components
 from heedful.models import build
 from heedful.models.elmo.config import ElmoConfig
 from heedful.runs.load import read_recipe
+from patience import until
 from tolerance import close, near, tolerance
 
 LINES = list(SENTENCES)
@@ -295,6 +296,68 @@ def test_page_shows_codes_as_their_images(browse: Callable[..., Any], run: Calla
     first = page.get_by_test_id("near-0")
     assert first.get_attribute("data-place") == str(best[1])
     assert first.inner_text().split("\n")[-1] == f"{-best[0]:.3f}"
+
+
+def test_page_zooms_filters_finds_and_opens_texts(browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = "classification-classifier"
+    monkeypatch.chdir(RUNS / kind)
+    browsing = browse(RUNS / kind)
+    page = browsing.go("map")
+    words, _ = ask(browsing.explorer, "points", model=kind, of="data")
+    canvas = page.get_by_test_id("canvas")
+
+    def picture() -> bytes:
+        browsing.ready()
+        page.mouse.move(0, 0)
+        found: bytes = canvas.screenshot()
+        return found
+
+    def at(name: str, value: str | None) -> None:
+        until(lambda: browsing.address.get(name) == value)
+
+    whole = picture()
+    canvas.hover(position={"x": 200, "y": 200})
+    page.mouse.wheel(0, -300)
+    until(lambda: float(browsing.address.get("zoom", "1").split(",")[0]) > 1.2)
+    closer = picture()
+    page.mouse.move(*(canvas.bounding_box()[side] + 150 for side in "xy"))
+    page.mouse.down()
+    page.mouse.move(*(canvas.bounding_box()[side] + 190 for side in "xy"), steps=4)
+    page.mouse.up()
+    before = browsing.address["zoom"]
+    until(lambda: browsing.address["zoom"] != before)
+    assert "point" not in browsing.address, "what is dragged is not selected"
+    assert len({whole, closer, picture()}) == 3
+    page.keyboard.press("Escape")
+    canvas.focus()
+    page.keyboard.press("0")
+    at("zoom", None)
+    assert picture() == whole
+    page.keyboard.press("+")
+    until(lambda: "zoom" in browsing.address)
+    page.get_by_test_id("zoom-all").click()
+    at("zoom", None)
+
+    side = words["groups"][0]
+    page.get_by_test_id(f"only-{side}").click()
+    at("only", str(side))
+    assert picture() != whole
+    page.get_by_test_id(f"only-{side}").click()
+    at("only", None)
+    word = words["names"][0].split()[1]
+    page.get_by_test_id("find").fill(word.upper())
+    count = sum(word in name for name in words["names"])
+    page.get_by_test_id("matches").get_by_text(f"{count} found").wait_for()
+    assert picture() != whole
+    page.get_by_test_id("find").fill(words["names"][3])
+    page.get_by_test_id("matches").get_by_text("1 found").wait_for()
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    at("point", "3")
+    page.get_by_test_id("open-classifier").click()
+    at("view", "classifier")
+    assert browsing.address["text"] == words["names"][3] and "find" not in browsing.address
 
 
 def test_too_many_lines_are_rejected_in_the_page(browse: Callable[..., Any], minilm: Path) -> None:

@@ -32,7 +32,7 @@ SPOTS: Mapping[str, Sequence[str]] = {
         "row-N",
     ),
     "lens": (*INPUT, "other", "lens", "cell-N-N", "top-N"),
-    "map": ("figure", "map", "of", "way", "nearest", "lines", "word"),
+    "map": ("figure", "map", "of", "way", "nearest", "lines", "word", "find", "legend", "opened"),
     "ablation": (
         *INPUT,
         "other",
