@@ -320,7 +320,7 @@ def test_settings_without_effect_are_ignored() -> None:
         (model(merges=[*GOOD["model"]["merges"], GOOD["model"]["merges"][3]]), "for the second time"),
         (model(merges=["ab"]), "model.merges[0]"),
         (model(merges=[["a", 1]]), "model.merges[0]"),
-        (edit(added_tokens=[{"id": 97, "content": "dog", "special": False}]), "an added token"),
+        (edit(added_tokens=[{"id": 97, "content": "dog", "special": False}]), "the id 97, a second time"),
         (edit(added_tokens=[{"id": 3, "content": END, "special": True}]), "an added token"),
         (edit(added_tokens=[{"id": 600, "content": "\ud800", "special": True}]), "which is not valid text"),
         (edit(added_tokens=[{"id": 300, "content": WORD, "special": True}]), f"into no known piece, {WORD!r}"),

@@ -24,7 +24,7 @@ from heedful.data.text.token_building import build_tokens
 from heedful.data.text.token_text import TokenizedText
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2Tokenizer
-from heedful.data.tokenizers.lm_tokenization import ByteCodec, LanguageTokenizer, LineCodec
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, LineCodec, last_split
 from heedful.data.tokenizers.tokenizer import Characters, TrainedTokenizer
 from heedful.errors import UserError
 from patience import LONG, until
@@ -202,7 +202,7 @@ def test_existing_folders_and_concurrent_writers_are_rejected(tmp_path: Path) ->
         build(tmp_path / "none", valid=lambda: iter([]))
 
 
-@pytest.mark.parametrize("cut", [ByteCodec.split_point, LineCodec.split_point])
+@pytest.mark.parametrize("cut", [last_split, LineCodec.split_point])
 def test_tokenization_never_loads_the_whole_text(tmp_path: Path, cut: Callable[[str], int]) -> None:
     path = tmp_path / "text.txt"
     with path.open("w") as file:

@@ -166,13 +166,13 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any], bool | None]] = [  # a conf
     ({"pad_token": "[PAD]"}, {}, False),
     ({"additional_special_tokens": ["<u>", "<b>"]}, {}, False),
     ({"added_tokens_decoder": {"290": {"content": "<u>", "special": True, "normalized": False}}}, {}, False),
-    ({"added_tokens_decoder": {"290": {"content": "<u>", "special": True, "lstrip": True}}}, {}, None),
-    ({"added_tokens_decoder": {"290": {"content": "child", "special": False}}}, {}, None),
+    ({"added_tokens_decoder": {"290": {"content": "<u>", "special": True, "lstrip": True}}}, {}, False),
+    ({"added_tokens_decoder": {"290": {"content": "child", "special": False}}}, {}, False),
     ({"added_tokens_decoder": {"295": {"content": "<u>", "special": True, "normalized": False}}}, {}, None),
     ({"split_special_tokens": True}, {}, None),
     ({"bos_token": "<s>", "eos_token": "</s>"}, {}, False),
     ({}, {"special_tokens_map.json": {"pad_token": "<u>"}}, False),
-    ({}, {"added_tokens.json": {"<u>": 290}}, None),
+    ({}, {"added_tokens.json": {"<u>": 290}}, False),
 ]
 SPELLED = ["the child", " Home <u>a</u> <b>", "[PAD]the<|u|> <s>x</s> \n", "", "漢字<u>", "<u> <u>" * 3]
 

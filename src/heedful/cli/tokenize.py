@@ -23,7 +23,7 @@ from heedful.data.text.token_documents import TokenFiles, write_tokens
 from heedful.data.text.token_text import TokenizedText
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2BpeFiles, gpt2_tokenizer
 from heedful.data.tokenizers.encoders import TRAINABLE, encoder_tokenizer
-from heedful.data.tokenizers.lm_tokenization import ByteCodec, LanguageTokenizer
+from heedful.data.tokenizers.lm_tokenization import LanguageTokenizer, last_split
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError
 from heedful.files.reading import exists
@@ -126,7 +126,7 @@ def recipe_tokenizer(recipe: LanguageModelRecipe) -> LanguageTokenizer:
     typer.echo("reading the tokenizer" if isinstance(config, Gpt2BpeFiles) else "training the tokenizer", err=True)
     if isinstance(config, Gpt2Bpe | Gpt2BpeFiles):
         return gpt2_tokenizer(
-            config, limit_text(passage.text for passage in passages(data.stream("train"), ByteCodec.split_point))
+            config, limit_text(passage.text for passage in passages(data.stream("train"), last_split))
         )
     return TrainedTokenizer.train(config, limit_text(line for document in data.stream("train") for line in document))
 

@@ -9,6 +9,7 @@ import re
 import time
 import zlib
 from base64 import b64encode
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,10 @@ def page_of(explorer: Explorer, export: Export, seconds: float = math.inf) -> st
             lesson, more = held_lesson(explorer, name, state["model"])
             calls += more
         else:
-            calls += view.calls(explorer.subject(state["model"]), state)
+            calls += calls_of(explorer, export.view, state)
+            if "compare" in state:
+                second = complete_state(explorer, Export(view=export.view, state=second_pane(state)))
+                calls += calls_of(explorer, export.view, second)
     except (KeyError, TypeError, ValueError):
         raise UserError(f"invalid state for the view {export.view}", where="state", found=shown(state)) from None
     each = {json.dumps(one, sort_keys=True): one for one in calls}
@@ -76,6 +80,20 @@ def page_of(explorer: Explorer, export: Export, seconds: float = math.inf) -> st
     everything = {"about": explorer.about(), "view": export.view, "state": state, "answers": answers, "lesson": lesson}
     title = view.TITLE if lesson is None else lesson["lesson"]["title"]
     return html_of(f"{title}: {state['model']}", json.dumps(everything))
+
+
+def calls_of(explorer: Explorer, view: str, state: Mapping[str, Any]) -> list[Call]:
+    """The calls of a view; those of B - A, too, where the state is one of a comparison."""
+    subject = explorer.subject(str(state["model"]))
+    names = [view, "heads"] if "compare" in state and view in ATTENTION and view != "heads" else [view]
+    return [call for name in names for call in find(name).calls(subject, state)]
+
+
+def second_pane(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of B in a comparison: that of A, with its own names in their place; an empty one is left out."""
+    shared = {name: value for name, value in state.items() if not name.startswith(OWN)}
+    own = {name.removeprefix(OWN): value for name, value in state.items() if name.startswith(OWN)}
+    return {name: value for name, value in (shared | own).items() if value != "" or name == "text"}
 
 
 def complete_state(explorer: Explorer, export: Export) -> dict[str, Any]:
@@ -104,6 +122,7 @@ INDICES = {
 }
 NUMBERED = re.compile("(?:(?:ask|see)-)?([0-9]{1,9})")
 EVERY = "all"  # tokens
+OWN = "b."  # before the names of B in a comparison
 ATTENTION = ("heads", "grid", "alignment", "steps", "fill", "ablation")  # views of one kind of attention
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from heedful.data.tokenizers.base import MAX_FILE, require_fit
-from heedful.data.tokenizers.byte_pairs import END, MERGES, VOCABS, Gpt2Tokenizer, is_plain_special
+from heedful.data.tokenizers.byte_pairs import END, MERGES, VOCABS, Gpt2Tokenizer
 from heedful.data.tokenizers.gpt1_bpe import Gpt1Tokenizer
+from heedful.data.tokenizers.wordpiece import AddedTokenSpec
 from heedful.data.tokenizers.wordpiece_files import (
     CONFIG,
     add_role_tokens,
@@ -54,25 +55,18 @@ def find_tokenizer(folder: Path, vocab: int, published: str) -> tuple[Gpt2Tokeni
                 expected=" or ".join(MERGES) + " beside it", todo=AGAIN,
             )  # fmt: skip
         found = kind.from_texts(text, read_text(folder, merges, MAX_FILE), str(folder / name), str(folder / merges))
-    found = found.with_special(_special_tokens(found, folder, settings, data), str(where))
+    found = found.with_added(_added_tokens(found, folder, settings, data), str(where))
     require_fit(found, vocab, folder / name)
     return found, isinstance(found, Gpt2Tokenizer) and _adds_start_token(settings, data, where)
 
 
-def _special_tokens(
+def _added_tokens(
     found: Gpt2Tokenizer | Gpt1Tokenizer, folder: Path, settings: dict[str, Any], data: dict[str, Any]
-) -> dict[str, int]:
-    """The ids of the special tokens that only the settings files list."""
-    vocab = {piece: number for number, piece in enumerate(found.pieces(range(found.vocab)))}
-    special = set(found.pieces(found.special))
+) -> dict[int, AddedTokenSpec]:
+    """The added tokens, by id, also those that only the settings files list."""
+    vocab = {piece: number for number, piece in enumerate(found.names)}
     more = add_role_tokens(read_added_tokens(folder, settings, data), vocab, settings, folder / CONFIG)
-    fresh = {number: token for number, token in more.items() if token.content not in special}
-    if odd := next((token for token in fresh.values() if not is_plain_special(token._asdict())), None):
-        raise UserError(
-            "an added token of this kind is not supported", where=str(folder / CONFIG), found=shown(odd._asdict()),
-            expected="a special token without spaces, matched exactly", todo=PUBLISHED,
-        )  # fmt: skip
-    return {token.content: number for number, token in sorted(fresh.items())}
+    return {number: token for number, token in sorted(more.items()) if token.content != found.mark}
 
 
 def _adds_start_token(settings: dict[str, Any], data: dict[str, Any], where: Path) -> bool:

@@ -97,19 +97,11 @@ def _from_folder(name: str, folder: Path) -> str:
         raise UserError(
             "there is no such folder", where="--from", found=where, expected="a run, or an encoder's folder"
         )
-    stored = folder / "recipe.yaml"
-    settings: dict[str, Any] = load_yaml(stored)[0] if is_file(stored) else {}
-    found = settings.get("task", {}).get("kind") if settings else None
-    if found == task:
-        settings["start"] = {"folder": where}
-        try:
-            recipe_with(settings, {}, stored)
-        except UserError:
-            settings.pop("tokenizer", None)  # of tasks whose models bring theirs
-            recipe_with(settings, {}, stored)
+    if (settings := settings_of_run(task, folder)) is not None:
         about = f"# The recipe of {where}, which starts from its weights: change the data, the budget and the rate.\n"
         return about + write_yaml(settings)
     if not issubclass(recipe_class(task), Finetuning):
+        found = _task_of_run(folder)
         raise UserError(
             f"a recipe of the task {task} starts from a run of that task", where="--from",
             found=f"{where}: {f'a run of {found}' if found else 'not a run'}", expected=f"a run of {task}",
@@ -120,3 +112,26 @@ def _from_folder(name: str, folder: Path) -> str:
         for line in _file(name).read_text(encoding="utf-8").splitlines()
     ]
     return "\n".join(lines) + "\n"
+
+
+def settings_of_run(task: str, folder: Path) -> dict[str, Any] | None:
+    """The recipe of a run of this task, with that run as its start; None: the folder is something else."""
+    found = _task_of_run(folder)
+    if found is None or found not in (task, *TASKS[task].also.values()):
+        return None
+    stored = folder / "recipe.yaml"
+    settings: dict[str, Any] = load_yaml(stored)[0]
+    settings["start"] = {"folder": str(folder)}
+    try:
+        recipe_with(settings, {}, stored)
+    except UserError:
+        settings.pop("tokenizer", None)  # of tasks whose models bring theirs
+        recipe_with(settings, {}, stored)
+    return settings
+
+
+def _task_of_run(folder: Path) -> str | None:
+    """The kind of task that a run was trained on; None: the folder is not a run."""
+    stored = folder / "recipe.yaml"
+    task = load_yaml(stored)[0].get("task") if is_file(stored) else None
+    return task.get("kind") if isinstance(task, dict) else None

@@ -60,61 +60,102 @@ function write(changes: Changes, how: "step" | "follow"): void {
   }
 }
 
-export const address = {
-  text(name: string, otherwise = ""): string {
-    return params[name] ?? otherwise;
-  },
-  has(name: string): boolean {
-    return name in params;
-  },
-  number(name: string, otherwise = 0): number {
-    const found = Number(params[name]);
-    return params[name] === undefined || Number.isNaN(found) ? otherwise : found;
-  },
-  /** A list of integers, such as 0,3,5. */
-  numbers(name: string): number[] {
-    return (params[name] ?? "").split(",").filter(Boolean).map(Number).filter(Number.isInteger);
-  },
-  get all(): Record<string, string> {
-    return params;
-  },
-  /** The part of the URL whose state the page shows: a link changes the URL a moment before the page. */
-  get hash(): string {
-    return hash;
-  },
-  /** Change some names; null removes one. The browser's back button undoes it. */
-  set(changes: Changes): void {
-    write(changes, "step");
-  },
-  /** The same without a history entry: for a player's next step, or what another text invalidates. */
-  follow(changes: Changes): void {
-    write(changes, "follow");
-  },
-  /** Whether there is a choice to undo, or one that was undone. */
-  get undoable(): boolean {
-    return place > 0;
-  },
-  get redoable(): boolean {
-    return place < end;
-  },
-  undo(): void {
-    if (place > 0) history.back();
-  },
-  redo(): void {
-    if (place < end) history.forward();
-  },
-  /** The moves of a slider make one history entry, until it rests. */
-  along(change: () => void): void {
-    sliding = true;
-    try {
-      change();
-    } finally {
-      sliding = false;
-    }
-  },
-  link(changes: Changes): string {
-    const next: Changes = { ...params, ...changes };
-    const given = Object.entries(next).filter(([, value]) => value !== null && value !== undefined);
-    return "#" + new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
-  },
-};
+/** The state as a part of the page reads it and writes it: the whole page, or one pane of a comparison. */
+export type Address = ReturnType<typeof addressOf>;
+
+function addressOf(pane: string, read: () => Record<string, string>, translated: (changes: Changes) => Changes) {
+  return {
+    /** The prefix of its own names; empty for the page, which is also the first pane. */
+    pane,
+    text(name: string, otherwise = ""): string {
+      return read()[name] ?? otherwise;
+    },
+    has(name: string): boolean {
+      return name in read();
+    },
+    number(name: string, otherwise = 0): number {
+      const found = Number(read()[name]);
+      return read()[name] === undefined || Number.isNaN(found) ? otherwise : found;
+    },
+    /** A list of integers, such as 0,3,5. */
+    numbers(name: string): number[] {
+      return (read()[name] ?? "").split(",").filter(Boolean).map(Number).filter(Number.isInteger);
+    },
+    get all(): Record<string, string> {
+      return read();
+    },
+    /** The part of the URL whose state the page shows: a link changes the URL a moment before the page. */
+    get hash(): string {
+      return hash;
+    },
+    /** Change some names; null removes one. The browser's back button undoes it. */
+    set(changes: Changes): void {
+      write(translated(changes), "step");
+    },
+    /** The same without a history entry: for a player's next step, or what another text invalidates. */
+    follow(changes: Changes): void {
+      write(translated(changes), "follow");
+    },
+    /** Whether there is a choice to undo, or one that was undone. */
+    get undoable(): boolean {
+      return place > 0;
+    },
+    get redoable(): boolean {
+      return place < end;
+    },
+    undo(): void {
+      if (place > 0) history.back();
+    },
+    redo(): void {
+      if (place < end) history.forward();
+    },
+    /** The moves of a slider make one history entry, until it rests. */
+    along(change: () => void): void {
+      sliding = true;
+      try {
+        change();
+      } finally {
+        sliding = false;
+      }
+    },
+    link(changes: Changes): string {
+      const next: Changes = { ...params, ...translated(changes) };
+      const given = Object.entries(next).filter(([, value]) => value !== null && value !== undefined);
+      return "#" + new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+    },
+  };
+}
+
+export const address = addressOf("", () => params, (changes) => changes);
+
+/** What the second pane may have of its own: the model and its inputs. Everything else is the selection of both. */
+const OWN = ["model", "text", "other", "image", "drawn", "number", "story", "question", "history", "seed", "then", "forced", "temperature", "top_k", "top_p", "off"];
+const B = "b.";
+
+/** The state of the second pane: that of the first, with its own names in place of it; an empty one has none. */
+function second(): Record<string, string> {
+  const found: Record<string, string> = {};
+  for (const [name, value] of Object.entries(params)) if (!name.startsWith(B)) found[name] = value;
+  for (const name of OWN) {
+    const own = params[B + name];
+    if (own || (own === "" && name === "text")) found[name] = own;
+    else if (own === "") delete found[name];
+  }
+  return found;
+}
+
+function ofSecond(changes: Changes): Changes {
+  const next: Changes = {};
+  for (const [name, value] of Object.entries(changes)) {
+    if (!OWN.includes(name)) next[name] = value;
+    else next[B + name] = value ?? (name in params && name !== "text" ? "" : null);
+  }
+  return next;
+}
+
+export const beside = addressOf(B, second, ofSecond);
+
+/** The changes that close a comparison. */
+export function closing(): Changes {
+  return Object.fromEntries(Object.keys(params).flatMap((name) => (name === "compare" || name.startsWith(B) ? [[name, null]] : [])));
+}

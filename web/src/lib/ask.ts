@@ -145,11 +145,14 @@ export async function fetchJson<Document>(path: string): Promise<Document> {
   return (await pending.during(request(path))).json();
 }
 
-/** The page of a view as one file, as the server writes it, with what was asked about this input. */
-export async function exportView(view: string, state: Record<string, string | undefined>): Promise<Blob> {
+type State = Record<string, string | undefined>;
+
+/** The page of a view as one file, as the server writes it, with what was asked about this input, and about that of a second pane. */
+export async function exportView(view: string, state: State, second?: State): Promise<Blob> {
   const questions = [...asking.values()].filter((one) => {
     const asked = one.asked as Record<string, unknown>;
-    return one.view === view && ["model", "text", "other"].every((name) => asked[name] === undefined || asked[name] === state[name]);
+    const about = (input: State) => ["model", "text", "other"].every((name) => asked[name] === undefined || asked[name] === input[name]);
+    return one.view === view && (about(state) || (second && about(second)));
   });
   return (await pending.during(request("/api/export", { view, state, questions: questions.slice(-40) }))).blob();
 }

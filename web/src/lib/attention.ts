@@ -1,5 +1,5 @@
 /** The kinds of attention of a model, as the server describes them. */
-import { address } from "./address.svelte";
+import type { Address } from "./address.svelte";
 import type { Packet } from "./packet";
 
 export interface Piece {
@@ -19,12 +19,12 @@ export interface Attention {
 }
 
 /** The kind of attention that the address names, or the first. */
-export function chosenAttention(packet: Packet | undefined): Attention | undefined {
+export function chosenAttention(address: Address, packet: Packet | undefined): Attention | undefined {
   const looks: Attention[] = packet?.words.looks ?? [];
   return looks.find((one) => one.name === address.text("look")) ?? looks[0];
 }
 
-export function chosenLayer(look: Attention | undefined): number {
+export function chosenLayer(address: Address, look: Attention | undefined): number {
   return Math.max(0, Math.min(address.number("layer"), (look?.layers ?? 1) - 1));
 }
 
@@ -38,8 +38,10 @@ export function typing(event: KeyboardEvent): boolean {
   return !!(event.target as HTMLElement).closest("input:not([type=range]), textarea, select");
 }
 
-/** The layer change of the keys [ and ]: -1, 1, or 0. */
+/** The layer change of the keys [ and ]: -1, 1, or 0; a key that another pane has handled counts no more. */
 export function layerKey(event: KeyboardEvent): number {
-  if (typing(event) || event.ctrlKey || event.metaKey || event.altKey) return 0;
-  return { "[": -1, "]": 1 }[event.key] ?? 0;
+  if (event.defaultPrevented || typing(event) || event.ctrlKey || event.metaKey || event.altKey) return 0;
+  const way = { "[": -1, "]": 1 }[event.key] ?? 0;
+  if (way) event.preventDefault();
+  return way;
 }

@@ -6,7 +6,7 @@ type Changes = Record<string, string | null>;
 
 const ROLES = ["layer", "head", "token", "region"] as const;
 export type Role = (typeof ROLES)[number];
-const SHARED = ["view", "model", "text", "other", "look", "image", "drawn", "theme", "lesson"]; // what all views understand
+const SHARED = ["view", "model", "text", "other", "look", "image", "drawn", "theme", "lesson", "compare"]; // what all views understand
 
 /** What a view calls each of them, where not by its own name. */
 const NAMES: Record<string, Partial<Record<Role, string>>> = {
@@ -63,7 +63,7 @@ function sideOf(view: string, look: string | undefined, subject: Subject): strin
 /** The changes of a state that lead from one view to another: what belongs to the first alone is removed. */
 export function toward(state: State, from: string, to: string, subject: Subject): Changes {
   const changes: Changes = { view: to };
-  for (const name of Object.keys(state)) if (!SHARED.includes(name)) changes[name] = null;
+  for (const name of Object.keys(state)) if (!SHARED.includes(name) && !name.startsWith("b.")) changes[name] = null;
   for (const role of ROLES) {
     const place = placeOf(state, from, role);
     if (place !== undefined) changes[nameIn(to, role)] = role === "token" && to === "heads" ? `ask-${place}` : place;

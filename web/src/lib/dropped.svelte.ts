@@ -1,17 +1,17 @@
 /** An image file of the reader's: the server resizes it to what a model reads, as it does for `heedful classify`. */
 
-import { address } from "./address.svelte";
+import type { Address } from "./address.svelte";
 import { RequestError, upload } from "./ask";
 
 const LONGEST = 9_000_000; // bytes of a file
 
-/** The last image that was dropped, as two hexadecimal digits for each value (rows, columns, channels). */
-export const dropped = $state({ hex: "" });
+/** The last image that was dropped in each pane, as two hexadecimal digits for each value (rows, columns, channels). */
+export const dropped = $state<Record<string, string>>({});
 
 /** The image in the address, as a view asks for it: the default one, a test image, or one that was drawn or dropped. */
-export function chosenImage(): { image?: number; drawn?: string } {
+export function chosenImage(address: Address): { image?: number; drawn?: string } {
   // A large image is kept outside of the address, which only says that there is one.
-  const drawn = address.text("drawn") === "file" ? dropped.hex : address.text("drawn");
+  const drawn = address.text("drawn") === "file" ? (dropped[address.pane] ?? "") : address.text("drawn");
   if (drawn) return { image: -1, drawn };
   return address.has("image") ? { image: Math.max(0, address.number("image")) } : {};
 }

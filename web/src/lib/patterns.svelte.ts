@@ -1,6 +1,6 @@
 /** What the server calls the pattern of each head, over the model's examples. */
 import { answer } from "./answer.svelte";
-import { open } from "./open.svelte";
+import { here } from "./here";
 
 export interface Patterns {
   readonly names: string[];
@@ -11,6 +11,7 @@ export interface Patterns {
 
 /** Call it while a component is set up. */
 export function patternsOf(): Patterns {
+  const { open } = here();
   const found = answer(() => ["heads", "patterns", { model: open.subject!.name }]);
   return {
     get names() {

@@ -10,7 +10,7 @@ import builtins
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -29,6 +29,7 @@ from heedful.data.tokenizers.base import (
     require_list,
 )
 from heedful.data.tokenizers.tokenizer import MAX_VOCAB, byte_letters
+from heedful.data.tokenizers.wordpiece import AddedTokenSpec, added_token
 from heedful.errors import UserError, shown
 from heedful.files.reading import is_file, is_folder
 
@@ -43,7 +44,7 @@ HEADER = "#version"  # start of an optional first line of merges.txt
 PART = 1 << 15  # characters of a long text that one core encodes
 GROUP = 1 << 21  # characters encoded at once, which bounds the memory
 # A long text is split between a visible character and a space or line end. No token of GPT-2 spans that point, and
-# none before it depends on what follows: only a run of spaces depends on what comes after it.
+# none before it depends on what follows: only a run of spaces depends on what comes after it. Added tokens may span it.
 CUT = re.compile(r"(?<=\S)[ \n]")
 
 # The components of a GPT-2 tokenizer.json; others do not change ids.
@@ -64,6 +65,7 @@ USUAL: dict[str, tuple[Any, ...]] = {
 }
 
 Merge: TypeAlias = tuple[str, str]
+Added: TypeAlias = Mapping[str, AddedTokenSpec]  # by their text
 
 
 class Gpt2Bpe(Config):
@@ -109,6 +111,9 @@ class ByteTokenizer(EngineTokenizer):
 class ByteLevelTokenizer(ByteTokenizer):
     """Base of tokenizers with GPT-2's byte alphabet."""
 
+    _merges: Sequence[Merge]
+    _added: Added
+
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids to text, without special tokens; U+FFFD replaces incomplete characters."""
         return self.bytes(ids).decode(errors="replace")
@@ -116,8 +121,13 @@ class ByteLevelTokenizer(ByteTokenizer):
     @cached_property
     def _bytes(self) -> list[builtins.bytes]:
         letters = {letter: byte for byte, letter in enumerate(byte_letters())}
+        whole = self._added.keys() - letters.keys() - {a + b for a, b in self._merges}  # they stand for themselves
         return [
-            b"" if number in self.special else bytes([letters[letter] for letter in piece])
+            b""
+            if number in self.special
+            else piece.encode()
+            if piece in whole
+            else bytes([letters[letter] for letter in piece])
             for piece, number in self._vocab.items()
         ]
 
@@ -133,6 +143,8 @@ class BpeTokenizer(ByteTokenizer):
     """Base of byte-pair-encoding tokenizers: pieces are merged pair by pair, in the order of the merges."""
 
     mark: ClassVar[str]  # the required special token
+    _merges: Sequence[Merge]
+    _added: Added  # without the mark
 
     def __init__(self, text: str, where: str) -> None:
         """Parse a tokenizer.json; `where` is the file's name in errors."""
@@ -142,13 +154,13 @@ class BpeTokenizer(ByteTokenizer):
     def from_vocab(cls, vocab: dict[str, int], merges: Sequence[Merge], where: str) -> Self:
         """Build it from the id of each piece, and the merges in order."""
         tokenizer = cls.__new__(cls)
-        tokenizer._initialize(vocab, merges, {cls.mark}, where)
+        tokenizer._initialize(vocab, merges, {}, where)
         return tokenizer
 
     @classmethod
     def from_texts(cls, vocab: str, merges: str, where: str, merges_where: str) -> Self:
         """Build it from the texts of vocab.json and merges.txt; the other two are their names in errors."""
-        pieces = cls._check_vocab(parse_json(vocab, where, invalid), {cls.mark}, where)
+        pieces = cls._check_vocab(parse_json(vocab, where, invalid), {}, where)
         pairs, first = parse_merges(merges, merges_where)
         if wrong := invalid_merge(pieces.keys() - {cls.mark}, pairs):
             raise invalid(f"{merges_where}:{wrong[0] + first}", wrong[1])
@@ -166,44 +178,75 @@ class BpeTokenizer(ByteTokenizer):
 
     @staticmethod
     @abstractmethod
-    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], set[str]]:
-        """The pieces, merges and special tokens of a tokenizer file."""
+    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], Added]:
+        """The pieces, merges and added tokens of a tokenizer file."""
 
     @staticmethod
     @abstractmethod
-    def _check_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+    def _check_vocab(vocab: Any, added: Added, where: str) -> dict[str, int]:
         """The pieces in id order; an incomplete vocabulary is refused."""
 
     @staticmethod
     @abstractmethod
-    def _build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
-        """A `tokenizers.Tokenizer` with these pieces and merges."""
+    def _build_engine(
+        vocab: dict[str, int], merges: Sequence[Merge], added: Sequence[AddedTokenSpec]
+    ) -> tokenizers.Tokenizer:
+        """A `tokenizers.Tokenizer` with these pieces, merges and added tokens."""
 
-    def _initialize(self, vocab: dict[str, int], merges: Sequence[Merge], special: set[str], where: str) -> None:
-        vocab = self._check_vocab(vocab, special, where)
-        if wrong := invalid_merge(vocab.keys() - special, merges):
+    def _initialize(self, vocab: dict[str, int], merges: Sequence[Merge], added: Added, where: str) -> None:
+        vocab, specials = self._check_vocab(vocab, added, where), {self.mark, *special_names(added)}
+        if wrong := invalid_merge(vocab.keys() - specials, merges):
             raise invalid(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
-        names = sorted(special, key=vocab.__getitem__)
-        self._engine = self._build_engine(vocab, merges, names)
-        self._vocab, self._merges = vocab, merges
+        mark = AddedTokenSpec(self.mark)
+        tokens = sorted((mark, *added.values()), key=lambda token: vocab[token.content])
+        self._engine = self._build_engine(vocab, merges, tokens)
+        self._vocab, self._merges, self._added = vocab, merges, added
+        spaced = (name for name in added if re.search(r"\s", name) or added[name].rstrip)
+        self._wide = [added[name] for name in spaced]  # they may span a space
         self.json: str = self._engine.to_str()
         self.vocab: int = len(vocab)
-        self.special = frozenset(vocab[name] for name in names)
-        if added := [name for name in names if name != self.mark]:  # these are matched in texts
-            self._engine = self._build_engine(vocab, merges, [self.mark])
-            self._engine.add_tokens(added)
+        self.special = frozenset(vocab[name] for name in specials)
+        if added:  # these are matched in texts
+            matched = [token if token is mark else token._replace(special=False) for token in tokens]
+            self._engine = self._build_engine(vocab, merges, matched)
         self._engine.encode_special_tokens = True  # the text of a special token is encoded as ordinary text
 
-    def with_special(self, tokens: dict[str, int], where: str) -> Self:
-        """A copy with more special tokens, which are matched in texts."""
-        tokenizer = type(self).__new__(type(self))
-        special = {name for name, number in self._vocab.items() if number in self.special}
-        tokenizer._initialize(self._vocab | tokens, self._merges, special | tokens.keys(), where)
+    @property
+    def names(self) -> list[str]:
+        """Each token as its file spells it."""
+        return list(self._vocab)
+
+    def with_added(self, tokens: Mapping[int, AddedTokenSpec], where: str) -> Self:
+        """A copy with these added tokens, by id, which are matched in texts."""
+        ids = {token.content: number for number, token in tokens.items()}
+        if wrong := next((name for name, number in ids.items() if self._vocab.get(name, number) != number), None):
+            raise invalid(where, f"the added token {shown(wrong)} with the id {ids[wrong]}, not {self._vocab[wrong]}")
+        tokenizer, added = type(self).__new__(type(self)), {token.content: token for token in tokens.values()}
+        tokenizer._initialize(self._vocab | ids, self._merges, {**self._added, **added}, where)
         return tokenizer
+
+    def can_split(self, text: str, place: int) -> bool:
+        """Whether no added token spans this place in a text, which is between a visible character and a space."""
+        before = text[max(0, place - self.reach) : place]
+        around = before + text[place : place + self.reach]
+        return not any(
+            (token.rstrip and before.endswith(token.content))
+            or 0 <= around.find(token.content, max(0, len(before) - len(token.content) + 1)) < len(before)
+            for token in self._wide
+        )
+
+    @property
+    def reach(self) -> int:
+        """The most characters of an added token that may span a space; 0: there is none."""
+        return max((len(token.content) for token in self._wide), default=0)
+
+    def split_text(self, text: str) -> Iterator[str]:
+        """Split a text into parts whose ids concatenate to those of the whole."""
+        return split_text(text, self.can_split if self._wide else None)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text; faster than `encode_batch`, and parallel even for one long text."""
-        splits = [list(split_text(replace_surrogates(text)[0])) for text in require_list(texts)]
+        splits = [list(self.split_text(replace_surrogates(text)[0])) for text in require_list(texts)]
         found = encode_parts(self._engine, chain.from_iterable(splits))
         return [list(chain.from_iterable(next(found) for _ in parts)) for parts in splits]
 
@@ -211,7 +254,7 @@ class BpeTokenizer(ByteTokenizer):
         """The ids of one text of any length, as a compact array."""
         import numpy as np
 
-        parts = encode_parts(self._engine, split_text(replace_surrogates(text)[0]))
+        parts = encode_parts(self._engine, self.split_text(replace_surrogates(text)[0]))
         return np.concatenate([np.array(ids, np.int32) for ids in parts])
 
     @staticmethod
@@ -231,16 +274,18 @@ class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
         return self._vocab[END]
 
     @staticmethod
-    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], set[str]]:
+    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], Added]:
         return parse_bpe(text, FRAME, USUAL, {END}, where)
 
     @staticmethod
-    def _check_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
-        return check_vocab(vocab, special, where)
+    def _check_vocab(vocab: Any, added: Added, where: str) -> dict[str, int]:
+        return check_vocab(vocab, added, where)
 
     @staticmethod
-    def _build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
-        return build_engine(vocab, merges, special)
+    def _build_engine(
+        vocab: dict[str, int], merges: Sequence[Merge], added: Sequence[AddedTokenSpec]
+    ) -> tokenizers.Tokenizer:
+        return build_engine(vocab, merges, added)
 
     @classmethod
     def train(cls, config: Gpt2Bpe, texts: Iterable[str]) -> Gpt2Tokenizer:
@@ -271,11 +316,8 @@ class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
         If `starts`, it puts `<|endoftext|>` before each text there.
         """
         names = {f"{name}_token": END for name in ("bos", "eos", "unk")}
-        added = {
-            str(number): {"content": name, "lstrip": False, "normalized": False, "rstrip": False,
-                          "single_word": False, "special": True}
-            for name, number in self._vocab.items() if number in self.special
-        }  # fmt: skip
+        tokens = {END: AddedTokenSpec(END), **self._added}
+        added = {str(number): tokens[name]._asdict() for name, number in self._vocab.items() if name in tokens}
         settings: dict[str, Any] = {
             "tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, "clean_up_tokenization_spaces": False,
             "errors": "replace", "added_tokens_decoder": added, **names,
@@ -324,12 +366,16 @@ def locate_files(file: str | Path, merges: str | Path | None) -> tuple[Path, Pat
     return path, next((other for other in beside if is_file(other)), beside[0])
 
 
-def split_text(text: str) -> Iterator[str]:
-    """Split a text into parts whose ids concatenate to those of the whole."""
-    start = 0
-    while len(text) - start > PART and (found := CUT.search(text, start + PART)):
-        yield text[start : found.start()]
-        start = found.start()
+def split_text(text: str, allowed: Callable[[str, int], bool] | None = None) -> Iterator[str]:
+    """Split a text where that is `allowed`, into parts whose ids concatenate to those of the whole."""
+    start, place = 0, PART
+    while len(text) > place and (found := CUT.search(text, place)):
+        place = found.start()
+        if allowed is None or allowed(text, place):
+            yield text[start:place]
+            start, place = place, place + PART
+        else:
+            place += 1
     yield text[start:]
 
 
@@ -354,8 +400,10 @@ def encode_parts(engine: tokenizers.Tokenizer, parts: Iterable[str]) -> Iterator
             yield one.ids
 
 
-def build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
-    """A `tokenizers.Tokenizer` with these pieces and merges.
+def build_engine(
+    vocab: dict[str, int], merges: Sequence[Merge], added: Sequence[AddedTokenSpec]
+) -> tokenizers.Tokenizer:
+    """A `tokenizers.Tokenizer` with these pieces, merges and added tokens.
 
     Texts are split by GPT-2's pattern before merging, so that no text can spell `<|endoftext|>`.
     """
@@ -366,7 +414,7 @@ def build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequen
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.post_processor = processors.ByteLevel(trim_offsets=False)
     engine.decoder = decoders.ByteLevel()
-    engine.add_special_tokens(list(special))
+    engine.add_tokens([token.to_engine() for token in added])
     return engine
 
 
@@ -386,15 +434,21 @@ def sort_by_id(vocab: Any, where: str) -> dict[str, int]:
     return ordered
 
 
-def check_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+def special_names(added: Added) -> set[str]:
+    """Those of the added tokens that are special."""
+    return {name for name, token in added.items() if token.special}
+
+
+def check_vocab(vocab: Any, added: Added, where: str) -> dict[str, int]:
     """A vocabulary of GPT-2's kind in id order: all 256 bytes, `<|endoftext|>`, and pieces made of bytes."""
     ordered = sort_by_id(vocab, where)
     letters = set(byte_letters())
-    if missing := sorted(letters - (ordered.keys() - special)):
+    if missing := sorted(letters - (ordered.keys() - special_names(added))):
         raise invalid(where, f"no piece for {len(missing)} of the 256 bytes, {shown(missing[0])} for one")
     if END not in ordered:
         raise invalid(where, f"{len(ordered):,} pieces, but none is {END}")
-    odd = next((piece for piece in ordered if piece not in special and not (piece and letters.issuperset(piece))), None)
+    pieces = ordered.keys() - {END, *added}
+    odd = next((piece for piece in ordered if piece in pieces and not (piece and letters.issuperset(piece))), None)
     if odd is not None:
         raise invalid(where, f"the piece {shown(odd)}, which does not stand for bytes")
     return ordered
@@ -435,9 +489,12 @@ def vocab_and_merges(vocab: dict[str, int], merges: Sequence[Merge]) -> dict[str
 
 
 def parse_bpe(
-    text: str, frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]], special: set[str], where: str
-) -> tuple[dict[str, int], list[Merge], set[str]]:
-    """Parse the tokenizer.json of a BPE model with these components, settings and special tokens."""
+    text: str, frame: dict[str, str | None], usual: dict[str, tuple[Any, ...]], own: set[str], where: str
+) -> tuple[dict[str, int], list[Merge], dict[str, AddedTokenSpec]]:
+    """Parse the tokenizer.json of a BPE model with these components, settings and special tokens of its `own`.
+
+    Returns its pieces, merges, and other added tokens.
+    """
     data = parse_json(text, where, invalid)
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise invalid(where, "no object with a `model`")
@@ -447,31 +504,25 @@ def parse_bpe(
     vocab, merges = model.get("vocab"), model.get("merges")
     if not isinstance(vocab, dict) or not isinstance(merges, list):
         raise invalid(where, "a model without its vocab or merges")
-    added = data.get("added_tokens") or []
-    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise invalid(where, f"added_tokens of {shown(added)}")
-    vocab, special = dict(vocab), set(special)
-    for token in added:
-        name, number = token.get("content"), token.get("id")
-        odd = name not in special and not is_plain_special(token)
-        if not isinstance(name, str) or odd or vocab.get(name, number) != number:
+    tokens = data.get("added_tokens") or []
+    if not isinstance(tokens, list):
+        raise invalid(where, f"added_tokens of {shown(tokens)}")
+    vocab, added = dict(vocab), dict[str, AddedTokenSpec]()
+    for token in tokens:
+        number, spec = added_token(token, where, invalid=invalid)
+        name = spec.content
+        if not name or name in added or vocab.get(name, number) != number:
             raise invalid(where, f"an added token {shown(token)}")
         vocab[name] = number
-        special.add(name)
+        if name not in own:
+            added[name] = spec
     pairs: list[Merge] = []
     for number, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(piece, str) and piece for piece in pair):
             raise invalid(f"{where}: model.merges[{number}]", f"{shown(merge)}, not two pieces")
         pairs.append((pair[0], pair[1]))
-    return vocab, pairs, special
-
-
-def is_plain_special(token: Mapping[str, Any]) -> bool:
-    """Whether an added token is special and matched literally: others would split texts differently."""
-    name = token.get("content")
-    flags = any(token.get(flag) not in (False, None) for flag in ("single_word", "lstrip", "rstrip"))
-    return token.get("special") is True and not flags and isinstance(name, str) and not re.search(r"\s|^$", name)
+    return vocab, pairs, added
 
 
 def unsupported_part(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.data.tokenizers.byte_pairs import (
     UNSET,
+    Added,
     BpeTokenizer,
     Merge,
     invalid,
@@ -17,6 +18,7 @@ from heedful.data.tokenizers.byte_pairs import (
     sort_by_id,
     vocab_and_merges,
 )
+from heedful.data.tokenizers.wordpiece import AddedTokenSpec
 
 if TYPE_CHECKING:
     import tokenizers
@@ -58,16 +60,18 @@ class Gpt1Tokenizer(BpeTokenizer):
         return self._vocab[UNKNOWN]
 
     @staticmethod
-    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], set[str]]:
+    def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], Added]:
         return parse_bpe(text, FRAME, USUAL, {UNKNOWN}, where)
 
     @staticmethod
-    def _check_vocab(vocab: Any, special: set[str], where: str) -> dict[str, int]:
+    def _check_vocab(vocab: Any, added: Added, where: str) -> dict[str, int]:
         return check_vocab(vocab, where)
 
     @staticmethod
-    def _build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
-        return build_engine(vocab, merges, special)
+    def _build_engine(
+        vocab: dict[str, int], merges: Sequence[Merge], added: Sequence[AddedTokenSpec]
+    ) -> tokenizers.Tokenizer:
+        return build_engine(vocab, merges, added)
 
     def encode_special(self, text: str) -> list[int]:
         """The ids of a text; there is no special token to parse."""
@@ -101,8 +105,10 @@ class Gpt1Tokenizer(BpeTokenizer):
         ]
 
 
-def build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequence[str]) -> tokenizers.Tokenizer:
-    """A `tokenizers.Tokenizer` with these pieces and merges.
+def build_engine(
+    vocab: dict[str, int], merges: Sequence[Merge], added: Sequence[AddedTokenSpec]
+) -> tokenizers.Tokenizer:
+    """A `tokenizers.Tokenizer` with these pieces, merges and added tokens.
 
     Words are split at `<` and `>` before merging, so that no text can spell `<unk>`.
     """
@@ -113,7 +119,7 @@ def build_engine(vocab: dict[str, int], merges: Sequence[Merge], special: Sequen
     engine.normalizer = normalizers.BertNormalizer(lowercase=True)
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     engine.decoder = decoders.BPEDecoder(suffix=SUFFIX)
-    engine.add_special_tokens(list(special))
+    engine.add_tokens([token.to_engine() for token in added])
     return engine
 
 

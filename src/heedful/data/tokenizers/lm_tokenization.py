@@ -6,7 +6,7 @@ A text follows the token `start_id`, and the model ends a text with `end_id`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -100,19 +100,26 @@ class ByteCodec:
         """The ids of each text, faster than one by one."""
         return self.tokenizer.ids(texts)
 
-    @staticmethod
-    def split_point(text: str) -> int:
-        """Before the last space or line end that follows a visible character: no token spans that point."""
-        place = len(text)
-        while place > 0:
-            place = max(text.rfind(" ", 0, place), text.rfind("\n", 0, place))
-            if place > 0 and not text[place - 1].isspace():
-                return place
-        return 0
+    def split_point(self, text: str) -> int:
+        """Before the last space or line end that follows a visible character, where no added token spans that point."""
+        return last_split(text, self.tokenizer.can_split, self.tokenizer.reach)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to text."""
         return self.tokenizer.decode(ids)
+
+
+def last_split(text: str, allowed: Callable[[str, int], bool] = lambda text, place: True, reach: int = 0) -> int:
+    """Before the last space or line end that follows a visible character, where that is `allowed`; 0: none.
+
+    `reach` characters must follow it, since the text goes on.
+    """
+    place = len(text) - reach
+    while place > 0:
+        place = max(text.rfind(" ", 0, place), text.rfind("\n", 0, place))
+        if place > 0 and not text[place - 1].isspace() and allowed(text, place):
+            return place
+    return 0
 
 
 def load_tokenizer(path: Path) -> LanguageTokenizer:

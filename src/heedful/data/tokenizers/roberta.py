@@ -10,7 +10,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,23 +26,28 @@ from heedful.data.tokenizers.base import (
     read_tokenizer_file,
     require_fit,
 )
-from heedful.data.tokenizers.byte_pairs import ByteLevelTokenizer, Gpt2Bpe, Gpt2Tokenizer, Merge
+from heedful.data.tokenizers.byte_pairs import Added, ByteLevelTokenizer, Gpt2Bpe, Gpt2Tokenizer, Merge
 from heedful.data.tokenizers.tokenizer import MAX_VOCAB, byte_letters
+from heedful.data.tokenizers.wordpiece import AddedTokenSpec
 from heedful.data.tokenizers.wordpiece_files import (
     BACKEND,
     CONFIG,
+    add_role_tokens,
     max_length,
     read_added_tokens,
     read_tokenizer_settings,
     require_class,
     require_settings,
-    token_text,
 )
 from heedful.errors import AGAIN, UserError, shown
 from heedful.files.folders import has_file, read_text
 
+if TYPE_CHECKING:
+    import tokenizers
+
 NAMES = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3
 MASK = "<mask>"
+OWN = (*(AddedTokenSpec(name) for name in NAMES), AddedTokenSpec(MASK, lstrip=True))
 MASK_PATTERN = re.compile(r"\s*(?:<mask>|\[MASK\])")  # the mask includes the spaces before it
 ROLES = {
     "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
@@ -91,18 +97,21 @@ class RobertaTokenizer(DoubleSepLayout, ByteLevelTokenizer):
     def __init__(self, text: str, where: str) -> None:
         """Parse a tokenizer.json; `where` is the file's name in errors."""
         usual = byte_pairs.USUAL | {PREFIX: (False, True)}
-        vocab, merges, _ = byte_pairs.parse_bpe(text, byte_pairs.FRAME, usual, {*NAMES, MASK}, where)
-        data = json.loads(text)
-        more = {token["content"] for token in data.get("added_tokens") or []} - {*NAMES, MASK}
-        if more:
-            raise invalid(where, f"the added token {shown(min(more))}")
-        self._initialize(vocab, merges, data["pre_tokenizer"]["add_prefix_space"], where)
+        vocab, merges, added = byte_pairs.parse_bpe(text, byte_pairs.FRAME, usual, {*NAMES, MASK}, where)
+        self._initialize(vocab, merges, added, json.loads(text)["pre_tokenizer"]["add_prefix_space"], where)
 
     @classmethod
-    def from_vocab(cls, vocab: dict[str, int], merges: Sequence[Merge], prefix: bool, where: str) -> RobertaTokenizer:
-        """Build it from the id of each piece, and the merges in order."""
+    def from_vocab(
+        cls,
+        vocab: dict[str, int],
+        merges: Sequence[Merge],
+        prefix: bool,
+        where: str,
+        added: Added = MappingProxyType({}),
+    ) -> RobertaTokenizer:
+        """Build it from the id of each piece, the merges in order, and the added tokens."""
         tokenizer = cls.__new__(cls)
-        tokenizer._initialize(vocab, merges, prefix, where)
+        tokenizer._initialize(vocab, merges, added, prefix, where)
         return tokenizer
 
     @classmethod
@@ -121,29 +130,28 @@ class RobertaTokenizer(DoubleSepLayout, ByteLevelTokenizer):
         vocab = {piece: number for number, piece in enumerate([*NAMES, *pieces, MASK])}
         return cls.from_vocab(vocab, [(a, b) for a, b in model["merges"]], False, "tokenizer")
 
-    def _initialize(self, vocab: Any, merges: Sequence[Merge], prefix: bool, where: str) -> None:
-        from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
-        from tokenizers import Tokenizer as Engine
-
+    def _initialize(self, vocab: Any, merges: Sequence[Merge], added: Added, prefix: bool, where: str) -> None:
         vocab = byte_pairs.sort_by_id(vocab, where)
         if tuple(vocab)[: len(NAMES)] != NAMES or MASK not in vocab:
             raise invalid(where, f"pieces that begin with {shown(list(vocab)[: len(NAMES)])}")
-        ordinary, letters = vocab.keys() - {*NAMES, MASK}, set(byte_letters())
-        if not letters <= ordinary or not all(piece and letters.issuperset(piece) for piece in ordinary):
+        specials, letters = {*NAMES, MASK, *byte_pairs.special_names(added)}, set(byte_letters())
+        ordinary = vocab.keys() - specials
+        pieces = ordinary - added.keys()
+        if not letters <= ordinary or not all(piece and letters.issuperset(piece) for piece in pieces):
             raise invalid(where, "pieces that are not made of all 256 bytes")
         if wrong := byte_pairs.invalid_merge(ordinary, merges):
             raise invalid(where, f"as merge {wrong[0] + 1:,} of {len(merges):,}, {wrong[1]}")
-        engine = Engine(models.BPE(vocab, list(merges)))
-        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-        engine.decoder = decoders.ByteLevel()
-        engine.post_processor = processors.RobertaProcessing(("</s>", self.sep), ("<s>", self.cls), True, prefix)
-        engine.add_special_tokens([*NAMES, AddedToken(MASK, lstrip=True, normalized=False, special=True)])
-        self._engine, self._vocab, self._merges, self.prefix = engine, vocab, merges, prefix
-        self.json: str = engine.to_str()
+        tokens = sorted((*OWN, *added.values()), key=lambda token: vocab[token.content])
+        self._engine = build_engine(vocab, merges, tokens, prefix)
+        self._vocab, self._merges, self._added, self.prefix = vocab, merges, added, prefix
+        self.json: str = self._engine.to_str()
         self.vocab: int = len(vocab)
         self.mask: int = vocab[MASK]
-        self.special = frozenset((*range(len(NAMES)), self.mask))
-        engine.encode_special_tokens = True  # the text of a special token is encoded as ordinary text
+        self.special = frozenset(vocab[name] for name in specials)
+        if added:  # these are matched in texts
+            matched = [token if token in OWN else token._replace(special=False) for token in tokens]
+            self._engine = build_engine(vocab, merges, matched, prefix)
+        self._engine.encode_special_tokens = True  # the text of a special token is encoded as ordinary text
 
     @property
     def mask_name(self) -> str:
@@ -171,12 +179,11 @@ class RobertaTokenizer(DoubleSepLayout, ByteLevelTokenizer):
 
     def files(self, longest: int) -> dict[str, str]:
         """The equivalent files for Hugging Face's RobertaTokenizer, by name."""
-        flags = {"normalized": False, "rstrip": False, "single_word": False, "special": True}
         settings = {
             "tokenizer_class": CLASS, "add_prefix_space": self.prefix, "trim_offsets": True, "errors": "replace",
             "model_max_length": longest,
             "added_tokens_decoder": {
-                str(self._vocab[name]): {"content": name, "lstrip": name == MASK, **flags} for name in (*NAMES, MASK)
+                str(self._vocab[token.content]): token._asdict() for token in (*OWN, *self._added.values())
             }, **ROLES,
         }  # fmt: skip
         return {
@@ -198,22 +205,33 @@ class RobertaTokenizer(DoubleSepLayout, ByteLevelTokenizer):
         require_settings(settings, where, ROLES, ALLOWED | {"add_prefix_space": prefix}, PUBLISHED)
         if name == "tokenizer.json":
             found = cls(text, str(folder / name))
-            _refuse_added(folder, settings, json.loads(text), where)
+            found = found._with_added(folder, settings, json.loads(text))
             if kind in BACKEND:
                 _require_layout(json.loads(text).get("post_processor"), folder / name)
             elif found.prefix != prefix:  # as `transformers` does
-                found = cls.from_vocab(found._vocab, found._merges, prefix, str(folder / name))
+                found = cls.from_vocab(found._vocab, found._merges, prefix, str(folder / name), found._added)
         else:
             if not has_file(folder, "merges.txt"):
                 raise UserError(
                     "the tokenizer has no merges", where=str(folder), found=f"{name} alone",
                     expected="merges.txt beside it", todo=AGAIN,
                 )  # fmt: skip
-            _refuse_added(folder, settings, {}, where)
             merges = read_text(folder, "merges.txt", MAX_FILE)
             found = cls.from_texts(text, merges, str(folder / name), str(folder / "merges.txt"), prefix)
+            found = found._with_added(folder, settings, {})
         require_fit(found, vocab, folder / name)
         return FolderTokenizer(found, max_length(settings, where))
+
+    def _with_added(self, folder: Path, settings: dict[str, Any], data: dict[str, Any]) -> RobertaTokenizer:
+        """The same with the added tokens of a folder."""
+        where, own = folder / CONFIG, (*NAMES, MASK)
+        tokens = add_role_tokens(read_added_tokens(folder, settings, data), self._vocab, settings, where, own)
+        more = {token.content: (number, token) for number, token in tokens.items() if token.content not in own}
+        ids = {name: number for name, (number, _) in more.items()}
+        if wrong := next((name for name, number in ids.items() if self._vocab.get(name, number) != number), None):
+            raise invalid(str(where), f"the added token {shown(wrong)} with the id {ids[wrong]}")
+        added = {name: token for name, (_, token) in more.items()}
+        return self.from_vocab(self._vocab | ids, self._merges, self.prefix, str(where), added)
 
     @staticmethod
     def invalid_file(where: str, found: str) -> UserError:
@@ -221,18 +239,20 @@ class RobertaTokenizer(DoubleSepLayout, ByteLevelTokenizer):
         return invalid(where, found)
 
 
-def _refuse_added(folder: Path, settings: dict[str, Any], data: dict[str, Any], where: Path) -> None:
-    """Refuse added tokens beyond RoBERTa's own."""
-    more = settings.get("extra_special_tokens") or ()
-    names = [token.content for token in read_added_tokens(folder, settings, data).values()]
-    names += [
-        str(token_text(token, "extra_special_tokens", where)) for token in (more if isinstance(more, list) else ())
-    ]
-    if odd := sorted({*names} - {*NAMES, MASK}):
-        raise UserError(
-            "added tokens are not supported", where=str(where), found=shown(odd[0]),
-            expected=" ".join((*NAMES, MASK)), todo=PUBLISHED,
-        )  # fmt: skip
+def build_engine(
+    vocab: dict[str, int], merges: Sequence[Merge], added: Sequence[AddedTokenSpec], prefix: bool
+) -> tokenizers.Tokenizer:
+    """A `tokenizers.Tokenizer` with these pieces, merges and added tokens; `prefix`: a space before each text."""
+    from tokenizers import Tokenizer as Engine
+    from tokenizers import decoders, models, pre_tokenizers, processors
+
+    engine = Engine(models.BPE(vocab, list(merges)))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    engine.decoder = decoders.ByteLevel()
+    cls, sep = ((name, vocab[name]) for name in ("<s>", "</s>"))
+    engine.post_processor = processors.RobertaProcessing(sep, cls, True, prefix)
+    engine.add_tokens([token.to_engine() for token in added])
+    return engine
 
 
 def _require_layout(processor: Any, where: Path) -> None:

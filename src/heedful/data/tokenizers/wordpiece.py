@@ -36,6 +36,15 @@ NORMALIZER_SETTINGS = ("clean_text", "handle_chinese_chars", "lowercase")  # and
 TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 
 
+def invalid(where: str, found: str) -> UserError:
+    """The error for a file that is not a BERT tokenizer."""
+    return UserError(
+        "this is not a BERT tokenizer, or it is damaged", where=where, found=found,
+        expected="a tokenizer.json or vocab.txt of a WordPiece tokenizer with " + " ".join(NAMES),
+        todo="copy the file again from its model's folder",
+    )  # fmt: skip
+
+
 class AddedTokenSpec(NamedTuple):
     """A token that is never split, such as `[E1]`; the fields are those of `tokenizers.AddedToken`."""
 
@@ -283,7 +292,9 @@ def parse_wordpiece_json(text: str, where: str) -> dict[str, Any]:
     return data
 
 
-def added_token(token: Any, where: str, number: Any = None) -> tuple[int, AddedTokenSpec]:
+def added_token(
+    token: Any, where: str, number: Any = None, invalid: base.InvalidFile = invalid
+) -> tuple[int, AddedTokenSpec]:
     """Parse an added token: its id, which may be given separately as `number`, and its settings."""
     if not isinstance(token, dict) or not isinstance(token.get("content"), str):
         raise invalid(where, f"an added token {shown(token)}")
@@ -310,12 +321,3 @@ def separate_special(
 def read_vocab(path: str | Path) -> list[str]:
     """The pieces of a vocab.txt, one per line."""
     return [line.removesuffix("\r") for line in base.read_tokenizer_file(path, invalid).removesuffix("\n").split("\n")]
-
-
-def invalid(where: str, found: str) -> UserError:
-    """The error for a file that is not a BERT tokenizer."""
-    return UserError(
-        "this is not a BERT tokenizer, or it is damaged", where=where, found=found,
-        expected="a tokenizer.json or vocab.txt of a WordPiece tokenizer with " + " ".join(NAMES),
-        todo="copy the file again from its model's folder",
-    )  # fmt: skip

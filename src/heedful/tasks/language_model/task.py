@@ -23,9 +23,9 @@ from heedful.data.text.token_text import TextTokens, TokenizedText
 from heedful.data.text.windows import EncodedText, TextBatches, encode_text
 from heedful.data.tokenizers.byte_pairs import Gpt2Bpe, Gpt2BpeFiles, gpt2_tokenizer
 from heedful.data.tokenizers.lm_tokenization import (
-    ByteCodec,
     LanguageTokenizer,
     codec_of,
+    last_split,
     load_tokenizer,
     open_tokenizer,
 )
@@ -113,7 +113,7 @@ class LanguageModelTask(
         config = self.recipe.tokenizer
         assert config is not None, "text needs one"
         if isinstance(config, Gpt2Bpe | Gpt2BpeFiles):
-            return gpt2_tokenizer(config, (passage.text for passage in passages(read.documents, ByteCodec.split_point)))
+            return gpt2_tokenizer(config, (passage.text for passage in passages(read.documents, last_split)))
         return TrainedTokenizer.train(config, read.lines)
 
     def elsewhere(self, folder: Path) -> Source:
