@@ -271,8 +271,8 @@ def without(request: InputRequest, word: Word) -> TextOrPair:
 
 
 def worded(request: InputRequest, words: Sequence[Word]) -> list[list[Any]]:
-    """Each word with the spaces before it, the part that it is in, and whether the model reads it."""
-    return [[word.text, word.part, bool(word.places)] for word in words]
+    """Each word with the spaces before it, the part that it is in, and the positions of the tokens that are read."""
+    return [[word.text, word.part, word.places] for word in words]
 
 
 def paired(text: str, other: str | None) -> TextOrPair:
