@@ -1,7 +1,7 @@
 """All estimators with the interface of scikit-learn, by one name.
 
-    >>> from heedful.sklearn import TextClassifier
-    >>> TextClassifier().fit(texts, labels).predict(new_texts)
+>>> from heedful.sklearn import TextClassifier
+>>> TextClassifier().fit(texts, labels).predict(new_texts)
 """
 
 from __future__ import annotations
