@@ -40,6 +40,7 @@ CLICKS: dict[tuple[str, int], tuple[str, ...]] = {
     ("root-of-d", 4): ("query-1",),
 }
 FIELDS: dict[tuple[str, int], tuple[str, str]] = {  # sliders and lists
+    ("autoencoder", 5): ("noise", "0"),
     ("captioner", 4): ("attention", "hard"),
     ("coreference", 5): ("layer", "3"),
     ("decoding", 2): ("k", "3"),
@@ -162,6 +163,12 @@ def test_lesson_is_walked_to_its_end(name: str, browse: Callable[..., Any], mode
 def test_pronoun_of_the_lesson_is_the_animal(browse: Callable[..., Any], minilm: Path) -> None:
     browsing = browse(minilm)
     page = browsing.page
+    page.goto(browsing.url)
+    begin = page.get_by_test_id("what-next").locator("[data-testid^=begin-]")
+    begin.first.wait_for()
+    assert begin.evaluate_all("all => all.map((one) => one.dataset.testid)") == ["begin-coreference", "begin-heads"]
+    begin.first.click()
+    at_step(page, 0)
     page.goto(f"{browsing.url}#lesson=coreference/2")
     panel = at_step(page, 2)
     panel.get_by_role("button", name="animal").click()
