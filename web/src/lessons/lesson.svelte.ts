@@ -87,8 +87,8 @@ export async function fetchStep(name: string, at: number, model: string): Promis
 /** The address of a step: the state of the step alone, and what belongs to no step. */
 export function leading(lesson: Lesson, at: number): Record<string, string | null> {
   const none = Object.fromEntries(Object.keys(address.all).map((name) => [name, null]));
-  const kept = "theme" in address.all ? address.text("theme") : null;
-  return { ...none, theme: kept, ...lesson.steps[at].state, model: open.subject?.name ?? null, lesson: `${lesson.name}/${at}` };
+  const kept = Object.fromEntries(["theme", "room", "size"].filter((name) => address.has(name)).map((name) => [name, address.text(name)]));
+  return { ...none, ...kept, ...lesson.steps[at].state, model: open.subject?.name ?? null, lesson: `${lesson.name}/${at}` };
 }
 
 export const current = {
