@@ -75,6 +75,10 @@ export const current = {
   get open(): boolean {
     return address.has("lesson");
   },
+  /** Whether all steps are on one page. */
+  get whole(): boolean {
+    return address.has("lesson") && address.has("all");
+  },
   get name(): string {
     return address.text("lesson").replace(/\/\d*$/, "");
   },
