@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ROWS, LEAST = 4, 2**20  # from so many rows and multiplications on, oneDNN's product is faster
+ROWS, LEAST = 4, 2**20  # from these numbers of rows and multiplications on, oneDNN's product is faster
 
 
 class Linear(nn.Module):

@@ -59,7 +59,7 @@ def guess_columns(
             fitting = sorted(left, key=lambda name: -sum(map(len, texts[name])))[:1] if setting in LONG else []
         if len(fitting) != 1:
             raise UserError(
-                f"which column is the {setting} cannot be told", where=where,
+                f"it is not clear which column is the {setting}", where=where,
                 found="the columns " + ", ".join(map(shown, names)) if names else "no columns",
                 todo=f"name it: --column {setting}=NAME",
             )  # fmt: skip
