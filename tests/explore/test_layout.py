@@ -35,6 +35,7 @@ SHOWN = {
     "beam": ("translation", None),
     "next": ("gpt", None),
     "fill": ("bert_pretrained", REACTION),
+    "classifier": ("classification-classifier", None),
     "lens": ("gpt", None),
     "map": ("gpt", None),
     "ablation": ("translation", None),
@@ -97,6 +98,7 @@ def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Pat
             "story_answering-memory_network",
             "dialogue-hred",
             "control-policy",
+            "classification-classifier",
         )
     ]
     with ExitStack() as stack:

@@ -109,13 +109,17 @@ def recorded(task: AnyTask, folder: Path) -> list[Example]:
 def held_out(task: AnyTask, most: int = MOST) -> list[Example]:
     """Examples of a run's test or validation data; none if its files are gone."""
     for split in HELD_OUT:
-        try:
-            found = list(islice((one for one in task.examples(split) if one.text.strip()), most))
-        except UserError:
-            continue
-        if found:
+        if found := examples_of(task, split, most):
             return found
     return []
+
+
+def examples_of(task: AnyTask, split: Split, most: int | None = None) -> list[Example]:
+    """The examples of a split, or the first of them; none if its files are gone."""
+    try:
+        return list(islice((one for one in task.examples(split) if one.text.strip()), most))
+    except UserError:
+        return []
 
 
 def fitted(predictor: Any, examples: Sequence[Example]) -> tuple[Example, ...]:

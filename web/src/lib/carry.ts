@@ -28,6 +28,7 @@ const USES: Record<string, readonly Role[]> = {
   alignment: ["layer", "head", "token"],
   steps: ["layer", "head", "token"],
   fill: ["layer", "head", "token"],
+  classifier: ["token"],
   lens: ["token"],
   ablation: ["token"],
   recurrent: ["token"],
