@@ -154,7 +154,7 @@ def _pooled(model: Any, config: Any) -> Graphs:
         return m(ids, segments, Padded(real != 0))
 
     encoder = config.encoder
-    return one(model, ("logits",), call, segmented(encoder.vocab, encoder.segments), encoder.context)
+    return one(model, ("logits",), call, segmented(encoder.vocab, encoder.segment_types), encoder.context)
 
 
 def _tagger(model: Any, config: Any) -> Graphs:
@@ -163,16 +163,16 @@ def _tagger(model: Any, config: Any) -> Graphs:
         return m(ids, segments, Padded(real != 0), places).unflatten(0, ids.shape)
 
     encoder = config.encoder
-    return one(model, ("logits",), call, segmented(encoder.vocab, encoder.segments), encoder.context)
+    return one(model, ("logits",), call, segmented(encoder.vocab, encoder.segment_types), encoder.context)
 
 
 def _answerer(model: Any, config: Any) -> Graphs:
     def call(m: Any, ids: Tensor, real: Tensor, segments: Tensor) -> Any:
-        return m.head(m.encoder(ids, segments, Padded(real != 0))).unbind(-1)
+        return m.head(m.encoder.layers(ids, segments, Padded(real != 0))[-1]).unbind(-1)
 
     encoder = config.encoder
     names = ("start_logits", "end_logits")
-    return one(model, names, call, segmented(encoder.vocab, encoder.segments), encoder.context)
+    return one(model, names, call, segmented(encoder.vocab, encoder.segment_types), encoder.context)
 
 
 def _word_classifier(model: Any, config: Any) -> Graphs:
