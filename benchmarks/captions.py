@@ -324,10 +324,18 @@ def one_image(s: Sizes) -> dict[str, Any]:
         memory = mine.encoder.map(image).flatten(2).transpose(1, 2)
         return plain_beam(theirs, memory, small.beams, small.words)
 
+    contenders: dict[str, Callable[[], object]] = {"heedful": lambda: run(image), "plain": loop}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(s.repeats + 3):
+        for name, call in contenders.items():
+            begin = time.perf_counter()
+            call()
+            if turn >= 3:
+                times[name].append(1e3 * (time.perf_counter() - begin))
     found: dict[str, Any] = {"threads": torch.get_num_threads()}
-    repeats = max(2, s.repeats // 3)
-    for name, call in (("heedful", lambda: run(image)), ("plain", loop)):
-        found[name] = timed(call, small, "cpu", repeats)
+    for name, measured in times.items():
+        low, _, high = statistics.quantiles(measured, n=4)
+        found[name] = {"ms": statistics.median(measured), "from": low, "to": high, "shortest": min(measured)}
     return found | {"equal tokens": float((run(image) == loop()).float().mean())}
 
 

@@ -77,7 +77,7 @@ LAYERS["contracts"] = {"blocks", "config", "data.trees", "hub", "models", "runs.
 LAYERS["contracts"] |= ERRORS_AND_FILES
 LAYERS["contracts.huggingface"] = {"contracts", *ERRORS_AND_FILES}
 # A model's graphs depend on its role, and one folder has all that a predictor needs.
-LAYERS["export"] = {*LAYERS["contracts"], "__version__", "tasks", "tasks.pretraining.predictor"}
+LAYERS["export"] = {*LAYERS["contracts"], "__version__", "decode", "tasks", "tasks.pretraining.predictor"}
 # Parts and swaps are made from the classes of recipes, without torch.
 LAYERS["catalogue"] = {"config", "models", "runs.recipe", "tasks", "tasks.recipe_parts", "__all__", *ERRORS_AND_FILES}
 # Self-contained experiments: no recipe, no run folder.
@@ -107,6 +107,7 @@ LAYERS["extras.saliency"] = {"blocks", "data", "errors", "models", "tasks", "ext
 LAYERS["plots.gallery"] = {*LAYERS, "explore.inspect", "explore.views.beam"}
 # Estimators with the interface of scikit-learn.
 LAYERS["extras.estimators"] = {*LAYERS} - {"lectures", "lectures.claims"}
+LAYERS["sklearn"] = {"extras.estimators"}
 # The third-party packages that each package may import.
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
@@ -116,7 +117,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "blocks": {"torch"},
     "blocks.kernels": {"torch", "triton"},
     "data": {"numpy", "torch", "pydantic", "tokenizers", "unicode_rbnf", "PIL", "sklearn", "pyarrow"},
-    "models": {"torch", "pydantic"},
+    "models": {"torch", "pydantic", "ctranslate2"},
     "decode": {"torch", "pydantic"},
     "tasks": {"torch", "numpy", "pydantic"},
     "tasks.predictor": {"torch", "numpy"},
@@ -127,7 +128,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "catalogue": {"pydantic"},
     "contracts": {"torch", "numpy", "pydantic", "safetensors"},
     "contracts.huggingface": {"torch", "transformers"},  # for folders that are checked in it
-    "export": {"torch", "onnx", "onnxruntime"},
+    "export": {"torch", "onnx", "onnxruntime", "ctranslate2"},
     "lectures": {"torch", "numpy", "pydantic", "sklearn", "matplotlib"},
     "lectures.claims": set(),
     "extras": set(),
@@ -137,6 +138,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "extras.scaling": {"numpy", "matplotlib"},
     "extras.tuning": {"numpy", "scipy", "optuna", "matplotlib"},
     "extras.vision": {"torch"},
+    "sklearn": set(),
     "extras.word2vec": {"torch", "numpy"},
     "extras.word2vec_config": {"pydantic"},
     "plots": {"numpy", "PIL", "matplotlib"},

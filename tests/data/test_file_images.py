@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 
-from heedful.data.images import image_files, sources
+from heedful.data.images import sources
 from heedful.data.images.augmentation import Augmentation
 from heedful.data.images.file_images import FileImages
 from heedful.data.images.image_files import read_image_file
@@ -283,27 +282,3 @@ def test_damaged_zip_files_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(UserError, match="there is no such folder"):
         read(tmp_path, train="other.zip")
     assert str(ZipMember(Path("a.zip"), "b/c.png")) == "a.zip: b/c.png"
-
-
-# ------------------------------------------------------------------ large JPEGs
-def test_large_jpegs_are_decoded_at_a_part_of_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, columns = np.mgrid[:400, :320]
-    smooth = np.stack([rows * 255 // 400, columns * 255 // 320, (rows + columns) * 255 // 720], -1).astype(np.uint8)
-    Image.fromarray(smooth).save(tmp_path / "a.jpg", quality=95)
-    decoded = []
-    plain = image_files.image_pixels
-
-    def image_pixels(image: Image.Image, *args: Any) -> NDArray[np.uint8]:
-        decoded.append(image.size)
-        return plain(image, *args)
-
-    monkeypatch.setattr(image_files, "image_pixels", image_pixels)
-    small = read_image_file(tmp_path / "a.jpg", 3, (20, 16))
-    assert decoded == [(40, 50)]  # an eighth, and more than twice what is needed
-    whole = read_image_file(tmp_path / "a.jpg", 3)
-    assert decoded[1] == (320, 400) and whole.shape == (3, 400, 320)
-    exact = np.asarray(Image.fromarray(smooth).resize((16, 20), Image.Resampling.LANCZOS)).transpose(2, 0, 1)
-    assert np.abs(small.astype(int) - exact).max() <= 8
-    read_image_file(tmp_path / "a.jpg", 3, (150, 150))
-    read_image_file(tmp_path / "a.jpg", 3, (20, 16), shorter=24)  # as published models expect it
-    assert decoded[2:] == [(320, 400)] * 2

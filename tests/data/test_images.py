@@ -7,6 +7,7 @@ import gzip
 import os
 import random
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from pydantic import ValidationError
 from heedful.config import parse
 from heedful.data.embedded import Digits
 from heedful.data.formats.idx import TYPES, read_idx
-from heedful.data.formats.sources import Split
+from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.images.sources import (
     ArrayFile,
     ArrayImages,
@@ -573,6 +574,37 @@ def test_subfolders_are_classes(tmp_path: Path) -> None:
     assert error_for(data.model_copy(update={"train": "absent"}), "test").where == f"{tmp_path}/absent"
     write_image(tmp_path / "train/loose.png", *shades(9))
     assert "loose.png beside the folder cat" in str(error_for(data))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_parts_of_one_folder_are_held_out(tmp_path: Path, packed: bool) -> None:
+    for number in range(20):
+        write_image(tmp_path / f"photos/cat/{number}.png", *shades(number))
+        write_image(tmp_path / f"photos/dog/{number // 2}{'ab'[number % 2]}.png", *shades(100 + number))
+    write_image(tmp_path / "photos/fox/only.png", *shades(200))
+    if packed:
+        shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path / "photos")
+
+    def levels(split: Split, **settings: object) -> list[int]:
+        name = "photos.zip" if packed else "photos"
+        given = {"root": str(tmp_path), "train": name, "valid": 0.2, "test": 4, "channels": 1, **settings}
+        found = ImageFolders.model_validate(given).read(split)
+        labels: Any = found.labels
+        assert [found.names[label] for label in labels] == [
+            "cat" if level < 100 else "dog" if level < 200 else "fox" for level in found.pixels[:, 0, 0, 0]
+        ]
+        return [int(level) for level in found.pixels[:, 0, 0, 0]]
+
+    parts = [levels(split) for split in SPLITS]
+    assert sorted(level for part in parts for level in part) == [*range(20), *range(100, 120), 200]
+    assert [sum(level < 100 for level in part) for part in parts[1:]] == [4, 2]
+    assert [len(part) for part in parts[1:]] == [8, 4] and 200 in parts[0]
+    assert levels("valid", seed=1) != parts[1] == levels("valid")
+    assert levels("valid", valid=None) == levels("test", valid=None)
+    gone = parts[0][0]
+    (tmp_path / f"photos/cat/{gone}.png").unlink()
+    if not packed:
+        assert len({*levels("valid")} & {*parts[1]}) >= 6  # others keep their part, but for a few at the border
 
 
 def test_image_folders_without_classes(tmp_path: Path) -> None:

@@ -74,6 +74,9 @@ RUNS: dict[str, tuple[str, list[str]]] = {
          "model.decoder.hidden=32", "train.budget.steps=60", "train.batch_examples=16", "train.evaluate_every=60",
          "train.save_every=60", "train.schedule.warmup=10"],
     ),
+    # Recipes as they are, for the lessons: minutes each.
+    **{name: (name, []) for name in ("numbers", "gpt-prose", "prose", "bert-prose", "digits", "digits-vit")},
+    "drawn-scenes": ("captions", []),
     "lenet": (DIGITS.replace("MODEL", LENET), []),
     "vit": (DIGITS.replace("MODEL", VIT), []),
 }  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import heedful
+from exported_runs import GOLDEN, REFUSED, RUNS
 from heedful.blocks.layouts import Padded
 from heedful.cli.export import export_command
 from heedful.errors import UserError
@@ -23,14 +24,6 @@ from heedful.models import MODELS, build, config_class
 from heedful.tasks import TASKS
 from tolerance import close
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
-RUNS = sorted(path.name for path in GOLDEN.iterdir())
-REFUSED = {
-    "tree_classification-tree_lstm": "each tree has a form of its own",
-    "dialogue-hred": "utterances of similar lengths",
-    "paragraphs-paragraph_captioner": "a plan and a search",
-    "pretraining-bigbird": "random blocks by a seed",
-}
 FAST = ("control-policy",)  # the others take seconds each
 
 

@@ -95,6 +95,7 @@ def test_learning_rate_too_high_and_too_low(found: Any) -> None:
     assert "hardly falls" in low and "train.optimizer.lr=1e-05" in low and "heedful tune" in low
     (high,) = found(steps(*np.linspace(2, 0.5, 10), *np.linspace(0.5, 3, 10)))
     assert "rises" in high and "too high" in high and "train.optimizer.lr=3e-07" in high
+    assert found(steps(*np.linspace(0.7, 0.02, 30), 0.23)) == []  # one step alone is noise
     assert found(steps(*np.linspace(2, 0.5, 20))) == found(steps(2.0, 2.0)) == []
 
 

@@ -9,10 +9,10 @@ import pytest
 
 import heedful
 from heedful.errors import UserError
-from heedful.runs.init import OF_TASK, init_recipe
+from heedful.runs.init import OF_TASK, init_recipe, table_of
 from heedful.runs.recipe import recipe_in
 from heedful.runs.train import Step, train
-from heedful.tasks import TASKS
+from heedful.tasks import TASKS, task_class
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 FINETUNED = ("classification", "multi_label", "regression", "multiple_choice", "tagging", "answering")
@@ -25,10 +25,44 @@ def test_every_task_has_a_template_and_a_run() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_recipe_from_scratch_is_of_the_task(task: str, tmp_path: Path) -> None:
-    file, schema = init_recipe(task, tmp_path)
+    file, schema, _ = init_recipe(task, tmp_path)
     recipe = recipe_in(file)
     assert recipe.task.kind in (task, "classification") and schema.is_file()
-    assert task in FINETUNED or recipe.start is None
+    assert recipe.start is None and recipe.size > 0
+    assert task_class(recipe.task.kind, recipe.model.kind) in (task_class(task), task_class(task, recipe.model.kind))
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if table_of(task)])
+def test_recipe_for_a_table_reads_its_columns(task: str, tmp_path: Path) -> None:
+    """Columns with the usual names, among others, in a recipe that parses."""
+    names = table_of(task).columns.names
+    data = tmp_path / "rows.csv"
+    row = {"id": "1", **dict.fromkeys(names.values(), "0.5"), "remarks": "a longer text, which is not read"}
+    data.write_text(f"{','.join(row)}\n" + ",".join(f'"{value}"' for value in row.values()) + "\n")
+    file, _, found = init_recipe(task, tmp_path, data=data)
+    recipe = recipe_in(file)
+    assert found.keys() >= names.keys() and recipe.data.kind == "table" and recipe.data.columns.names == names
+    assert recipe.data.train == str(data) and recipe.data.test == 0.1
+
+
+@pytest.mark.parametrize(
+    ("task", "header", "given", "expected"),
+    [
+        ("classify", "id,Review,Verdict,when", [], {"text": "Review", "label": "Verdict"}),
+        ("classify", "number,opinion,mood,day", [], {"text": "opinion", "label": "mood"}),
+        ("classify", "number,opinion,mood,day", ["label=day"], {"text": "opinion", "label": "day"}),
+        ("regression", "name,opinion,mood,price", [], {"text": "opinion", "label": "price"}),
+        ("classify", "number,opinion,mood,day", ["pair=day"], {"text": "opinion", "label": "mood", "pair": "day"}),
+    ],
+)
+def test_columns_are_guessed_from_names_and_first_rows(
+    task: str, header: str, given: list[str], expected: dict[str, str], tmp_path: Path
+) -> None:
+    rows = [
+        f'{n if task == "classify" else "no"},"text {n} of this, with words",{"ab"[n % 2]},{n + 0.5}' for n in range(9)
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join([header, *rows]) + "\n")
+    assert init_recipe(task, tmp_path, data=tmp_path / "rows.csv", columns=given)[2] == expected
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -36,7 +70,7 @@ def test_recipe_from_a_run_starts_with_its_weights(task: str, tmp_path: Path, mo
     shutil.copytree(RUN_OF[task], tmp_path / "run")
     monkeypatch.chdir(tmp_path / "run")
     kind = heedful.load_recipe("recipe.yaml").task.kind
-    file, _ = init_recipe(kind, tmp_path / "next.yaml", start=Path("../run"))
+    file, _, _ = init_recipe(kind, tmp_path / "next.yaml", start=Path("../run"))
     recipe = recipe_in(file)
     assert recipe.start.folder == "../run" and recipe.task.kind == kind
     assert recipe.model.kind == heedful.load_recipe("recipe.yaml").model.kind
@@ -50,7 +84,7 @@ def test_recipe_from_a_run_trains(name: str, tmp_path: Path, monkeypatch: pytest
     shutil.copytree(GOLDEN / name, tmp_path / "run")
     monkeypatch.chdir(tmp_path / "run")
     kind = heedful.load_recipe("recipe.yaml").task.kind
-    file, _ = init_recipe(kind, tmp_path / "next.yaml", start=Path("."))
+    file, _, _ = init_recipe(kind, tmp_path / "next.yaml", start=Path("."))
     recipe = recipe_in(file, ["train.budget={steps: 1}", "train.keep=2", "train.average=1", "train.use=last"])
     steps = [event for event in train(recipe, tmp_path / "next") if isinstance(event, Step)]
     assert [step.step for step in steps] == [1]
@@ -71,6 +105,20 @@ def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="starts from a run of that task") as error:
         init_recipe("translation", tmp_path, start=GOLDEN / "pretraining-bert")
     assert "a run of pretraining" in str(error.value.found)
+    data = tmp_path / "rows.csv"
+    data.write_text("a,b,c\nx,y,z\nx,y,z\nxx,yy,zz\n")
+    for name, file, columns, message, todo in (
+        ("classify", data, [], "which column is the label", "--column label=NAME"),
+        ("classify", data, ["label=verdict"], "there is no column 'verdict'", "set --column label"),
+        ("classify", data, ["lable=b"], "does not name a column", None),
+        ("classify", None, ["label=b"], "names a column of a table", "--data FILE"),
+        ("control", data, [], "does not read its examples from columns", "without --data"),
+        ("classify", tmp_path / "no.csv", [], "no such file", None),
+        ("classify", tmp_path, [], "folder", None),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            init_recipe(name, tmp_path, data=file, columns=columns)
+        assert todo is None or todo in str(error.value.todo)
     init_recipe("trees", tmp_path)
     with pytest.raises(UserError, match="this file exists"):
         init_recipe("trees", tmp_path)

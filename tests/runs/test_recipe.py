@@ -109,7 +109,7 @@ def test_check_names_every_missing_file(tmp_path: Path) -> None:
 
 
 def test_init_writes_recipe_that_checks_and_its_schema(tmp_path: Path) -> None:
-    recipe, schema = init_recipe("translate", tmp_path)
+    recipe, schema, _ = init_recipe("translate", tmp_path)
     assert recipe == tmp_path / "translate.yaml"
     assert recipe.read_text().splitlines()[0] == "# yaml-language-server: $schema=translate.schema.json"
     assert schema.read_text() == schema_text()
@@ -239,12 +239,12 @@ def test_schema_requires_each_tasks_settings() -> None:
 
 
 def test_init_template_for_language_models(tmp_path: Path) -> None:
-    recipe, _ = init_recipe("language-model", tmp_path)
+    recipe, _, _ = init_recipe("language-model", tmp_path)
     assert load_recipe(str(recipe)).task.kind == "language_model"
 
 
 def test_init_template_for_trees(tmp_path: Path) -> None:
-    recipe, _ = init_recipe("trees", tmp_path)
+    recipe, _, _ = init_recipe("trees", tmp_path)
     assert load_recipe(str(recipe)).task.kind == "tree_classification"
 
 

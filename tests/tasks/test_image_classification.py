@@ -16,6 +16,7 @@ import heedful
 from heedful.blocks.patches import resize_positions
 from heedful.data.images.image_files import image_pixels, read_image_file
 from heedful.data.images.image_spec import ImageSpec
+from heedful.data.images.inputs import prepare
 from heedful.data.images.labelled_batches import EncodedLabelledImages, LabelledImageBatch
 from heedful.data.images.normalization import channel_statistics, normalize
 from heedful.data.own import Dataset
@@ -250,6 +251,14 @@ def test_predictions_are_the_same_for_files_pillow_and_arrays(classifier: ImageC
     assert list(alone.probabilities.values()) == sorted(alone.probabilities.values(), reverse=True)
     assert len(classifier.predict([PIXELS[0]], top=2)[0].probabilities) == 2
     assert classifier.predict([]) == [] and classifier.features([]).shape == (0, 5)
+
+
+def test_large_photographs_are_the_same_as_files_pillow_and_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "large.jpg"
+    Image.fromarray(RNG.integers(0, 256, (300, 200, 3), np.uint8)).save(path)
+    small = np.asarray(Image.open(path).resize((8, 12), Image.Resampling.LANCZOS)).transpose(2, 0, 1)
+    for given in (path, Image.open(path), np.asarray(Image.open(path))):
+        np.testing.assert_array_equal(prepare(given, ImageSpec((3, 12, 8))), small)
 
 
 def test_features_are_what_the_head_reads(classifier: ImageClassifier) -> None:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.blocks.block_values import attend_in_blocks
-from heedful.blocks.linear import Linear
+from heedful.blocks.linear import Linear, linear
 from heedful.blocks.masks import AnyMask, Bias, BlockDiagonal, Mask, Ranges, dense
 from heedful.blocks.normalizers import Normalize, attention_weights, normalizer, softmax
 from heedful.blocks.positions import Rotary
@@ -368,8 +368,8 @@ class SelfAttention(nn.Module):
             return self.self_attend(x)[:, :count]
         width, bias = x.shape[-1], self.qkv.bias
         assert bias is not None
-        q = F.linear(x[:, :count], self.qkv.weight[:width], bias[:width]).unflatten(-1, (self.heads, -1))
-        kv = F.linear(x, self.qkv.weight[width:], bias[width:]).unflatten(-1, (2, self.heads, -1))  # (B, T, 2, H, K)
+        q = linear(x[:, :count], self.qkv.weight[:width], bias[:width]).unflatten(-1, (self.heads, -1))
+        kv = linear(x, self.qkv.weight[width:], bias[width:]).unflatten(-1, (2, self.heads, -1))  # (B, T, 2, H, K)
         k, v = kv.transpose(1, 3).unbind(2)  # (B, H, T, K)
         return self.attend_to(q.transpose(1, 2), KV(k, v), None, None)
 

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.blocks.linear import linear
 from heedful.blocks.losses import Loss, projected_cross_entropy
-
-FEW = 512  # at most this many rows in a decoding step
 
 
 class Embedding(nn.Module):
@@ -36,12 +35,7 @@ class Embedding(nn.Module):
         return x if self.scale == 1 else x * self.scale
 
     def logits(self, x: Tensor) -> Tensor:
-        few = x.dim() > 1 and 0 < x.numel() <= FEW * x.shape[-1]
-        if few and x.device.type == "cpu" and x.dtype == self.weight.dtype == torch.float32 and onednn():
-            # The same product by oneDNN, which is up to 1.4 times as fast for the few rows of a decoding step.
-            logits: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # (B, T, V)
-            return logits
-        return F.linear(x, self.weight, self.bias)  # (B, T, V)
+        return linear(x, self.weight, self.bias)  # (B, T, V)
 
     def loss(self, x: Tensor, targets: Tensor, ignore: int = -100, smoothing: float = 0.0) -> Loss:
         """-sum log p(target) for x (N, D) and targets (N,)."""
@@ -94,8 +88,3 @@ EMBEDDINGS: dict[str, type[TiedEmbedding | BiasedEmbedding | UntiedEmbedding]] =
     "biased": BiasedEmbedding,
     "untied": UntiedEmbedding,
 }
-
-
-def onednn() -> bool:
-    """Whether oneDNN's matrix product can replace `F.linear`: it has no gradient and cannot be compiled."""
-    return not (torch.compiler.is_compiling() or torch.is_grad_enabled()) and torch.backends.mkldnn.is_available()

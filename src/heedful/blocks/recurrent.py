@@ -7,6 +7,7 @@ B batch, T steps, X width in, H hidden width, G gates.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -178,7 +179,8 @@ def _fused(cell: Cell, x: Tensor, state: State, real: Tensor | None = None) -> t
     if x.is_cuda:  # cuDNN wants all weights in one contiguous tensor
         whole = torch.cat([weight.flatten() for weight in weights]).split([weight.numel() for weight in weights])
         weights = [part.view_as(weight) for part, weight in zip(whole, weights, strict=True)]
-    with torch.autocast(place, enabled=False):  # the precision is chosen above
+    chosen = torch.autocast(place, enabled=False) if torch.is_autocast_enabled(place) else nullcontext()
+    with chosen:  # the precision is chosen above
         outputs, after = [], tuple(part.contiguous() for part in state)
         for piece in x.split(LONGEST, 1) if x.is_cuda else (x,):
             y, after = cell.fused(piece.contiguous(), after, weights)  # (B, T, H)

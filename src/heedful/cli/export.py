@@ -10,13 +10,14 @@ import typer
 from heedful.cli.loading import load_run
 from heedful.cli.output import print_table
 from heedful.errors import printable
-from heedful.export.write import Exported, export, require_target
+from heedful.export.check import Exported
+from heedful.export.write import export, require_target
 from heedful.hub.writing import require_new
 
 
 def export_command(run: Path, target: Path, to: str, int8: bool, force: bool, as_json: bool) -> None:
     """Write the folder, and print the size, the difference and the time of each file."""
-    require_target(to)
+    require_target(to, int8)
     require_new(target, force, "export.json")
     predictor = load_run(run)
     written = export(predictor, target, to, int8, lambda text: typer.echo(text, err=True))

@@ -31,8 +31,9 @@ class Graph:
     longest: int  # columns
 
     def inputs(self, rows: int, columns: int, seed: int = 0) -> Inputs:
-        """Random inputs, of at most as many columns as it reads."""
-        return self.draw(rows, min(columns, self.longest), torch.Generator().manual_seed(seed))
+        """Random inputs, contiguous, of at most as many columns as it reads."""
+        drawn = self.draw(rows, min(columns, self.longest), torch.Generator().manual_seed(seed))
+        return {name: value.contiguous() for name, value in drawn.items()}
 
     @torch.no_grad()
     def run(self, inputs: Inputs) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from heedful.errors import UserError
 from heedful.export.graph import Graph, Inputs, Run
+from heedful.files import writing as files
 
 SIZES = (2, 5), (3, 7)  # rows and columns of two inputs
 MAX_BYTES = 2**31 - 1  # of one ONNX file
@@ -44,8 +45,8 @@ def dynamic(graph: Graph) -> tuple[dict[int, Any], ...]:
     return tuple(shapes)
 
 
-def onnx_bytes(graph: Graph) -> bytes:
-    """The graph as an ONNX file."""
+def write_onnx(graph: Graph, file: Path) -> None:
+    """Write the graph as an ONNX file."""
     size = sum(4 * weight.numel() for weight in graph.module.parameters())
     if size > MAX_BYTES:
         raise UserError(
@@ -62,8 +63,7 @@ def onnx_bytes(graph: Graph) -> bytes:
             dynamic_shapes=(dynamic(graph),), verbose=False,
         )  # fmt: skip
     assert program is not None
-    found: bytes = program.model_proto.SerializeToString()
-    return found
+    files.write_new(file, program.model_proto.SerializeToString())
 
 
 def quantized(file: Path, into: Path) -> None:

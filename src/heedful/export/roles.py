@@ -188,7 +188,8 @@ def _story_answerer(model: Any, config: Any) -> Graphs:
         count = rows + columns
         found = texts(config.vocab, ("right",))
         sentences, questions = (found(n, columns, random)["input_ids"] for n in (count, rows))
-        stories = torch.randint(count, (rows, min(columns + 1, config.memory)), generator=random)
+        size = min(max(1, columns - 3), config.memory)  # differs from columns, and seldom reaches its limit
+        stories = torch.randint(count, (rows, size), generator=random)
         stories[1::2, 0] = -1
         return {"sentences": sentences, "stories": stories, "questions": questions}
 

@@ -30,6 +30,7 @@ def steps(x: Tensor, into: Tensor, between: Tensor) -> int:
 FORMULAS: dict[str, Callable[..., int]] = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": lambda q, k, *_: 2 * products(q, k),
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": lambda _, q, k, *__: 5 * products(q, k),
+    "mkldnn::_linear_pointwise": lambda x, weight, *_: 2 * x.numel() * len(weight),
     "aten::mkldnn_rnn_layer": lambda x, into, between, *_: steps(x, into, between),
     "aten::mkldnn_rnn_layer_backward": lambda x, into, between, *_: 2 * steps(x, into, between),
 }

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from heedful.blocks.encoder import MaskedTokenHead, Pooler
 from heedful.blocks.layouts import EncoderLayout, Layout, PackedTexts, Unpadded
+from heedful.blocks.linear import linear
 from heedful.models.limits import check_length
 from heedful.models.roles import EncoderConfig
 
@@ -73,7 +74,7 @@ class EncoderModel(nn.Module):
         """The logits (M, V) of masked tokens, from the vectors (M, D) at their positions."""
         assert self.masked_words is not None, "this model has no head for masked tokens"
         head = self.masked_words
-        return F.linear(head(x), head.matrix(self.tokens.weight), head.bias)  # (M, V)
+        return linear(head(x), head.matrix(self.tokens.weight), head.bias)  # (M, V)
 
     @property
     def lens_taps(self) -> str | None:

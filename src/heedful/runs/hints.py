@@ -17,7 +17,8 @@ from heedful.training.class_report import ClassReport
 FEW_ITEMS, FEW_STEPS, FEW_EVALUATIONS = 20, 10, 3  # fewer show nothing
 WORSE = 1.05  # the validation loss, as a multiple of the lowest
 FLAT = 0.98  # the training loss, as a multiple of the first
-ROSE = 1.3  # the training loss, as a multiple of an earlier one
+ROSE = 1.3  # the training loss, as a multiple of the lowest
+LOST = 0.25  # of what the training loss has fallen
 FEW_WORDS = 100
 PIECES = 3.0  # tokens a word, from which a vocabulary splits too much
 TEXTS = 300  # that are looked at
@@ -77,10 +78,11 @@ def _about_rate(events: Events, rate: float, again: str) -> Iterator[str]:
     if len(steps) < FEW_STEPS:
         return
     tenth = max(1, len(steps) // 10)
-    means = [_mean(steps[start : start + tenth]) for start in range(0, len(steps), tenth)]
-    first, last, low = means[0], means[-1], min(means)
+    means = [_mean(steps[start : start + tenth]) for start in range(0, len(steps) - tenth + 1, tenth)]
+    first, last = means[0], _mean(steps[-tenth:])
+    low = min(*means, last)
     span = f"the mean of the first {tenth} recorded steps is {first:.4f}, that of the last {last:.4f}"
-    if last > ROSE * low or last > ROSE * first:
+    if last > ROSE * low and last - low > LOST * (first - low):
         yield (
             f"The training loss rises: {span}, the lowest {low:.4f}. The learning rate {rate:g} may be too high: "
             f"{again} train.optimizer.lr={rate / 3:.1g}"

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from heedful.config import config_classes, kinds_in
+from heedful.data.tables.guessing import guess_columns
+from heedful.data.tables.reading import read_records
+from heedful.data.tables.source import ColumnTable, column_problem
 from heedful.errors import UserError, shown
 from heedful.files.reading import exists, is_file, is_folder
 from heedful.files.writing import write_text_atomic
 from heedful.files.yaml import load_yaml, write_yaml
-from heedful.runs.recipe import recipe_with, schema_text, shipped, templates
+from heedful.runs.recipe import recipe_of, recipe_with, schema_text, shipped, templates
+from heedful.runs.template_text import with_table, without_start
 from heedful.tasks import TASKS, recipe_class
 from heedful.tasks.finetuning.recipe import Finetuning
 
@@ -24,7 +30,7 @@ OF_TASK = {
     "pretraining": "pretrain",
     "permutation_lm": "xlnet-prose",
     "classification": "classify",
-    "text_classification": "sst2-conv",
+    "text_classification": "classify",
     "regression": "stsb",
     "multi_label": "label",
     "multiple_choice": "swag",
@@ -40,6 +46,7 @@ OF_TASK = {
     "story_answering": "stories-1",
     "answering": "answer",
 }
+FIRST = 1000  # rows from which columns are guessed
 
 
 def names() -> list[str]:
@@ -47,16 +54,28 @@ def names() -> list[str]:
     return list(dict.fromkeys([*templates(), *TASKS]))
 
 
-def init_recipe(name: str, path: Path, *, start: Path | None = None, force: bool = False) -> tuple[Path, Path]:
-    """Write a recipe, and the JSON Schema for completion in editors; returns both paths.
+def init_recipe(
+    name: str,
+    path: Path,
+    *,
+    start: Path | None = None,
+    data: Path | None = None,
+    columns: Sequence[str] = (),
+    force: bool = False,
+) -> tuple[Path, Path, dict[str, Any]]:
+    """Write a recipe, and the JSON Schema for completion in editors; returns both paths, and the columns of `data`.
 
     `start` is a folder to start from: a run of the same task, or for a task with one layer on top of an encoder, any
-    folder with an encoder.
+    folder with an encoder. `data` is a table; which of its columns are read is guessed, or given as setting=name.
     """
     if name not in names():
         close = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
         todo = f"did you mean {close[0]}?" if close else None
         raise UserError(f"there is no template named {name}", expected="one of " + ", ".join(names()), todo=todo)
+    if columns and data is None:
+        raise UserError(
+            "--column names a column of a table", found=shown(columns[0]), todo="name the table: --data FILE"
+        )
     recipe = path / f"{name}.yaml" if is_folder(path) else path
     editor = recipe.with_suffix(".schema.json")
     for file in (recipe, editor):
@@ -65,9 +84,61 @@ def init_recipe(name: str, path: Path, *, start: Path | None = None, force: bool
                 "this file exists", where=str(file), todo="name another path, or write over it with --force"
             )
     text = _scratch(name) if start is None else _from_folder(name, start)
+    found: dict[str, Any] = {}
+    if data is not None:
+        found, rows = _guessed(name, data, columns)
+        text = with_table(text, data, found, rows)
+        recipe_of(text, str(recipe))
     write_text_atomic(editor, schema_text())
     write_text_atomic(recipe, f"# yaml-language-server: $schema={editor.name}\n{text}")
-    return recipe, editor
+    return recipe, editor, found
+
+
+def task_of_template(name: str) -> str:
+    """The kind of task of a template, or of a task's own name."""
+    kind: str = name if name in TASKS else load_yaml(_file(name))[0]["task"]["kind"]
+    return kind
+
+
+def table_of(task: str) -> Any:
+    """The table of a task with its usual columns; None: its examples are not rows, or have columns of any name."""
+    known: list[Any] = config_classes(recipe_class(task).model_fields["data"].annotation)
+    return next((cls() for cls in known if issubclass(cls, ColumnTable)), None)
+
+
+def _guessed(name: str, data: Path, columns: Sequence[str]) -> tuple[dict[str, Any], int]:
+    """The columns of a table that the task reads, by setting, and the number of its rows."""
+    task = task_of_template(name)
+    table = table_of(task)
+    if table is None:
+        raise UserError(
+            f"the task {task} does not read its examples from columns", where="--data", found=str(data),
+            todo=f"heedful init {shown(name)} without --data, then edit `data` in the recipe",
+        )  # fmt: skip
+    settings, given = type(table.columns).model_fields, dict[str, str]()
+    for text in columns:
+        setting, _, column = text.partition("=")
+        if setting not in settings or not column:
+            raise UserError(
+                "this does not name a column", where="--column", found=shown(text),
+                expected="SETTING=NAME, with one of the settings " + ", ".join(settings),
+            )  # fmt: skip
+        given[setting] = column
+    if is_folder(data):
+        raise UserError("this is a folder", where=f"--data {data}", expected="a .csv, .tsv, .jsonl or .parquet file")
+    records = list(read_records(data, table.form))
+    rows = [row for row, _ in records[:FIRST]]
+    there = sorted({name for row in rows for name in row})
+    if not rows:
+        raise UserError("there are no rows", where=str(data), expected="a header and at least one row")
+    for setting, column in given.items():
+        if problem := column_problem(column, there, f"--column {setting}", str(data)):
+            raise problem
+    found = guess_columns(table.columns, rows, str(data), given, task == "regression")
+    usual = dict(table.columns)
+    unread = {setting: None for setting, field in settings.items() if usual[setting] is None and field.default}
+    named = {setting: [name] if isinstance(usual[setting], tuple) else name for setting, name in found.items()}
+    return {**unread, **named}, len(records)
 
 
 def _file(name: str) -> Path:
@@ -78,38 +149,32 @@ def _file(name: str) -> Path:
 
 
 def _scratch(name: str) -> str:
-    """The text of a template, with the kinds of data that a copied recipe may have."""
+    """The text of a template, or of a copied recipe with the kinds of data that it may have."""
     file = _file(name)
-    text = file.read_text(encoding="utf-8")
-    if file.stem in templates():
-        return text
-    kinds = sorted(kinds_in(config_classes(recipe_class(name).model_fields["data"].annotation)) - {"own"})
-    about = f"# A recipe for {name}, a copy of {file.stem}: put your own data into it. data.kind is one of\n"
-    return (
-        f"{about}#   {', '.join(kinds)}\n# heedful catalogue --swap FILE --key data    shows what each needs\n#\n{text}"
-    )
+    text, task = file.read_text(encoding="utf-8"), load_yaml(file)[0]["task"]["kind"]
+    finetuning = issubclass(recipe_class(task), Finetuning)
+    if file.stem not in templates():
+        kinds = sorted(kinds_in(config_classes(recipe_class(name).model_fields["data"].annotation)) - {"own"})
+        about = f"# A recipe for {name}, a copy of {file.stem}: put your own data into it. data.kind is one of\n"
+        text = (
+            f"{about}#   {', '.join(kinds)}\n# heedful catalogue --swap FILE --key data    shows what each needs\n#\n"
+            + (re.sub(r"\A(?:#.*\n)*", "", text) if finetuning else text)
+        )
+    return without_start(text, name, task == "classification") if finetuning else text
 
 
 def _from_folder(name: str, folder: Path) -> str:
     """A recipe that starts from a folder."""
-    task, where = load_yaml(_file(name))[0]["task"]["kind"] if name not in TASKS else name, str(folder)
+    task, where = task_of_template(name), str(folder)
     if not is_folder(folder):
         raise UserError(
             "there is no such folder", where="--from", found=where, expected="a run, or an encoder's folder"
         )
-    stored = folder / "recipe.yaml"
-    settings: dict[str, Any] = load_yaml(stored)[0] if is_file(stored) else {}
-    found = settings.get("task", {}).get("kind") if settings else None
-    if found == task:
-        settings["start"] = {"folder": where}
-        try:
-            recipe_with(settings, {}, stored)
-        except UserError:
-            settings.pop("tokenizer", None)  # of tasks whose models bring theirs
-            recipe_with(settings, {}, stored)
+    if (settings := settings_of_run(task, folder)) is not None:
         about = f"# The recipe of {where}, which starts from its weights: change the data, the budget and the rate.\n"
         return about + write_yaml(settings)
     if not issubclass(recipe_class(task), Finetuning):
+        found = _task_of_run(folder)
         raise UserError(
             f"a recipe of the task {task} starts from a run of that task", where="--from",
             found=f"{where}: {f'a run of {found}' if found else 'not a run'}", expected=f"a run of {task}",
@@ -120,3 +185,26 @@ def _from_folder(name: str, folder: Path) -> str:
         for line in _file(name).read_text(encoding="utf-8").splitlines()
     ]
     return "\n".join(lines) + "\n"
+
+
+def settings_of_run(task: str, folder: Path) -> dict[str, Any] | None:
+    """The recipe of a run of this task, with that run as its start; None: the folder is something else."""
+    found = _task_of_run(folder)
+    if found is None or found not in (task, *TASKS[task].also.values()):
+        return None
+    stored = folder / "recipe.yaml"
+    settings: dict[str, Any] = load_yaml(stored)[0]
+    settings["start"] = {"folder": str(folder)}
+    try:
+        recipe_with(settings, {}, stored)
+    except UserError:
+        settings.pop("tokenizer", None)  # of tasks whose models bring theirs
+        recipe_with(settings, {}, stored)
+    return settings
+
+
+def _task_of_run(folder: Path) -> str | None:
+    """The kind of task that a run was trained on; None: the folder is not a run."""
+    stored = folder / "recipe.yaml"
+    task = load_yaml(stored)[0].get("task") if is_file(stored) else None
+    return task.get("kind") if isinstance(task, dict) else None

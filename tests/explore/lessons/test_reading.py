@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import UserError
-from heedful.explore.lessons.lesson import Query, state_of
+from heedful.explore.lessons.lesson import Check, Query, state_of
 from heedful.explore.lessons.quantities import QUANTITIES
 from heedful.explore.lessons.reading import MOST_BYTES, Reader, find_lesson, read_lesson, shipped
 from heedful.explore.lessons.spots import SPOTS
@@ -42,6 +42,7 @@ choices: 0.1, 0.5,
 answer: next-probability temperature=2
 then: temperature=2
 because: It is {next-probability temperature=2}.
+check: next-probability > next-probability temperature=2; next = "a b"
 
 Text.
 """
@@ -69,6 +70,11 @@ def test_lesson_is_read() -> None:
     assert question.choices == [0.1, 0.5, 0.9]
     assert question.answer == Query("next-probability", {"temperature": "2"}, 25)
     assert question.then == {"temperature": "2"}
+    assert second.checks == [
+        Check("next-probability > next-probability temperature=2", Query("next-probability", {}, 28), ">",
+              Query("next-probability", {"temperature": "2"}, 28)),
+        Check('next = "a b"', Query("next", {}, 28), "=", "a b"),
+    ]  # fmt: skip
     assert lesson.views == ("heads", "next")
 
 
@@ -79,14 +85,19 @@ MISTAKES = {
     ("head-1", "haed-1"): "a.md:11: the view heads has no such spot 'haed-1': did you mean head-N?",
     ("until: token=ask-2\n", ""): "a.md:12: until is missing: write both do: Click ... and until: layer=2",
     ("until: token=ask-2", "until: ask 2 3"): "a.md:13: this is not an address",
-    ("{weight ", "{wieght "): "a.md:15: unknown quantity 'wieght from=a to=\"b c\"': did you mean weight?",
+    ("{weight ", "{wieght "): "a.md:15: unknown quantity 'wieght': did you mean weight?",
     ("{weight from=", "{weight fron="): "a.md:15: weight does not take 'fron=a': write key=value; did you mean from?",
     ("here,", "here},"): "a.md:15: a brace without its partner",
+    ("`code`", "*{tokens}*"): "a.md:15: a quantity between * or ` '{tokens}': write it without",
     ("# The second", "#"): "a.md:20: a step without a title '#': write a few words after the #",
     ("ask: How probable?\n", ""): "a.md:22: choices without a question: write a line ask: ... above it",
     ("0.1, 0.5,", "0.1, five,"): "a.md:23: invalid choices",
     ("temperature=2\nthen", "temperature=hot\nthen"): "a.md:25: temperature is not a number 'hot': write temperature=2",
     ("answer: next-probability", "answer: next"): "a.md:25: the answer is a ranking, which has its own choices 'next'",
+    ("; next =", "; next"): "a.md:28: not a comparison 'next \"a b\"': write a quantity, a sign",
+    ("> next-prob", "> nxt-prob"): "",
+    ("check: next-", "check: nxt-"): "a.md:28: unknown quantity 'nxt-probability': did you mean next-probability?",
+    ('"a b"', '"a b'): "a.md:28: a quote without its partner",
     ("because: It", "because: "): "",
     ("\nText.\n", ""): "a.md:20: a step without text",
     ("Some *s", "x" * 5000): "a.md:15: a line of 5,0",
@@ -157,6 +168,21 @@ def test_claims_of_a_shipped_lesson_are_computed(name: str) -> None:
         sentences = [*step.paragraphs, step.question.because if step.question else ()]
         typed = "".join(piece.text for some in sentences for piece in some if piece.query is None)
         assert DECIMAL.findall(typed) == []
+
+
+COMPARATIVE = re.compile(
+    r"(?<!-)\b(more|less|fewer|most|least|(?:larg|small|high|low|great|long|short|sharp|wid|near|clos|fast|slow|deep|eas)(?:er|est)"
+    r"|better|best|worse|worst|twice|half)\b(?! probable)"
+)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_comparisons_of_a_shipped_lesson_are_checked(name: str) -> None:
+    """A step has at least as many comparisons that are evaluated as it has comparing words."""
+    for step in shipped()[name].steps:
+        sentences = [*step.paragraphs, step.question.because if step.question else ()]
+        typed = " ".join("".join(piece.text for piece in some if piece.query is None) for some in sentences)
+        assert len(COMPARATIVE.findall(typed)) <= len(step.checks), (step.title, COMPARATIVE.findall(typed))
 
 
 def test_spots_are_in_the_page() -> None:

@@ -39,6 +39,7 @@ export interface Question {
 export interface Computed {
   paragraphs: Piece[][];
   question: Question | null;
+  otherwise: string[]; // comparisons of the text that are not so on this model
 }
 
 export interface Lesson extends Omit<About, "steps"> {

@@ -52,13 +52,13 @@ def export(
         Path, typer.Argument(metavar="RUN", help="The folder of a run or a model.", autocompletion=run_folders)
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
-    to: Annotated[str, typer.Option(metavar="TARGET", help="What the files are for: onnx.")] = "onnx",
+    to: Annotated[str, typer.Option(metavar="TARGET", help="onnx, ctranslate2, torch or aotinductor.")] = "onnx",
     int8: Annotated[bool, typer.Option("--int8", help="Weights in int8: smaller files, other numbers.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier export.")] = False,
     checkpoint: CheckpointOption = None,
     as_json: Json = False,
 ) -> None:
-    """Write a model as files of ONNX, each compared with the model before it is kept."""
+    """Write a model for other programs: ONNX, CTranslate2, torch.export; compared with it before it is kept."""
     from heedful.cli.export import export_command
 
     export_command(checkpoint_path(run, checkpoint), target, to, int8, force, as_json)

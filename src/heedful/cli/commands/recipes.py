@@ -10,6 +10,7 @@ import typer
 from heedful.cli.complete import part_kinds, recipe_names, templates
 from heedful.cli.options import Json, Overrides, RecipeName
 from heedful.cli.output import print_table
+from heedful.errors import printable
 
 
 def init(
@@ -28,14 +29,28 @@ def init(
         Path | None,
         typer.Option("--from", metavar="FOLDER", help="A run of the task, or an encoder to fine-tune, to start from."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="FILE", help="Your table; the columns are guessed from its first rows."),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="SETTING=NAME", help="A column of the table, as label=verdict; repeatable."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a commented recipe to start from, with a schema for your editor."""
     from heedful.runs.init import init_recipe
 
-    recipe, schema = init_recipe(template, path or Path(f"{template}.yaml"), start=start, force=force)
+    target = path or Path(f"{template}.yaml")
+    recipe, schema, found = init_recipe(template, target, start=start, data=data, columns=columns or [], force=force)
     typer.echo(f"wrote {recipe} and {schema}")
-    typer.echo(f"next: edit {recipe}, then `heedful check {recipe}` and `heedful train {recipe}`")
+    if found:
+        typer.echo(
+            printable("columns: " + ", ".join(f"{setting} is {name!r}" for setting, name in found.items() if name))
+        )
+    first = "" if found else f"edit {recipe}, then "
+    typer.echo(f"next: {first}`heedful check {recipe}` and `heedful train {recipe}`")
 
 
 def show(recipe: RecipeName, overrides: Overrides = None) -> None:

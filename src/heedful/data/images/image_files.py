@@ -25,7 +25,6 @@ from heedful.files.reading import open_file
 ImageFile = Path | ZipMember
 
 MOST_NAMED = 10  # unreadable images in an error
-REDUCED = 2  # a JPEG is decoded at a half, a quarter or an eighth of its size that is still twice what is needed
 WARNINGS = threading.RLock()  # filters of warnings are the process's
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, TypeError, KeyError, OverflowError)
 
@@ -120,8 +119,6 @@ def decode_image(
 ) -> NDArray[np.uint8]:
     """One image (C, Y, X) from the bytes of its file, which the path names in errors."""
     with _checked(path), _opened(contents) as file:
-        if size is not None and shorter is None:
-            file.draft(None, (REDUCED * max(size),) * 2)  # nothing for formats other than JPEG
         return image_pixels(file, str(path), channels, size, shorter, resample)
 
 

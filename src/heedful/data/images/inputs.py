@@ -101,7 +101,7 @@ def read_labelled(data: Path | Sequence[tuple[AnyImage, str]], spec: ImageSpec) 
                 expected="a subfolder per class, or an .npz with `labels`",
             )  # fmt: skip
         pixels = read_image_files(listed.files, **file_settings(spec))
-        return encode_labelled_images(Images(pixels, listed.labels(names), names), spec)
+        return encode_labelled_images(Images(pixels, listed.labels(names), names, files=listed.places), spec)
     file = ArrayFile(file=str(data), labels="labels")
     images = ArrayImages(train=file, test=file, shape=spec.image).read("test")
     assert images.labels is not None, "they are named"

@@ -52,6 +52,7 @@ class EncodedLabelledImages:
     pixels: Tensor | FileImages  # (N, C, Y, X) uint8 or float
     labels: NDArray[np.int64]  # (N,)
     spec: ImageSpec
+    files: tuple[str, ...] = ()  # of each image, if each has its own
     dropped: int = 0  # images are all of one size, so none is dropped
 
     def __len__(self) -> int:
@@ -74,7 +75,7 @@ class EncodedLabelledImages:
 
     def name(self, row: int) -> str:
         """The file of an image, or its number."""
-        return str(self.pixels.files[row]) if isinstance(self.pixels, FileImages) else f"image {row}"
+        return self.files[row] if self.files else f"image {row}"
 
     def images(self, rows: Tensor, threads: int = 1) -> Tensor:
         """The pixels of these images (B, C, Y, X); those in files are decoded by some threads."""
@@ -115,7 +116,7 @@ def encode_labelled_images(images: Images, spec: ImageSpec) -> EncodedLabelledIm
             todo="add such images to the training data, or leave these out",
         )  # fmt: skip
     pixels = images.stored if isinstance(images.stored, FileImages) else encode_images(images).pixels
-    return EncodedLabelledImages(pixels, labels, spec)
+    return EncodedLabelledImages(pixels, labels, spec, images.files)
 
 
 class LabelledImageBatches(FixedEpochs):

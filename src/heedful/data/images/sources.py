@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from heedful.config import Config
 from heedful.data.formats.sources import SPLITS, Column, Name, Split, file_problem, missing_files, no_data
 from heedful.data.images.zip_files import ZipMember, members
+from heedful.data.tables.splits import held_out
 from heedful.errors import UserError, shown
 from heedful.files.reading import entries, exists, is_file, is_folder
 
@@ -34,6 +35,7 @@ IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".ti
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Side = Annotated[int, Field(ge=1, le=100_000)]
 Shape = tuple[Side, Side, Side]  # channels, rows, columns
+Share = Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1, le=1_000_000_000)]  # of images, or a number
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,7 @@ class Images:
     names: tuple[str, ...] = ()  # of the classes
     skipped: int = 0  # files that are not images
     resample: Resample = "lanczos"  # how those of another size were resized
+    files: tuple[str, ...] = ()  # of each image, if each has its own
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -164,8 +167,17 @@ class ImageFolders(ImageData):
 
     kind: Literal["image_folder"] = "image_folder"
     train: Name = Field("train", description="folder or zip file for training")
-    valid: Name | None = Field(None, description="folder or zip file for validation; null: that for the final score")
-    test: Name | None = Field("test", description="folder or zip file for the final score")
+    valid: Name | Share | None = Field(
+        None,
+        description="folder or zip file for validation, or the share or number of images that are held out of train; "
+        "null: those for the final score",
+    )
+    test: Name | Share | None = Field(
+        "test",
+        description="folder or zip file for the final score, or the share or number of images that are held out of "
+        "train",
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed of the images that are held out")
     channels: Literal[1, 3] = Field(3, description="1: greyscale, 3: RGB")
     size: tuple[Side, Side] | None = Field(
         None, description="rows and columns that images are resized to; null: all have one size"
@@ -177,16 +189,35 @@ class ImageFolders(ImageData):
         "auto: files where the pixels take more than 4 GiB",
     )
 
+    @property
+    def shares(self) -> dict[Split, float | int]:
+        """What is held out of the training images, by split."""
+        given: dict[Split, Any] = {"valid": self.valid, "test": self.test}
+        return {split: share for split, share in given.items() if isinstance(share, int | float)}
+
+    def files(self, split: Split) -> list[Path]:
+        """The folder or the zip file of a split, which for held-out images is that for training."""
+        name = self.setting(split)
+        return [] if name is None else [Path(self.root, name if isinstance(name, str) else self.train)]
+
+    def listing(self, split: Split) -> Listing:
+        """The image files of a split."""
+        listed = list_images(self.files(split)[0])
+        if not self.shares or (isinstance(self.setting(split), str) and split != "train"):
+            return listed
+        part = "test" if split == "valid" and self.valid is None else split
+        return listed.part(part, self.shares, self.seed)
+
     def images(self, split: Split) -> Images:
         """The images, labelled by their subfolder."""
         (path,) = self.files(split)
-        listed = list_images(path)
+        listed = self.listing(split)
         if not listed.classes:
             pixels = load_files(listed.loose, self.channels, self.size, self.keep, self.resample)
-            return Images(pixels, skipped=listed.others, resample=self.resample)
+            return Images(pixels, None, (), listed.others, self.resample, listed.places)
         for problem in self.problems(["train"]):
             raise problem
-        names = tuple(list_images(self.files("train")[0]).classes or listed.classes)
+        names = tuple(self.listing("train").classes or listed.classes)
         for name in listed.classes:
             if name not in names:
                 raise UserError(
@@ -194,7 +225,7 @@ class ImageFolders(ImageData):
                     expected="a class of the training images: " + ", ".join(map(shown, names[:20])),
                 )  # fmt: skip
         pixels = load_files(listed.files, self.channels, self.size, self.keep, self.resample)
-        return Images(pixels, listed.labels(names), names, listed.others, self.resample)
+        return Images(pixels, listed.labels(names), names, listed.others, self.resample, listed.places)
 
     def unreadable(self, path: Path) -> UserError | None:
         """The error for a folder or a zip file without images."""
@@ -247,12 +278,29 @@ class Listing:
         """All of them, class by class."""
         return [*self.loose, *(file for found in self.classes.values() for file in found)]
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The path of each."""
+        return tuple(map(str, self.files))
+
     def labels(self, names: Sequence[str]) -> NDArray[np.int64]:
         """The number of the class of each, by the names of all classes."""
         import numpy as np
 
         counts = [len(found) for found in self.classes.values()]
         return np.repeat(np.array([names.index(name) for name in self.classes], np.int64), counts)
+
+    def part(self, split: Split, shares: Mapping[Split, float | int], seed: int) -> Listing:
+        """Those of one split, if some are held out: of each class its share, chosen by the names of the files."""
+        classes = [name for name, found in self.classes.items() for _ in found] or [""] * len(self.loose)
+        units = [f"{name}/{PurePosixPath(file.name).name}" for name, file in zip(classes, self.files, strict=True)]
+        rows = held_out(units, classes, shares, seed)[split]
+        if not self.classes:
+            return Listing({}, [self.loose[row] for row in rows], self.others)
+        chosen: dict[str, list[Path | ZipMember]] = {}
+        for row in rows:
+            chosen.setdefault(classes[row], []).append(self.files[row])
+        return Listing(chosen, (), self.others)
 
 
 def list_images(path: Path) -> Listing:

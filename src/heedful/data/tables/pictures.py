@@ -63,9 +63,11 @@ class ImageTable(PictureTable):
 
     def examples(self, records: Sequence[Record], split: Split) -> Images:
         """The images; their classes are those of the training rows."""
-        stored = load_files([self.path(row, place) for row, place in records], self.channels, self.size, self.keep)
+        paths = [self.path(row, place) for row, place in records]
+        stored = load_files(paths, self.channels, self.size, self.keep)
+        files = tuple(map(str, paths))
         if self.columns.label is None:
-            return Images(stored)
+            return Images(stored, files=files)
         import numpy as np
 
         train = records if split == "train" else self.records("train")
@@ -78,7 +80,7 @@ class ImageTable(PictureTable):
                     found=shown(label), expected="one of " + ", ".join(map(shown, names[:20])),
                 )  # fmt: skip
         labels = [numbers[self.label(row) or ""] for row, _ in records]
-        return Images(stored, np.array(labels, np.int64), names)
+        return Images(stored, np.array(labels, np.int64), names, files=files)
 
 
 class UnlabelledImageTable(ImageTable):

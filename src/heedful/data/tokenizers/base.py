@@ -307,6 +307,11 @@ class EngineTokenizer(ABC):
         return [self._pieces[number] for number in ids]
 
     @property
+    def token_names(self) -> list[str]:
+        """The name of each token in the tokenizer's file, which is a string of its own."""
+        return [str(self._engine.id_to_token(number)) for number in range(self.vocab)]
+
+    @property
     def _pieces(self) -> list[str]:
         raise NotImplementedError
 

@@ -57,10 +57,19 @@ class MultilingualTokenizer(TrainedTokenizer):
         rest = super().ids([text for _, text in split])
         return [ids if code is None else [self._id(code), *ids] for (code, _), ids in zip(split, rest, strict=True)]
 
+    @property
+    def token_names(self) -> list[str]:
+        """The name of each token, those of the languages last."""
+        return [*super().token_names[: self.first], *self._tags]
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The text of each token."""
-        names = [*super().pieces(range(self.first)), *(f"<2{code}>" for code in self.languages)]
+        names = [*super().pieces(range(self.first)), *self._tags]
         return [names[number] for number in ids]
+
+    @property
+    def _tags(self) -> list[str]:
+        return [f"<2{code}>" for code in self.languages]
 
     def _id(self, language: str) -> int:
         return self.first + self.languages.index(language)

@@ -106,6 +106,11 @@ class SentencePieceTokenizer(TrainedTokenizer):
         pieces = (self._names[number] for number in ids if number not in self.special)
         return "".join(pieces).replace(SPACE, " ").strip(" ")
 
+    @property
+    def token_names(self) -> list[str]:
+        """The name of each token in Marian's vocabulary, after the special ones."""
+        return self._names
+
     @cached_property
     def _pieces(self) -> list[str]:
         return self._names

@@ -135,7 +135,7 @@ class TrainedTokenizer(EngineTokenizer):
     def _pieces(self) -> list[str]:
         from tokenizers import decoders
 
-        names = [str(self._engine.id_to_token(number)) for number in range(self.vocab)]
+        names = self.token_names
         if not isinstance(self._engine.decoder, decoders.ByteLevel):
             return names
         letters = {letter: byte for byte, letter in enumerate(byte_letters())}

@@ -60,7 +60,7 @@ class WordTokenizer(EngineTokenizer):
 
     @cached_property
     def _pieces(self) -> list[str]:
-        return [str(self._engine.id_to_token(number)) for number in range(self.vocab)]
+        return self.token_names
 
     def files(self) -> dict[str, str | bytes]:
         """The equivalent Hugging Face tokenizer files, by name."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from heedful.errors import UserError, shown
-from heedful.explore.lessons.lesson import Lesson, Query, Question, Sentences, Step
+from heedful.explore.lessons.lesson import Check, Lesson, Query, Question, Sentences, Step
 from heedful.explore.lessons.of_predictions import heads_off
 from heedful.explore.lessons.quantities import QUANTITIES
 from heedful.explore.lessons.state import Packet, Value
@@ -85,7 +86,7 @@ def held_lesson(explorer: Explorer, name: str, model: str) -> tuple[dict[str, An
 
 
 def answer(explorer: Explorer, lesson: Lesson, at: int, model: str) -> dict[str, Any]:
-    """The sentences and the question of a step."""
+    """The sentences and the question of a step, and which comparisons in them are otherwise on this model."""
     if not 0 <= at < len(lesson.steps):
         raise UserError("there is no such step", found=str(at + 1), expected=f"1 to {len(lesson.steps)}")
     step, subject = lesson.steps[at], explorer.subject(model)
@@ -93,7 +94,31 @@ def answer(explorer: Explorer, lesson: Lesson, at: int, model: str) -> dict[str,
         raise UserError(f"this step needs the view {step.view}", found=shown(subject.name), expected=lesson.model)
     question = None if step.question is None else asked(explorer, subject, lesson, step, step.question)
     paragraphs = [pieces(explorer, subject, lesson, step, each) for each in step.paragraphs]
-    return {"paragraphs": paragraphs, "question": question}
+    checks = [checked(explorer, subject, lesson, step, each) for each in step.checks]
+    return {"paragraphs": paragraphs, "question": question, "otherwise": [one for one in checks if one]}
+
+
+def checked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, check: Check) -> str:
+    """What is otherwise: empty where a comparison holds, else its two values."""
+    left = compute(explorer, subject, lesson, step, check.left)
+    given = check.right
+    right = compute(explorer, subject, lesson, step, given) if isinstance(given, Query) else given
+    if holds(left, check.sign, right, f"{lesson.name}:{check.left.line}: {check.text}"):
+        return ""
+    return f"{check.text}: here {written(left)} and {written(right)}"
+
+
+def holds(left: Value, sign: str, right: Value, where: str) -> bool:
+    """Whether a comparison is true of two numbers, or of two texts; a ranking counts by its first name."""
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        equal = math.isclose(left, right, rel_tol=1e-6, abs_tol=1e-9)
+        larger = left > right and not equal
+        return {"=": equal, "!=": not equal, ">": larger, "<=": not larger, ">=": larger or equal}.get(
+            sign, not larger and not equal
+        )
+    if sign not in ("=", "!="):
+        raise UserError("texts have no order", where=where, found=sign, expected="= or !=")
+    return (written(left) == written(right)) == (sign == "=")
 
 
 def asked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, question: Question) -> dict[str, Any]:
@@ -101,7 +126,8 @@ def asked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, ques
     value = compute(explorer, subject, lesson, step, question.answer)
     if isinstance(value, list):
         right = max(range(len(value)), key=lambda at: value[at].value)
-        shares = all(0 <= one.value <= 1 for one in value) and value[right].value >= LEAST
+        shares = value[right].value >= LEAST and min(one.value for one in value) >= 0
+        shares = shares and not all(one.value.is_integer() for one in value)
         choices = [
             {"name": one.name, "value": one.value, "text": f"{one.value:.2f}" if shares else written(one.value)}
             for one in value

@@ -36,6 +36,15 @@ class Question(NamedTuple):
     because: Sentences
 
 
+class Check(NamedTuple):
+    """A comparison that the sentences of a step rest on, as it is written: two values and the sign between them."""
+
+    text: str
+    left: Query
+    sign: str
+    right: Query | float | str
+
+
 class Step(NamedTuple):
     """One step: the state of the page, what to look at and to do there, and what it teaches."""
 
@@ -46,6 +55,7 @@ class Step(NamedTuple):
     do: str
     until: Mapping[str, str]  # what the address contains once it is done
     question: Question | None
+    checks: Sequence[Check]
     paragraphs: Sequence[Sentences]
 
     @property

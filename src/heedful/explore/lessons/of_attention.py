@@ -7,7 +7,18 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.explore.lessons.state import Choice, Page, head_of, kinds, number, place_of, ranking, row, softmax
+from heedful.explore.lessons.state import (
+    Choice,
+    Page,
+    entropy_of,
+    head_of,
+    kinds,
+    number,
+    place_of,
+    ranking,
+    row,
+    softmax,
+)
 
 
 def weight(page: Page) -> float:
@@ -21,9 +32,7 @@ def weights(page: Page) -> list[Choice]:
 
 
 def entropy(page: Page) -> float:
-    _, shares = row(page)
-    some = shares[shares > 0]
-    return float(-(some * np.log(some)).sum())
+    return entropy_of(row(page)[1])
 
 
 def uniform_entropy(page: Page) -> float:
@@ -41,6 +50,36 @@ def head_count(page: Page) -> float:
 
 def layer_count(page: Page) -> float:
     return int(kinds(page)[1]["layers"])
+
+
+def pattern(page: Page) -> str:
+    """The name of a head's pattern over the model's examples."""
+    every = _patterns(page)
+    heads = every[min(number(page, "layer"), len(every) - 1)]
+    return heads[min(number(page, "head"), len(heads) - 1)]
+
+
+def patterns(page: Page) -> list[Choice]:
+    """The patterns by how many heads have each."""
+    every = [one for layer in _patterns(page) for one in layer]
+    names = sorted(set(every))
+    return ranking(names, [every.count(name) for name in names])
+
+
+def pattern_heads(page: Page) -> float:
+    """The heads with the pattern `of`, over all layers."""
+    return sum(layer.count(page.state.get("of", "content")) for layer in _patterns(page))
+
+
+def _patterns(page: Page) -> list[list[str]]:
+    header, _ = page.ask("heads", "patterns", model=page.texts()["model"])
+    found: list[list[str]] = header["patterns"][kinds(page)[1]["name"]]
+    return found
+
+
+def entropies(page: Page) -> list[Choice]:
+    """Heads by the entropy of their weights from one query."""
+    return ranking(*_heads_by(page, entropy_of))
 
 
 def sharpest(page: Page) -> list[Choice]:
@@ -71,6 +110,12 @@ def dot(page: Page) -> float:
 def score(page: Page) -> float:
     _, arrays, query, key = head_of(page)
     return float(arrays["scores"][query, key])
+
+
+def spread(page: Page) -> float:
+    """The standard deviation of a head's products, or of its scores with `of=scores`, over all pairs of tokens."""
+    _, arrays, _, _ = head_of(page)
+    return float(arrays["scores" if page.state.get("of") == "scores" else "dots"].astype(np.float64).std())
 
 
 def head_width(page: Page) -> float:

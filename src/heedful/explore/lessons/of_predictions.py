@@ -55,7 +55,7 @@ def missed(page: Page) -> list[Choice]:
 
 
 def next_shares(page: Page) -> tuple[list[str], NDArray[np.float64]]:
-    """The most probable next tokens and their probabilities at the temperature of the state."""
+    """All tokens, the most probable next one first, and their probabilities at the temperature of the state."""
     given = {key: value for key, value in page.texts().items() if value is not None}
     then = [int(one) for one in page.state.get("then", "").split(",") if one.isdecimal()]
     _, arrays = page.ask("next", "logits", **given, **({"then": then} if then else {}))
@@ -63,18 +63,25 @@ def next_shares(page: Page) -> tuple[list[str], NDArray[np.float64]]:
     logits[arrays["never"]] = -np.inf
     shares = softmax(logits / max(0.01, float(page.state.get("temperature", "1"))))
     header, _ = page.ask("next", "vocabulary", model=given["model"])
-    best = np.argsort(-logits, kind="stable")[: min(number(page, "top", 6), MOST)]
+    best = np.argsort(-logits, kind="stable")
     return [header["pieces"][one] for one in best], shares[best]
 
 
 def next_token(page: Page) -> list[Choice]:
     names, shares = next_shares(page)
-    order = sorted(range(len(names)), key=lambda at: names[at].lower())  # the order must not tell the answer
+    order = sorted(
+        range(min(number(page, "top", 6), MOST)), key=lambda at: names[at].lower()
+    )  # the order must not tell the answer
     return ranking([names[at] for at in order], shares[order])
 
 
 def next_probability(page: Page) -> float:
     return float(next_shares(page)[1][0])
+
+
+def tail(page: Page) -> float:
+    """The probability of all tokens but the `keep` most probable ones."""
+    return float(next_shares(page)[1][number(page, "keep", 10) :].sum())
 
 
 def filled(page: Page) -> list[Choice]:

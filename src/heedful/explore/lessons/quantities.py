@@ -12,7 +12,10 @@ from typing import NamedTuple
 from heedful.explore.lessons import of_attention, of_images, of_predictions
 from heedful.explore.lessons.state import Page, Value
 
-NUMBERS = ("layer", "head", "temperature", "k", "place", "size", "near", "layers", "step", "noise", "top", "image")
+NUMBERS = (
+    "layer", "head", "temperature", "k", "place", "size", "near", "layers", "step", "noise", "top", "image", "block",
+    "keep", "word",
+)  # fmt: skip
 
 
 class Quantity(NamedTuple):
@@ -28,7 +31,7 @@ LOOK = ("look", "layer", "head", "heads", "from", "text", "other")
 TREE = ("k", "t", "text", "other")
 HEADS = ("off", "place", "text", "other")
 STEPS = ("layer", "step", "text")
-IMAGE = ("image", "layer")
+IMAGE = ("image", "block")
 QUANTITIES: Mapping[str, Quantity] = {
     "parameters": Quantity(lambda page: page.parameters, (), "the parameters of the model"),
     "tokens": Quantity(of_attention.token_count, ("look", "text", "other"), "the tokens that the attention sees"),
@@ -41,9 +44,16 @@ QUANTITIES: Mapping[str, Quantity] = {
         of_attention.uniform_entropy, LOOK, "the entropy of equal weights on all tokens, in nats"
     ),
     "sharpest": Quantity(of_attention.sharpest, LOOK, "heads by the largest weight that each gives", True),
+    "entropies": Quantity(of_attention.entropies, LOOK, "heads by the entropy of the weights that each gives", True),
+    "pattern": Quantity(of_attention.pattern, ("look", "layer", "head"), "the pattern of a head"),
+    "patterns": Quantity(of_attention.patterns, ("look",), "patterns by how many heads have each", True),
+    "pattern-heads": Quantity(of_attention.pattern_heads, ("look", "of"), "the heads with the pattern of=..."),
     "heads-on": Quantity(of_attention.heads_on, (*LOOK, "to"), "heads by the weight that each gives one token", True),
     "dot": Quantity(of_attention.dot, (*LOOK, "to"), "the dot product of a query and a key"),
     "score": Quantity(of_attention.score, (*LOOK, "to"), "the score of a query and a key: their product divided by √d"),
+    "spread": Quantity(
+        of_attention.spread, (*LOOK, "of"), "the standard deviation of a head's products, or of=scores, over all pairs"
+    ),
     "head-width": Quantity(of_attention.head_width, LOOK, "d, the width of a query"),
     "largest-weight": Quantity(of_attention.largest_weight, LOOK, "the largest weight of one query"),
     "undivided": Quantity(of_attention.undivided, LOOK, "the largest weight of one query without the division by √d"),
@@ -60,6 +70,11 @@ QUANTITIES: Mapping[str, Quantity] = {
         of_predictions.next_probability,
         ("temperature", "then", "text"),
         "the probability of the most probable next token",
+    ),
+    "tail": Quantity(
+        of_predictions.tail,
+        ("keep", "temperature", "then", "text"),
+        "the probability of all tokens but the first keep=10",
     ),
     "filled": Quantity(of_predictions.filled, ("hidden", "text"), "the most probable tokens for a masked one", True),
     "original": Quantity(of_predictions.original, ("hidden", "text"), "the probability of the token that is masked"),
@@ -78,16 +93,23 @@ QUANTITIES: Mapping[str, Quantity] = {
     "worse": Quantity(of_images.worse, ("noise",), "PCA and the model by mean squared error", True),
     "code-width": Quantity(of_images.code_width, (), "the dimensions of an autoencoder's code"),
     "pixels": Quantity(of_images.pixel_count, (), "the pixels of an autoencoder's images"),
-    "classes": Quantity(of_images.classes, IMAGE, "the classes of an image by probability", True),
-    "patches": Quantity(of_images.patches, IMAGE, "the patches of an image"),
+    "classes": Quantity(of_images.classes, ("image",), "the classes of an image by probability", True),
+    "patches": Quantity(of_images.patches, ("image",), "the patches of an image"),
     "patch-heads": Quantity(
         of_images.patch_heads, IMAGE, "heads by the weight that each gives its favourite patch", True
     ),
     "patch-peak": Quantity(
-        of_images.patch_peak, (*IMAGE, "of"), "the weight of the favourite patch; of=rollout: in the rollout"
+        of_images.patch_peak, (*IMAGE, "of"), "the weight of the favourite patch: of=mean, of=heads or of=rollout"
     ),
+    "patch-place": Quantity(of_images.patch_place, (*IMAGE, "of"), "where the favourite patch is"),
     "caption": Quantity(of_images.caption, ("image",), "the best caption of an image"),
     "caption-peaks": Quantity(of_images.caption_peaks, ("image",), "words of a caption by their largest weight", True),
+    "caption-entropies": Quantity(
+        of_images.caption_entropies, ("image",), "words of a caption by the entropy of their weights", True
+    ),
+    "caption-word": Quantity(of_images.caption_word, ("image", "word"), "the word at a place of a caption"),
+    "caption-peak": Quantity(of_images.caption_peak, ("image", "word"), "the largest weight of the word at a place"),
+    "caption-place": Quantity(of_images.caption_place, ("image", "word"), "the region that has it"),
     "regions": Quantity(of_images.regions, ("image",), "the regions that a captioner attends to"),
     "allowed": Quantity(of_attention.allowed, ("kind", "size", "near"), "the pairs of tokens that a mask allows"),
     "reach": Quantity(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from heedful.errors import UserError, shown
-from heedful.explore.lessons.lesson import Lesson, Piece, Query, Question, Sentences, Step, state_of
+from heedful.explore.lessons.lesson import Check, Lesson, Piece, Query, Question, Sentences, Step, state_of
 from heedful.explore.lessons.quantities import NUMBERS, QUANTITIES
 from heedful.explore.lessons.spots import SPOTS
 from heedful.files.reading import is_file, read_file
@@ -23,7 +23,8 @@ SHIPPED = Path(__file__).with_name("shipped")
 MOST_BYTES, MOST_STEPS, MOST_PROBLEMS = 100_000, 20, 20
 LONGEST, MOST_CHOICES = 4000, 12  # characters of a line; choices of a question
 HEAD = ("title", "about", "topics", "model", "run", "address")
-FIELDS = ("address", "spot", "do", "until", "ask", "choices", "answer", "then", "because")
+FIELDS = ("address", "spot", "do", "until", "ask", "choices", "answer", "then", "because", "check")
+SIGNS = ("<", ">", "<=", ">=", "=", "!=")
 PARTS = re.compile(r"\{(?P<value>[^{}]*)\}|\*(?P<em>[^*]+)\*|`(?P<code>[^`]+)`")
 
 
@@ -150,7 +151,8 @@ class Reader:
             missing = "until" if "do" in fields else "do"
             self.report(do.line, f"{missing} is missing", None, "write both do: Click ... and until: layer=2")
         until = self.state(fields["until"]) if "until" in fields else {}
-        return Step(title, line, state, spot.text, do.text, until, self.question(fields, line), paragraphs)
+        checks = self.checks(fields["check"]) if "check" in fields else []
+        return Step(title, line, state, spot.text, do.text, until, self.question(fields, line), checks, paragraphs)
 
     def state(self, field: Field) -> dict[str, str]:
         """The state in an address, or in the changes of one."""
@@ -178,7 +180,7 @@ class Reader:
             todo = "write answer: and a quantity, such as answer: weights from=it"
             self.report(fields["ask"].line, "a question without an answer", fields["ask"].text, todo)
             return None
-        query = self.query(fields["answer"])
+        query = self.query(self.words(fields["answer"]), fields["answer"].line)
         if query is None:
             return None
         choices = self.choices(fields["choices"]) if "choices" in fields else ()
@@ -201,6 +203,32 @@ class Reader:
             self.report(field.line, "invalid choices", field.text, f"write 2 to {MOST_CHOICES} numbers: 0.1, 0.5, 0.9")
         return found
 
+    def checks(self, field: Field) -> list[Check]:
+        """The comparisons of a line, which semicolons separate."""
+        found: list[Check] = []
+        for text in map(str.strip, field.text.split(";")):
+            words = self.words(Field(text, field.line))
+            signs = [at for at, word in enumerate(words) if word in SIGNS]
+            if len(signs) != 1 or signs[0] in (0, len(words) - 1):
+                todo = "write a quantity, a sign and what it is compared with: weight to=it > 0.5; tokens = 14"
+                self.report(field.line, "not a comparison", text, todo)
+                continue
+            (at,) = signs
+            left, right = self.query(words[:at], field.line), self.compared(words[at + 1 :], field.line)
+            if left is not None and right is not None:
+                found.append(Check(text, left, words[at], right))
+        return found
+
+    def compared(self, words: Sequence[str], line: int) -> Query | float | str | None:
+        """The right side of a comparison: a number, a text, or another quantity."""
+        if words[0] in QUANTITIES:
+            return self.query(words, line)
+        text = " ".join(words)
+        try:
+            return float(text)
+        except ValueError:
+            return text
+
     # -------------------------------------------------------------- sentences
     def paragraphs(self, body: Sequence[Field]) -> list[Sentences]:
         """The paragraphs of a text, which empty lines separate."""
@@ -222,8 +250,11 @@ class Reader:
                 found.append(Piece("text", text[at : match.start()]))
                 if match["value"] is None:
                     kind = "em" if match["em"] else "code"
+                    if "{" in match[kind]:
+                        todo = "write it without; the page marks what is computed"
+                        self.report(line.line, "a quantity between * or `", match[kind], todo)
                     found.append(Piece("em" if kind == "em" else "code", match[kind]))
-                elif (query := self.query(Field(match["value"], line.line))) is not None:
+                elif (query := self.query(self.words(Field(match["value"], line.line)), line.line)) is not None:
                     found.append(Piece("value", match["value"], query))
                 at = match.end()
             rest = text[at:]
@@ -232,14 +263,19 @@ class Reader:
             found.append(Piece("text", rest))
         return [piece for piece in found if piece.text]
 
-    def query(self, field: Field) -> Query | None:
-        """A quantity with its arguments, if there is such a one."""
+    def words(self, field: Field) -> list[str]:
+        """The words of a quantity, of which one in quotes may contain spaces."""
         try:
-            name, *rest = shlex.split(field.text)
+            return shlex.split(field.text)
         except ValueError:
-            name, rest = "", []
+            self.report(field.line, "a quote without its partner", field.text, 'write to="a token"')
+            return []
+
+    def query(self, words: Sequence[str], line: int) -> Query | None:
+        """A quantity with its arguments, if there is such a one."""
+        name, *rest = words or [""]
         if name not in QUANTITIES:
-            self.report(field.line, "unknown quantity", field.text, suggestion(name, QUANTITIES))
+            self.report(line, "unknown quantity", name, suggestion(name, QUANTITIES))
             return None
         given: dict[str, str] = {}
         allowed = QUANTITIES[name].takes
@@ -247,12 +283,12 @@ class Reader:
             key, sign, value = part.partition("=")
             if not sign or key not in allowed:
                 todo = "write key=value; " + suggestion(key, allowed) if allowed else f"write {name} alone"
-                self.report(field.line, f"{name} does not take", part, todo)
+                self.report(line, f"{name} does not take", part, todo)
             elif key in NUMBERS and not re.fullmatch(r"-?[0-9]{1,6}(\.[0-9]{1,6})?", value):
-                self.report(field.line, f"{key} is not a number", value, f"write {key}=2")
+                self.report(line, f"{key} is not a number", value, f"write {key}=2")
             else:
                 given[key] = value
-        return Query(name, given, field.line)
+        return Query(name, given, line)
 
     def topics(self, field: Field) -> list[str]:
         """The topics of the lectures that a head names."""

@@ -9,7 +9,7 @@ IMAGES = ("figure", "image-N", "draw")
 ATTENTION = (*INPUT, "other", "look", "layer")
 SPOTS: Mapping[str, Sequence[str]] = {
     "home": ("figure", "text"),
-    "heads": (*ATTENTION, "heads", "head-N", "all-heads", "all-tokens", "ask-N", "see-N"),
+    "heads": (*ATTENTION, "heads", "head-N", "all-heads", "all-tokens", "least", "ask-N", "see-N"),
     "grid": (*ATTENTION, "grid", "sort", "thumb-N-N-N"),
     "blocks": ("figure", "mode", "share", "layer", "head", "inside"),
     "alignment": (*INPUT, "other", "layer", "head", "stage", "share", "cells", "mark-N", "written-N", "play"),
@@ -33,7 +33,7 @@ SPOTS: Mapping[str, Sequence[str]] = {
     ),
     "recurrent": (*INPUT, "other", "layer", "token-N", "units", "cell"),
     "reconstruct": (*IMAGES, "reconstruct", "noise", "mean-N", "unit-N", "share", "reset"),
-    "image": (*IMAGES, "block", "classes", "decisive", "layer", "maps", "method"),
+    "image": (*IMAGES, "block", "classes", "decisive", "layer", "maps", "mean", "method", "rollout"),
     "caption": (*IMAGES, "attention", "beam-list", "caption-figure", "region", "words", "word-N", "weights", "beams"),
     "paragraph": (*IMAGES, "regions", "sentences", "sentence-N"),
     "glimpses": (*IMAGES, "glimpses", "glimpse-N", "classes"),

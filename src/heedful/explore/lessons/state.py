@@ -96,6 +96,12 @@ def head_of(page: Page) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]], int
     return header, arrays, query, key
 
 
+def entropy_of(shares: NDArray[Any]) -> float:
+    """The entropy of some weights, in nats."""
+    some = shares[shares > 0].astype(np.float64)
+    return float(-(some * np.log(some)).sum())
+
+
 def softmax(x: NDArray[Any]) -> NDArray[np.float64]:
     """exp(x) / sum exp(x)."""
     e = np.exp(x.astype(np.float64) - x.max())
@@ -109,7 +115,7 @@ def ranking(names: Sequence[str], values: Sequence[float] | NDArray[Any]) -> lis
     if len(pairs) > MOST:
         least = sorted((value for _, value in pairs), reverse=True)[MOST - 1]
         pairs = [pair for pair in pairs if pair[1] >= least][:MOST]
-    every = [name.strip(MARKS) or "␣" for name, _ in pairs]
+    every = [name.replace("\n", "⏎").strip(MARKS) or "␣" for name, _ in pairs]
     return [
         Choice(name if every.count(name) == 1 else f"{name} ({every[: at + 1].count(name)})", value)
         for at, (name, (_, value)) in enumerate(zip(every, pairs, strict=True))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,12 +24,20 @@ import numpy.typing as npt
 import torch
 from pydantic import ValidationError
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from heedful.data.images.batches import EncodedImages, ImageBatches
 from heedful.data.images.image_spec import ImageSpec
 from heedful.errors import UserError
+from heedful.extras.estimators.settings import (
+    DEVICES,
+    isolated,
+    require_one_of,
+    require_positive_integer,
+    require_positive_integers,
+    seed_of,
+    store_arguments,
+)
 from heedful.files.reading import is_folder
 from heedful.hub.model_folder import write_model
 from heedful.models import build
@@ -47,7 +55,6 @@ Array = npt.NDArray[Any]
 Image = tuple[int, int, int]  # channels, rows, columns
 
 SOLVERS = ("rmsprop", "adam")
-DEVICES = ("auto", "cpu", "cuda")
 WORTH_RECORDING = 200  # steps above which recording a step to replay it is faster
 
 
@@ -91,7 +98,7 @@ class BaseAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         image = self._image(rows.shape[1])
         with within_limits():
             config, task, budget = self._config(image), self._task(), Budget(epochs=int(self.max_iter))
-        seed = self._seed()
+        seed = seed_of(self.random_state)
         settings = TrainConfig(
             seed=seed, budget=budget, optimizer=self._optimizer(), schedule=Constant(), clip=None, precision="fp32"
         )
@@ -142,12 +149,6 @@ class BaseAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if self.solver == "adam":
             return AdamW(lr=rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
         return RMSprop(lr=rate)
-
-    def _seed(self) -> int:
-        """`random_state` if it is an integer, else a random seed."""
-        generator = check_random_state(self.random_state)
-        state = self.random_state
-        return int(state) if isinstance(state, Integral) else int(generator.randint(2**31 - 1))
 
     def _device(self) -> torch.device:
         """The device to compute on."""
@@ -417,12 +418,6 @@ class DenoisingAutoencoder(BaseConvAutoencoder):
             raise ValueError(f"clip must be two numbers, the lower one first, or None, got {clip!r}")
 
 
-def store_arguments(estimator: BaseEstimator, given: dict[str, Any]) -> None:
-    """Store the arguments of an estimator under their own names, as scikit-learn requires."""
-    for name in type(estimator)._get_param_names():
-        setattr(estimator, name, given[name])
-
-
 def square(d: int) -> Image | None:
     """The square image of one channel with d pixels, if there is one."""
     side = math.isqrt(d)
@@ -450,18 +445,6 @@ def crop(sides: list[int], times: int) -> tuple[int, int]:
 
 
 @contextmanager
-def isolated(device: torch.device, threads: int) -> Iterator[None]:
-    """Limit torch to this many threads, and restore its random state and threads afterwards."""
-    before = torch.get_num_threads()
-    with torch.random.fork_rng([torch.cuda.current_device()] if device.type == "cuda" else []):
-        torch.set_num_threads(max(1, min(before, threads)))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
-
-@contextmanager
 def within_limits() -> Iterator[None]:
     """Report settings outside of their limits as a ValueError, as scikit-learn does."""
     try:
@@ -469,23 +452,6 @@ def within_limits() -> Iterator[None]:
     except ValidationError as error:
         messages = ", ".join(f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors() if problem["loc"])
         raise ValueError(f"invalid network or training settings: {messages or error.errors()[0]['msg']}") from None
-
-
-def require_one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-
-
-def require_positive_integer(name: str, found: object) -> None:
-    if not isinstance(found, Integral) or isinstance(found, bool) or int(found) < 1:
-        raise ValueError(f"{name} must be a positive integer, got {found!r}")
-
-
-def require_positive_integers(name: str, found: object) -> None:
-    if not isinstance(found, tuple | list | np.ndarray):
-        raise ValueError(f"{name} must be a tuple of integers, got {found!r}")
-    for one in found:
-        require_positive_integer(f"each of {name}", one)
 
 
 def _tensor(rows: Array) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from heedful.blocks.adaptive import AdaptiveEmbedding
 from heedful.blocks.attention import attend
 from heedful.blocks.feedforward import FeedForward
-from heedful.blocks.linear import Linear
+from heedful.blocks.linear import Linear, linear
 from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.relative import distance_sinusoids, distances, relative_bias
@@ -53,8 +53,8 @@ class RelativeAttention(nn.Module):
     def forward(self, x: Tensor, whole: Tensor, table: Tensor, biases: Biases, mask: Tensor) -> Tensor:
         """x (B, T, D) attends to `whole` (B, S, D), memory and x, at distances with these sinusoids (P, D)."""
         query, key_value = self.qkv.weight.tensor_split([self.out.weight.shape[1]])
-        q = self.queries(self.split(F.linear(x, query)))  # (B, H, T, K)
-        k, v = map(self.split, F.linear(whole, key_value).chunk(2, -1))  # (B, H, S, K)
+        q = self.queries(self.split(linear(x, query)))  # (B, H, T, K)
+        k, v = map(self.split, linear(whole, key_value).chunk(2, -1))  # (B, H, S, K)
         k, v = self.keys(k), self.values(v)
         with_u, with_v = biases(q)
         r = self.split(self.distance(table)[None])[0]  # (H, P, K)

@@ -26,7 +26,7 @@ from heedful.blocks.attention import attend
 from heedful.blocks.encoder import Pooler
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import EncoderLayout, Layout, Unpadded
-from heedful.blocks.linear import Linear
+from heedful.blocks.linear import Linear, linear
 from heedful.blocks.masks import Bias, Mask, dense, order, real, same
 from heedful.blocks.normalizers import NORMALIZERS, softmax
 from heedful.blocks.norms import PostNorm
@@ -355,7 +355,7 @@ class XLNet(nn.Module):
     def words(self, x: Tensor) -> Tensor:
         """The logits (M, V) of tokens, from the vectors (M, D) at their positions."""
         assert self.masked_words is not None, "this model has no head that predicts tokens"
-        return F.linear(x, self.masked_words.matrix(self.tokens.weight), self.masked_words.bias)  # (M, V)
+        return linear(x, self.masked_words.matrix(self.tokens.weight), self.masked_words.bias)  # (M, V)
 
     @property
     def lens_taps(self) -> str | None:

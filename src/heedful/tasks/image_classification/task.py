@@ -201,7 +201,9 @@ class ImageClassificationTask(Task[Images, ImageSpec, EncodedLabelledImages, Ima
         for row in held_out.rows(len(encoded), self.recipe.train.samples):
             shares = logits[row].softmax(-1)
             best = int(shares.argmax())
-            samples.append((f"image {row}", names[encoded.labels[row]], f"{names[best]} ({float(shares[best]):.0%})"))
+            samples.append(
+                (encoded.name(row), names[encoded.labels[row]], f"{names[best]} ({float(shares[best]):.0%})")
+            )
         return held_out.result(class_scores(logits, encoded.labels, names), samples)
 
     def details(self, predictor: ImageClassifier, split: Split) -> ClassReport:

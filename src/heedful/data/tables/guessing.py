@@ -1,0 +1,86 @@
+"""Which columns of a table a task reads, guessed from their names and their first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from heedful.data.tables.reading import text_of
+from heedful.data.tables.source import ColumnNames
+from heedful.errors import UserError, shown
+
+# Names that columns often have, by setting.
+USUAL = {
+    "text": (
+        "sentence", "review", "comment", "message", "content", "body", "tweet", "post", "document", "utterance",
+        "description", "question", "query", "title", "subject",
+    ),
+    "label": (
+        "labels", "class", "category", "target", "sentiment", "verdict", "intent", "language", "tag", "tags", "topic",
+        "rating", "stars", "score", "answer", "y",
+    ),
+    "source": ("src", "original", "input", "english", "en"),
+    "target": ("tgt", "translation", "output"),
+    "words": ("words",),
+    "tags": ("labels", "ner_tags", "ner", "pos"),
+    "style": ("label", "register", "tone"),
+    "choices": ("endings", "options", "answers"),
+    "passage": ("context", "paragraph", "text", "document"),
+    "question": ("query",),
+    "answer": ("answers", "answer_text", "label"),
+    "story": ("passage", "context", "text"),
+    "image": ("file", "path", "filename", "file_name", "photo", "picture"),
+    "caption": ("text", "description", "title"),
+    "dialogue": ("dialogue_id", "dialog", "dialog_id", "conversation", "conversation_id", "id"),
+    "tree": ("parse", "sentence", "text"),
+}  # fmt: skip
+LONG = ("text", "passage", "story")  # settings of columns with the longest texts
+FEW = ("label", "style")  # settings of columns with few values
+CLASSES = 100  # values of such a column at most
+
+
+def guess_columns(
+    columns: ColumnNames, rows: Sequence[Mapping[str, object]], where: str, given: Mapping[str, str], numbers: bool
+) -> dict[str, str]:
+    """The column of each setting; `given` are known ones, `numbers`: the label is a number."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    texts = {name: [text_of(row.get(name)).strip() for row in rows] for name in names}
+    settings = dict.fromkeys([*(setting.split(".")[0] for setting in columns.names), *given])
+    found = dict(given)
+    for setting in settings:
+        left = [name for name in names if name not in found.values()]
+        if setting not in found and (name := _by_name(setting, columns, left)) is not None:
+            found[setting] = name
+    for setting in [one for one in settings if one not in found]:
+        left = [name for name in names if name not in found.values()]
+        if setting in FEW:
+            fitting = [name for name in left if (_are_numbers if numbers else _are_classes)(texts[name])]
+        else:
+            fitting = sorted(left, key=lambda name: -sum(map(len, texts[name])))[:1] if setting in LONG else []
+        if len(fitting) != 1:
+            raise UserError(
+                f"which column is the {setting} cannot be told", where=where,
+                found="the columns " + ", ".join(map(shown, names)) if names else "no columns",
+                todo=f"name it: --column {setting}=NAME",
+            )  # fmt: skip
+        found[setting] = fitting[0]
+    return {setting: found[setting] for setting in settings}
+
+
+def _by_name(setting: str, columns: ColumnNames, names: Sequence[str]) -> str | None:
+    """The column whose name says that it is this setting's."""
+    usual = dict(columns.names).get(setting, setting)
+    known = {name.strip().casefold(): name for name in reversed(names)}
+    return next((known[one] for one in (usual, setting, *USUAL.get(setting, ())) if one in known), None)
+
+
+def _are_classes(values: Sequence[str]) -> bool:
+    """Whether there are few different values, each in two rows or more on average."""
+    return 2 <= len({*values}) <= min(CLASSES, len(values) / 2)
+
+
+def _are_numbers(values: Sequence[str]) -> bool:
+    """Whether there are numbers, and not all are equal."""
+    with suppress(ValueError):
+        return len({float(value) for value in values if value}) > 1
+    return False

@@ -1,0 +1,76 @@
+"""Changes to the text of a template: other groups of settings, with the comments of the rest left as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+WORDS_INSTEAD = """\
+# The model learns from your texts alone. With a trained encoder it needs fewer:
+#   heedful init {name} --from FOLDER
+tokenizer:
+  kind: words
+"""
+ENCODER_INSTEAD = """\
+# A small encoder, randomly initialized. A trained one needs far fewer examples:
+#   heedful init {name} --from FOLDER
+tokenizer:
+  kind: wordpiece
+  vocab: 8000               # at most
+"""
+ENCODER = """\
+  encoder:
+    kind: bert
+    width: 128
+    heads: 4
+    layers: 2
+    hidden: 512
+    context: 256            # maximum number of tokens
+"""
+
+
+def with_group(text: str, key: str, group: str) -> str:
+    """The text with another group of settings at a key of the top level."""
+    return re.sub(rf"^{key}:.*\n(?:[ #].*\n)*", lambda _: group, text, count=1, flags=re.MULTILINE)
+
+
+def with_value(text: str, key: str, value: str) -> str:
+    """The text with another value of every setting of this name."""
+    return re.sub(rf"^( +{key}: )[^\s#]+", rf"\g<1>{value}", text, flags=re.MULTILINE)
+
+
+def without_start(text: str, name: str, by_words: bool) -> str:
+    """A fine-tuning recipe that starts from scratch: a ConvNet over words, or a small encoder below the head."""
+    text = with_group(text, "start", (WORDS_INSTEAD if by_words else ENCODER_INSTEAD).format(name=name))
+    if by_words:
+        text = with_group(text, "model", "model:\n  kind: conv_classifier\n")
+    else:
+        text = re.sub(r"^(model:\n  kind:.*\n)", lambda found: found[1] + ENCODER, text, count=1, flags=re.MULTILINE)
+    text = re.sub(r"^( +lr:) .*", r"\1 1e-3", text, flags=re.MULTILINE)
+    return with_value(text, "epochs", "10")
+
+
+def with_table(text: str, file: Path, columns: Mapping[str, str | Sequence[str] | None], rows: int) -> str:
+    """The recipe for a table, evaluated after each epoch of that many rows."""
+    named = ", ".join(f"{setting}: {json.dumps(name, ensure_ascii=False)}" for setting, name in columns.items())
+    text = with_group(
+        text,
+        "data",
+        f"""\
+data:
+  kind: table               # CSV, TSV, JSON lines or Parquet; plain or .gz
+  train: {json.dumps(str(file), ensure_ascii=False)}
+  valid: 0.1                # a file, or the share or number of rows that are held out
+  test: 0.1
+  columns: {{{named}}}
+""",
+    )
+    size = re.search(r"^  batch_examples: (\d+)", text, flags=re.MULTILINE)
+    if size is None:
+        return text
+    steps = max(1, -(-rows * 8 // 10 // int(size[1])))
+    for key, value in (("evaluate_every", steps), ("save_every", steps), ("warmup", max(1, steps // 2))):
+        text = with_value(text, key, str(value))
+    return text
