@@ -72,7 +72,7 @@ REFUSED: list[tuple[str, Edit, str]] = [  # a folder, what is changed, and what 
     ("bert", modules("Pooling", "Dense"), "Dense"),
     ("bert", modules("Pooling", "LayerNorm"), "LayerNorm"),
     ("bert", modules("Pooling", pooling_mode="lasttoken"), "lasttoken"),
-    ("bert", modules("Pooling", pooling_mode=["mean", "max"]), "max"),
+    ("bert", modules("Pooling", pooling_mode=["mean", "lasttoken"]), "lasttoken"),
     ("classifier", config(problem_type="ranking"), "problem_type"),
     ("classifier", config(problem_type="regression"), "several outputs"),
     ("gpt2", config(architectures=["GPT2DoubleHeadsModel"]), "architectures"),

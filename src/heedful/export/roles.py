@@ -18,7 +18,7 @@ from heedful.errors import UserError
 from heedful.export.graph import Function, Graph, Inputs, decoder_graphs, whole
 from heedful.hub.loading import Pretrained
 from heedful.hub.onnx import Exported
-from heedful.hub.sentence_transformers import Pooling
+from heedful.hub.sentence_transformers import Poolings
 from heedful.models.heads.config import HeadConfig
 from heedful.models.own import own_class, settings_of
 from heedful.models.roles import Role
@@ -141,7 +141,7 @@ def _captioner(model: Any, config: Any) -> Graphs:
     return decoder(model, config, begin, draw)
 
 
-def encoder_graphs(model: Any, config: Any, pooling: Pooling | None = None, normalize: bool = False) -> Graphs:
+def encoder_graphs(model: Any, config: Any, pooling: Poolings | None = None, normalize: bool = False) -> Graphs:
     """The graph of an encoder, also with a vector for each text."""
     given = Pretrained(config, None, model.state_dict(), (), pooling=pooling, normalize=normalize)
     found = Exported(given).eval()

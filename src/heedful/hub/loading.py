@@ -41,7 +41,7 @@ from heedful.hub.image_models import read_image_model
 from heedful.hub.model_folder import read_model
 from heedful.hub.rules import LedgerLine
 from heedful.hub.safetensors import read_safetensors
-from heedful.hub.sentence_transformers import Pooling, SentenceConfig, read_sentence_config
+from heedful.hub.sentence_transformers import Poolings, SentenceConfig, read_sentence_config
 from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
 from heedful.hub.translation_folders import read_generation
 from heedful.hub.word_vocabularies import find_words
@@ -96,7 +96,7 @@ class Pretrained(NamedTuple):
     tensors: dict[str, Tensor]  # by their names in Heedful's model
     ledger: tuple[LedgerLine, ...]
     head: Head | None = None
-    pooling: Pooling | None = None  # how token vectors are pooled, where the folder specifies it
+    pooling: Poolings | None = None  # how token vectors are pooled, where the folder specifies it
     normalize: bool = False
     longest: int | None = None  # maximum tokens per text, where the folder specifies it
     lowercase: bool = False  # whether a text is lowercased before tokenization
