@@ -129,10 +129,12 @@ class Gpt(nn.Module):
         mask = causal() if self.local is None else self.local.mask(at.expand_as(tokens))
         mask = mask if layout.real is None else mask & real(layout.real, layout.gaps)
         bias = alibi(c.heads, at=at) if c.positions == "alibi" else None
-        outputs = [self.embed(tokens, at)]  # (B, T, D)
+        x = self.embed(tokens, at)  # (B, T, D)
+        outputs = [x]
         for block in self.blocks:
-            outputs.append(block(outputs[-1], NoLayerCache(), mask, bias, at))
-        return [*outputs[:-1], self.norm(outputs[-1])]
+            x = block(x, NoLayerCache(), mask, bias, at)  # (B, T, D)
+            outputs.append(x)
+        return [*outputs[:-1], self.norm(x)]
 
     def summarize(self, x: Tensor, layout: EncoderLayout) -> Tensor:
         """A vector for each text (N, D): that of its last token, which has read them all."""
