@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
 STREAMS = 64
+PRECISIONS = (), ("--precision", "bf16"), ("--precision", "int8")
 GOALS = {"offline": 0.9, "transformers": 5.0, "sentence-transformers": 2.0}
 
 MAKE = """
@@ -364,35 +366,41 @@ def embed(folder: Path, quick: bool) -> dict[str, Any]:
     Besides the time, the CPU time of the server is measured: it depends less on what else the machine does.
     """
     texts, found = sentences(64 if quick else 384), dict[str, Any]()
-    names, ports = ("heedful", "heedful int8", "sentence-transformers"), [free_port() for _ in range(3)]
-    with (
-        server(heedful(folder, ports[0]), ports[0]) as ours,
-        server(heedful(folder, ports[1], "--precision", "int8"), ports[1]) as small,
-        server(["-c", SENTENCES, str(folder), str(ports[2])], ports[2]) as theirs,
-    ):
+    names = ("heedful", "heedful bf16", "heedful int8", "sentence-transformers")
+    peer, ports = names[-1], [free_port() for _ in names]
+    commands = [heedful(folder, port, *precision) for port, precision in zip(ports, PRECISIONS, strict=False)]
+    commands.append(["-c", SENTENCES, str(folder), str(ports[-1])])
+    with ExitStack() as stack:
+        processes = [stack.enter_context(server(*one)) for one in zip(commands, ports, strict=True)]
         for users in (1, 32):
             some = texts if users > 1 else texts[: len(texts) // 4]
             rates: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
             answers = dict[str, list[list[float]]]()
             for _ in range(1 if quick else 3):
-                for name, port, process in zip(names, ports, (ours, small, theirs), strict=True):
+                for name, port, process in zip(names, ports, processes, strict=True):
                     before = cpu_seconds(process.pid)
                     answers[name], _, whole = asyncio.run(embed_all(port, some, users))
                     rates[name].append((len(some) / whole, 1000 * (cpu_seconds(process.pid) - before) / len(some)))
             rows = {}
             for name, each in rates.items():
                 rate, work = (sorted(values)[len(values) // 2] for values in zip(*each, strict=True))
-                pairs = zip(answers[name], answers[names[2]], strict=True)
+                pairs = list(zip(answers[name], answers[peer], strict=True))
                 apart = max(abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True))
                 rows[name] = {"texts_per_second": rate, "cpu_ms_per_text": work, "largest_difference": apart}
+                rows[name]["least_cosine"] = min(cosine(*pair) for pair in pairs)
             for row in rows.values():
-                row["ratio"] = row["texts_per_second"] / rows[names[2]]["texts_per_second"]
-                row["cpu_ratio"] = rows[names[2]]["cpu_ms_per_text"] / row["cpu_ms_per_text"]
+                row["ratio"] = row["texts_per_second"] / rows[peer]["texts_per_second"]
+                row["cpu_ratio"] = rows[peer]["cpu_ms_per_text"] / row["cpu_ms_per_text"]
             found[f"{users} users"] = rows
             print(users, "users", json.dumps(rows, indent=1), flush=True)
-    for name in names[:2]:
+    for name in names[:-1]:
         found[f"goal, {name}"] = (found["32 users"][name]["ratio"], GOALS["sentence-transformers"])
     return found
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    """The cosine of the angle between two vectors."""
+    return sum(a * b for a, b in zip(one, other, strict=True)) / (math.hypot(*one) * math.hypot(*other))
 
 
 def cpu_seconds(process: int) -> float:

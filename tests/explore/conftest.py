@@ -197,6 +197,15 @@ class Browsing:
 
 
 @pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core, which finds faults of accessibility."""
+    file = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+    if not file.is_file():
+        missing("axe-core is not installed: npm ci in web")
+    return file.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """The distribution's own Chromium, driven by Playwright."""
     sync_api = pytest.importorskip("playwright.sync_api")

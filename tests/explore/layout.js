@@ -117,8 +117,9 @@ window.layout = (() => {
         if (one instanceof SVGSVGElement || one instanceof HTMLElement)
           if (box.left < edge.left - 1 || box.right > edge.right + 1 || box.top < edge.top - 2 || box.bottom > edge.bottom + 2) return named(one);
       } else if (/auto|scroll/.test(style.overflowX)) {
-        const [x, y] = [edge.left + one.clientLeft - one.scrollLeft, edge.top + one.clientTop - one.scrollTop];
-        return box.left < x - 1 || box.top < y - 1 || box.right > x + one.scrollWidth + size || box.bottom > y + one.scrollHeight + 1 ? named(one) : undefined;
+        const zoom = one.currentCSSZoom; // of projector mode: of the boxes, but not of the lengths of an element
+        const [x, y] = [edge.left + zoom * (one.clientLeft - one.scrollLeft), edge.top + zoom * (one.clientTop - one.scrollTop)];
+        return box.left < x - 1 || box.top < y - 1 || box.right > x + zoom * (one.scrollWidth + size) || box.bottom > y + zoom * one.scrollHeight + 1 ? named(one) : undefined;
       }
       if (one === root) return undefined;
     }

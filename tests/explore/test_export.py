@@ -52,6 +52,7 @@ def opened(run: Callable[[str], Path], chemist: Path, bigbird: Path) -> Iterator
         for name in (
             "paragraphs-paragraph_captioner", "image_classification-recurrent_attention",
             "story_answering-memory_network", "dialogue-hred", "control-policy",
+            "classification-classifier",
         )
     ]  # fmt: skip
     explorer = Explorer([*(run(name) for name in names), chemist, bigbird, *recorded])

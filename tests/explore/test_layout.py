@@ -35,6 +35,7 @@ SHOWN = {
     "beam": ("translation", None),
     "next": ("gpt", None),
     "fill": ("bert_pretrained", REACTION),
+    "classifier": ("classification-classifier", None),
     "lens": ("gpt", None),
     "map": ("gpt", None),
     "ablation": ("translation", None),
@@ -97,6 +98,7 @@ def layout(chromium: Any, run: Callable[[str], Path], minilm: Path, chemist: Pat
             "story_answering-memory_network",
             "dialogue-hred",
             "control-policy",
+            "classification-classifier",
         )
     ]
     with ExitStack() as stack:
@@ -128,6 +130,16 @@ def test_figure_is_visible_without_scrolling(layout: Layout, opened: str, view: 
     assert not any(found.values()), found
 
 
+@pytest.mark.parametrize(
+    "view", [view if view in ("heads", "next") else pytest.param(view, marks=pytest.mark.slow) for view in SHOWN]
+)
+def test_projector_mode_fits_the_projector(layout: Layout, view: str) -> None:
+    """In large type and without the sidebar, the figure starts in the upper half of 1024 x 768."""
+    page = layout.go(view, (1024, 768), room="1")
+    assert page.locator("aside").count() == 0
+    assert not page.evaluate("layout.faults()")
+
+
 @pytest.mark.parametrize("view", SHOWN)
 def test_all_text_is_legible(layout: Layout, view: str) -> None:
     """A contrast of at least 4.5 to 1 with the background, in light and dark mode."""
@@ -138,6 +150,38 @@ def test_all_text_is_legible(layout: Layout, view: str) -> None:
     layout.settled()
     found["dark"] = page.evaluate("layout.pale()")
     assert not any(found.values()), found
+
+
+PAGES = ("lectures", "lessons", "catalogue", "quiz")
+
+
+@pytest.mark.parametrize(
+    ("view", "state"),
+    [
+        *(
+            pytest.param(view, {}, id=view, marks=() if view in {"heads", "beam"} else pytest.mark.slow)
+            for view in SHOWN
+        ),
+        *(pytest.param("heads", {"page": page}, id=page, marks=pytest.mark.slow) for page in PAGES),
+        pytest.param("heads", {"compare": "1", "find": "query"}, id="compared"),
+        pytest.param("next", {"compare": "1"}, id="compared probabilities", marks=pytest.mark.slow),
+        pytest.param("heads", {"room": "1"}, id="projected", marks=pytest.mark.slow),
+        pytest.param("heads", {"lesson": "coreference/1"}, id="lesson", marks=pytest.mark.slow),
+    ],
+)
+def test_axe_finds_no_violation(layout: Layout, axe: str, view: str, state: dict[str, str]) -> None:
+    """The rules of axe-core for accessible pages, in light and dark mode."""
+    for theme in ("light", "dark"):
+        if "page" in state:
+            page = layout.page
+            page.goto("about:blank")
+            page.goto(f"{layout.url}#{urlencode({'model': SHOWN[view][0], 'theme': theme, **state})}")
+            page.locator("main :is(h3, p)").nth(2).wait_for()
+        else:
+            page = layout.go(view, theme=theme, **state)
+        page.evaluate(axe)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        assert not [(one["id"], one["help"], [node["html"] for node in one["nodes"]][:3]) for one in found], theme
 
 
 @pytest.mark.parametrize("view", ["heads", "steps", "fill", "lens"])

@@ -19,13 +19,17 @@ from heedful.explore.export import Export, page_of
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import map as view
+from heedful.lectures import occurrences
 from heedful.lectures.contexts import SENTENCES, WORD, Settings, study, word_vectors
 from heedful.lectures.occurrences import principal_components
 from heedful.models import build
 from heedful.models.elmo.config import ElmoConfig
+from heedful.runs.load import read_recipe
+from patience import until
 from tolerance import close, near, tolerance
 
 LINES = list(SENTENCES)
+RUNS = Path(__file__).parents[1] / "golden" / "runs"
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +135,37 @@ def test_t_sne_is_reproducible_and_rotated_to_match_pca(explorer: Explorer) -> N
     assert all((first * sign * like).sum() <= (first * like).sum() for sign in ([1, -1], [-1, 1], [-1, -1]))
     with pytest.raises(UserError, match="too few"):
         ask(explorer, "tsne", of="tokens", lines=["one two"], layer="6")
+
+
+@pytest.mark.parametrize("kind", ["classification-classifier", "text_classification-rnn_classifier"])
+def test_texts_of_the_data_have_what_the_classifier_reads(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(RUNS / kind)
+    explorer = Explorer([RUNS / kind])
+    start, _ = ask(explorer, "begin", model=kind)
+    assert start["of"][0] == "data" and start["texts"] == 8
+    items = read_recipe(RUNS / kind).data.read("test").items
+    words, arrays = ask(explorer, "points", model=kind, of="data")
+    assert words["names"] == [item.text for item in items] and arrays["points"].shape[1:] == (8, 2)
+    assert [words["titles"][group] for group in words["groups"]] == [item.label for item in items]
+    predictor = explorer.subject(kind).predictor
+    found = predictor.predict(words["names"])
+    assert [words["titles"][group] for group in words["predicted"]] == [one.label for one in found]
+    features = view.cloud(explorer.subject(kind), view.MapRequest(model=kind, of="data")).layers["features"]
+    logits = predictor.model.head(features).softmax(-1)
+    close(logits, torch.tensor([list(one.probabilities.values()) for one in found]))
+    near_one = ask(explorer, "near", model=kind, of="data", layer="features", point=2)[1]["cosines"]
+    close(near_one, cosine_similarity(features.double().numpy())[2])
+    with pytest.raises(UserError, match="no such point"):
+        ask(explorer, "near", model=kind, of="data", layer="features", point=8)
+
+
+def test_components_of_many_vectors_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = torch.randn(40, 9, generator=torch.Generator().manual_seed(0))
+    points, share = principal_components(vectors)
+    monkeypatch.setattr(occurrences, "MANY", 30)
+    found, held = principal_components(vectors)
+    close(found, points, slack=1024)
+    assert held == near(share)
 
 
 @pytest.mark.parametrize("name", ["translation", "gpt", "recurrent"])
@@ -261,6 +296,70 @@ def test_page_shows_codes_as_their_images(browse: Callable[..., Any], run: Calla
     first = page.get_by_test_id("near-0")
     assert first.get_attribute("data-place") == str(best[1])
     assert first.inner_text().split("\n")[-1] == f"{-best[0]:.3f}"
+
+
+def test_page_zooms_filters_finds_and_opens_texts(browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = "classification-classifier"
+    monkeypatch.chdir(RUNS / kind)
+    browsing = browse(RUNS / kind)
+    page = browsing.go("map")
+    words, _ = ask(browsing.explorer, "points", model=kind, of="data")
+    canvas = page.get_by_test_id("canvas")
+
+    def picture() -> str:
+        browsing.ready()
+        page.mouse.move(0, 0)
+        found: str = canvas.evaluate("canvas => canvas.toDataURL()")
+        return found
+
+    def stated(name: str) -> str | None:
+        found: str | None = page.evaluate("name => new URLSearchParams(location.hash.slice(1)).get(name)", name)
+        return found
+
+    def at(name: str, value: str | None) -> None:
+        until(lambda: stated(name) == value)
+
+    whole = picture()
+    canvas.hover(position={"x": 200, "y": 200})
+    page.mouse.wheel(0, -300)
+    until(lambda: float((stated("zoom") or "1").split(",")[0]) > 1.2)
+    closer, before = picture(), stated("zoom")
+    page.mouse.move(*(canvas.bounding_box()[side] + 150 for side in "xy"))
+    page.mouse.down()
+    page.mouse.move(*(canvas.bounding_box()[side] + 190 for side in "xy"), steps=4)
+    page.mouse.up()
+    until(lambda: stated("zoom") != before)
+    assert stated("point") is None, "what is dragged is not selected"
+    assert len({whole, closer, picture()}) == 3
+    canvas.focus()
+    page.keyboard.press("0")
+    at("zoom", None)
+    assert picture() == whole
+    page.keyboard.press("+")
+    until(lambda: stated("zoom") is not None)
+    page.get_by_test_id("zoom-all").click()
+    at("zoom", None)
+
+    side = words["groups"][0]
+    page.get_by_test_id(f"only-{side}").click()
+    at("only", str(side))
+    assert picture() != whole
+    page.get_by_test_id(f"only-{side}").click()
+    at("only", None)
+    word = words["names"][0].split()[1]
+    page.get_by_test_id("find").fill(word.upper())
+    count = sum(word in name for name in words["names"])
+    page.get_by_test_id("matches").get_by_text(f"{count} found").wait_for()
+    assert picture() != whole
+    page.get_by_test_id("find").fill(words["names"][3])
+    page.get_by_test_id("matches").get_by_text("1 found").wait_for()
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    at("point", "3")
+    page.get_by_test_id("open-classifier").click()
+    at("view", "classifier")
+    assert stated("text") == words["names"][3] and stated("find") is None
 
 
 def test_too_many_lines_are_rejected_in_the_page(browse: Callable[..., Any], minilm: Path) -> None:

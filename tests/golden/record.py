@@ -795,6 +795,8 @@ ASKED: dict[str, tuple[str, str, dict[str, Any]]] = {  # view.call: run, and the
     "next.logits": (GPT, "logits", TEXT),
     "next.luck": (GPT, "luck", {"seed": 3}),
     "fill.guess": (ENCODER, "guess", {**TEXT, "hidden": [3]}),
+    "classifier.rows": ("classification-classifier", "rows", {}),
+    "classifier.saliency": ("classification-classifier", "saliency", {**TEXT, "label": 1}),
     "lens.words": (GPT, "words", TEXT),
     "map.points": (GPT, "points", {"of": "tokens", "lines": [TEXT["text"], "a big dog likes the old stone ."]}),
     "ablation.says": (TRANSLATOR, "says", {**PAIR, "off": [[0, 0, 0]]}),

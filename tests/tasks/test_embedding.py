@@ -83,14 +83,30 @@ def test_order_does_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_batches_have_similar_lengths_within_the_budget() -> None:
     lengths = [3, 50, 3, 7, 200, 8, 3, 7]
-    found = list(length_batches(lengths, 60))
+    found = list(length_batches(lengths, 60, 1000))
     assert sorted(place for batch in found for place in batch) == list(range(8))
     for batch in found:
         longest = max(lengths[place] for place in batch)
         assert len(batch) == 1 or longest * len(batch) <= 60
     padding = sum(max(lengths[p] for p in batch) - lengths[p2] for batch in found for p2 in batch for p in batch[:1])
     assert padding < 20
-    assert list(length_batches([], 60)) == []
+    assert list(length_batches([], 60, 0)) == []
+
+
+def test_batches_are_split_where_padding_costs_more() -> None:
+    lengths = [10, 2, 4, 3, 10, 2]
+    batches = [[lengths[place] for place in batch] for batch in length_batches(lengths, 1000, 3)]
+    assert batches == [[2, 2, 3], [4], [10, 10]]  # with the 4, five tokens would be padding
+    assert [len(batch) for batch in length_batches(lengths, 1000, 0)] == [2, 1, 1, 2]
+    assert [len(batch) for batch in length_batches(lengths, 1000, 1000)] == [6]
+
+
+def test_bfloat16_gives_nearly_the_same_vectors() -> None:
+    one, some = reader(), [" ".join(WORDS[: 1 + 7 * n % 19]) for n in range(8)]
+    whole = one.embed(some)
+    half = one.bfloat16().embed(some)
+    assert half.dtype == torch.float32 and not torch.equal(half, whole)
+    assert torch.nn.functional.cosine_similarity(half, whole).min() > 0.999
 
 
 def test_tokens_have_pieces_and_offsets() -> None:

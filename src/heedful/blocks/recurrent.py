@@ -220,7 +220,7 @@ class Layer(nn.Module):
         self.cell, self.size = CELLS[kind](width, hidden), hidden
 
     def zeros(self, x: Tensor) -> State:
-        return (x.new_zeros(x.shape[0], self.size),) * self.cell.parts
+        return tuple(x.new_zeros(x.shape[0], self.size) for _ in range(self.cell.parts))
 
     def step(self, x: Tensor, state: State) -> State:
         after: State = (self.cell if watched(self.cell) else self.cell.quick)(x, state)

@@ -70,7 +70,8 @@ def explore_command(
     models = [subject.predictor for subject in explorer.subjects.values() if subject.broken is None]
     torch.set_num_threads(max((few_threads(one.model, one.device) for one in models), default=1))
     if opened is not None:
-        view, settings = lesson_start(explorer, opened)
+        view, begin = lesson_start(explorer, opened)
+        settings = [*begin, *settings]
     export = Export(view=view or first_view(explorer), state=state_of(explorer, settings))
     if view or settings or out:
         require_indices(explorer, export, "--set ")

@@ -20,7 +20,7 @@ TABLES = ("map", "source")
 PLACES = ("positions", "source")
 STATES = ("recurrent", "caption", "paragraph", "dialogue", "source")
 PIXELS = ("image", "reconstruct", "caption", "glimpses", "paragraph")
-OUTPUTS = ("next", "fill", "image", "caption", "agent", "ablation", "source")
+OUTPUTS = ("next", "fill", "classifier", "image", "caption", "agent", "ablation", "source")
 
 EMBEDDING = Explanation("Embedding", "Looks up the vector of each token in a table.", "x = E[token]", TABLES)
 TIED = Explanation(

@@ -23,6 +23,7 @@ from heedful.tasks.classification.predictor import TextClassifier
 from heedful.tasks.tagging.predictor import TokenTagger
 
 MOST = 8  # examples to choose from
+CORPUS = 64  # texts to search in
 HELD_OUT: tuple[Split, ...] = ("test", "valid")
 SHORT, LONG = 12, 200  # characters of a text that is easy to read
 PROMPT = 32  # tokens of a prompt
@@ -105,16 +106,20 @@ def recorded(task: AnyTask, folder: Path) -> list[Example]:
     return [found for sample in samples(folder) if (found := task.example(sample)) is not None and found.text.strip()]
 
 
-def held_out(task: AnyTask) -> list[Example]:
+def held_out(task: AnyTask, most: int = MOST) -> list[Example]:
     """Examples of a run's test or validation data; none if its files are gone."""
     for split in HELD_OUT:
-        try:
-            found = list(islice((one for one in task.examples(split) if one.text.strip()), MOST))
-        except UserError:
-            continue
-        if found:
+        if found := examples_of(task, split, most):
             return found
     return []
+
+
+def examples_of(task: AnyTask, split: Split, most: int | None = None) -> list[Example]:
+    """The examples of a split, or the first of them; none if its files are gone."""
+    try:
+        return list(islice((one for one in task.examples(split) if one.text.strip()), most))
+    except UserError:
+        return []
 
 
 def fitted(predictor: Any, examples: Sequence[Example]) -> tuple[Example, ...]:

@@ -154,6 +154,14 @@ class Subject:
         task = samples.task_in(self.folder)
         return [] if task is None else samples.held_out(task)
 
+    @cached_property
+    def corpus(self) -> tuple[Example, ...]:
+        """Some texts of the run's data to search in; without data, the examples."""
+        task = samples.task_in(self.folder) if self.is_run else None
+        found = samples.held_out(task, samples.CORPUS) if task is not None else []
+        each = {(one.text, one.other): one for one in samples.fitted(self.predictor, found)}
+        return tuple(each.values()) or self.examples.examples
+
     @property
     def sample(self) -> dict[str, str | None]:
         """The default input: the first of these examples."""

@@ -18,6 +18,8 @@ from heedful.lectures.contexts import SENTENCES, WORD, reader_in, word_vectors
 from heedful.plots.figures import numbered_points
 from heedful.plots.style import Figure, Style
 
+MANY = 1000  # vectors from which components are found by their covariances, which is faster
+
 
 class Settings(Config):
     """The model, the word and its sentences."""
@@ -54,6 +56,11 @@ def principal_components(vectors: Tensor) -> tuple[Tensor, float]:
     The sign of a component is such that its largest entry is positive, so that the map is reproducible.
     """
     centred = vectors.double() - vectors.double().mean(0)  # (N, D)
+    if len(centred) > MANY:
+        squares, right = torch.linalg.eigh(centred.T @ centred)  # (D,), (D, D), the largest last
+        right = right[:, -2:].flip(1)  # (D, 2)
+        right = right * right.gather(0, right.abs().argmax(0, keepdim=True)).sign()
+        return (centred @ right).float(), float(squares[-2:].sum() / squares.sum().clamp(min=1e-30))
     left, singular, right = torch.linalg.svd(centred, full_matrices=False)
     largest = right.gather(1, right.abs().argmax(1, keepdim=True))[:, 0]  # (N,)
     points = left * singular * largest.sign()  # (N, N)

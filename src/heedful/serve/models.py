@@ -83,13 +83,14 @@ def in_precision(predictor: Any, precision: Precision, name: str) -> Any:
     match predictor, precision:
         case _, "fp32":
             return predictor
-        case TextGenerator(), "bf16":
+        case TextGenerator() | TextEncoder(), "bf16":
             return predictor.bfloat16()
         case TextEncoder(), "int8":
             return predictor.int8()
     raise UserError(
         f"this model cannot be served in {precision}", where="--precision", found=f"{name} ({predictor.task})",
-        expected="bf16 for language models, int8 for encoders of texts, fp32 for all", todo="serve it on its own",
+        expected="bf16 for language models and encoders of texts, int8 for encoders, fp32 for all",
+        todo="serve it on its own",
     )  # fmt: skip
 
 

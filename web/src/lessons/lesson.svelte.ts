@@ -11,6 +11,7 @@ export interface About {
   model: string; // which models it is for
   command: string;
   views: string[];
+  given: boolean; // whether it brings a text of its own
 }
 
 export interface Step {
@@ -18,7 +19,7 @@ export interface Step {
   state: Record<string, string>;
   spot: string;
   do: string;
-  until: Record<string, string>;
+  until: Record<string, string>; // * stands for any value
 }
 
 export interface Piece {
@@ -34,6 +35,7 @@ export interface Question {
   truth: string;
   then: Record<string, string>;
   because: Piece[];
+  cover: boolean; // the figure, until there is a guess
 }
 
 export interface Computed {
@@ -49,6 +51,24 @@ export interface Lesson extends Omit<About, "steps"> {
 /** Whether a model has all views of a lesson. */
 export function fits(lesson: { views: string[] }, subject: Subject): boolean {
   return lesson.views.every((view) => subject.views.includes(view));
+}
+
+/** Lessons to begin with: those for this model by its name, then others that it fits with its own texts. */
+export function suggested<L extends About>(lessons: L[], subject: Subject): L[] {
+  const meant = (one: About) => new RegExp(`\\b${subject.name.replace(/\W/g, "\\$&")}(?![\\w-])`).test(one.command);
+  const found = lessons.filter((one) => fits(one, subject) && (meant(one) || !one.given));
+  return [...found.filter(meant), ...found.filter((one) => !meant(one))];
+}
+
+/** The model for a lesson: one that it names, else one with all its views. */
+export function fitting(lesson: About, subjects: Subject[]): Subject | undefined {
+  return subjects.find((one) => suggested([lesson], one).length) ?? subjects.find((one) => fits(lesson, one));
+}
+
+/** The address of the first step of a lesson, on a model. */
+export function entry(lesson: About, model: string): string {
+  const none = Object.fromEntries(Object.keys(address.all).map((name) => [name, name === "theme" ? address.text(name) : null]));
+  return address.link({ ...none, model, lesson: `${lesson.name}/0` });
 }
 
 export function fetchLessons(): Promise<(About & { steps: number })[]> {
@@ -67,13 +87,17 @@ export async function fetchStep(name: string, at: number, model: string): Promis
 /** The address of a step: the state of the step alone, and what belongs to no step. */
 export function leading(lesson: Lesson, at: number): Record<string, string | null> {
   const none = Object.fromEntries(Object.keys(address.all).map((name) => [name, null]));
-  const kept = "theme" in address.all ? address.text("theme") : null;
-  return { ...none, theme: kept, ...lesson.steps[at].state, model: open.subject?.name ?? null, lesson: `${lesson.name}/${at}` };
+  const kept = Object.fromEntries(["theme", "room", "size"].filter((name) => address.has(name)).map((name) => [name, address.text(name)]));
+  return { ...none, ...kept, ...lesson.steps[at].state, model: open.subject?.name ?? null, lesson: `${lesson.name}/${at}` };
 }
 
 export const current = {
   get open(): boolean {
     return address.has("lesson");
+  },
+  /** Whether all steps are on one page. */
+  get whole(): boolean {
+    return address.has("lesson") && address.has("all");
   },
   get name(): string {
     return address.text("lesson").replace(/\/\d*$/, "");

@@ -38,13 +38,19 @@ const REST = 1000; // milliseconds after which a slider's next move is a new his
 let sliding = false;
 let last: { names: string; at: number } | undefined; // what a slider has just set
 
-/** Change the state, and the address with it: each choice is an entry in the browser's history. */
-function write(changes: Changes, how: "step" | "follow"): void {
-  const next = { ...params };
+/** A state with some changes; null removes a name. */
+function changed(state: Record<string, string>, changes: Changes): Record<string, string> {
+  const next = { ...state };
   for (const [name, value] of Object.entries(changes)) {
     if (value === null || value === undefined) delete next[name];
     else next[name] = String(value);
   }
+  return next;
+}
+
+/** Change the state, and the address with it: each choice is an entry in the browser's history. */
+function write(changes: Changes, how: "step" | "follow"): void {
+  const next = changed(params, changes);
   const written = "#" + new URLSearchParams(next).toString();
   if (written === "#" + new URLSearchParams(params).toString()) return;
   params = next;
@@ -63,7 +69,7 @@ function write(changes: Changes, how: "step" | "follow"): void {
 /** The state as a part of the page reads it and writes it: the whole page, or one pane of a comparison. */
 export type Address = ReturnType<typeof addressOf>;
 
-function addressOf(pane: string, read: () => Record<string, string>, translated: (changes: Changes) => Changes) {
+function addressOf(pane: string, read: () => Record<string, string>, translated: (changes: Changes) => Changes, put = write, all = () => params) {
   return {
     /** The prefix of its own names; empty for the page, which is also the first pane. */
     pane,
@@ -90,11 +96,11 @@ function addressOf(pane: string, read: () => Record<string, string>, translated:
     },
     /** Change some names; null removes one. The browser's back button undoes it. */
     set(changes: Changes): void {
-      write(translated(changes), "step");
+      put(translated(changes), "step");
     },
     /** The same without a history entry: for a player's next step, or what another text invalidates. */
     follow(changes: Changes): void {
-      write(translated(changes), "follow");
+      put(translated(changes), "follow");
     },
     /** Whether there is a choice to undo, or one that was undone. */
     get undoable(): boolean {
@@ -119,7 +125,7 @@ function addressOf(pane: string, read: () => Record<string, string>, translated:
       }
     },
     link(changes: Changes): string {
-      const next: Changes = { ...params, ...translated(changes) };
+      const next: Changes = { ...all(), ...translated(changes) };
       const given = Object.entries(next).filter(([, value]) => value !== null && value !== undefined);
       return "#" + new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
     },
@@ -158,4 +164,13 @@ export const beside = addressOf(B, second, ofSecond);
 /** The changes that close a comparison. */
 export function closing(): Changes {
   return Object.fromEntries(Object.keys(params).flatMap((name) => (name === "compare" || name.startsWith(B) ? [[name, null]] : [])));
+}
+
+/** A state that is not in the page's address: that of one of many views on a page. A link in it leads to that view alone. */
+export function apart(start: Record<string, string>): Address {
+  let own = $state.raw(start);
+  const put = (changes: Changes) => {
+    own = changed(own, changes);
+  };
+  return addressOf("", () => own, (changes) => changes, put, () => own);
 }

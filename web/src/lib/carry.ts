@@ -6,7 +6,7 @@ type Changes = Record<string, string | null>;
 
 const ROLES = ["layer", "head", "token", "region"] as const;
 export type Role = (typeof ROLES)[number];
-const SHARED = ["view", "model", "text", "other", "look", "image", "drawn", "theme", "lesson", "compare"]; // what all views understand
+const SHARED = ["view", "model", "text", "other", "look", "image", "drawn", "theme", "lesson", "compare", "room", "size"]; // what all views understand
 
 /** What a view calls each of them, where not by its own name. */
 const NAMES: Record<string, Partial<Record<Role, string>>> = {
@@ -28,6 +28,7 @@ const USES: Record<string, readonly Role[]> = {
   alignment: ["layer", "head", "token"],
   steps: ["layer", "head", "token"],
   fill: ["layer", "head", "token"],
+  classifier: ["token"],
   lens: ["token"],
   ablation: ["token"],
   recurrent: ["token"],

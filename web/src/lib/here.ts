@@ -15,7 +15,12 @@ export function here(): Here {
   return getContext<Here>(KEY) ?? { address, open };
 }
 
+/** Everything in this component shows this state. */
+export function show(state: Here): Here {
+  return setContext(KEY, state);
+}
+
 /** Everything in this component shows the second pane of a comparison. */
 export function showSecond(): Here {
-  return setContext<Here>(KEY, { address: beside, open: openBeside });
+  return show({ address: beside, open: openBeside });
 }

@@ -4,7 +4,8 @@ import type { About, Subject } from "./ask";
 
 let about = $state.raw<About>({ subjects: [], views: [] });
 
-function openAt(address: Address) {
+/** The open models as a state has them. */
+export function openAt(address: Address) {
   const open = {
     set(found: About): void {
       about = found;

@@ -6,6 +6,7 @@ import Alignment from "./Alignment.svelte";
 import Beam from "./Beam.svelte";
 import Blocks from "./Blocks.svelte";
 import Caption from "./Caption.svelte";
+import Classifier from "./Classifier.svelte";
 import Dialogue from "./Dialogue.svelte";
 import Fill from "./Fill.svelte";
 import Glimpses from "./Glimpses.svelte";
@@ -34,6 +35,7 @@ export const VIEWS: Record<string, Component> = {
   beam: Beam,
   next: Next,
   fill: Fill,
+  classifier: Classifier,
   lens: Lens,
   map: Map,
   ablation: Ablation,

@@ -207,7 +207,7 @@ def serve(
     ] = 8.0,
     precision: Annotated[
         Literal["fp32", "bf16", "int8"],
-        typer.Option(help="Of the weights: bf16 for language models on a GPU, int8 for encoders on a CPU."),
+        typer.Option(help="Of the weights: bf16 for language models and encoders, int8 for encoders on a CPU."),
     ] = "fp32",
     checkpoint: CheckpointOption = None,
 ) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 VIEWS = (
     "home",
-    "heads", "grid", "blocks", "alignment", "steps", "beam", "next", "fill", "lens", "map", "ablation", "recurrent",
-    "reconstruct", "image", "caption", "paragraph", "glimpses", "hops", "dialogue", "agent", "positions", "run",
-    "source",
+    "heads", "grid", "blocks", "alignment", "steps", "beam", "next", "fill", "classifier", "lens", "map", "ablation",
+    "recurrent", "reconstruct", "image", "caption", "paragraph", "glimpses", "hops", "dialogue", "agent", "positions",
+    "run", "source",
 )  # fmt: skip
 LONGEST = 20_000  # characters of a text
 

@@ -15,6 +15,7 @@ from heedful.errors import UserError, shown
 from heedful.explore.habits import opening
 from heedful.explore.head_patterns import PATTERNS
 from heedful.explore.inspect import Attention, Trace
+from heedful.explore.occurrences import TEXTS_PER_CALL, Pattern, Same, search
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, ModelRequest, index_of, input_of
 
@@ -31,6 +32,19 @@ class LayerRequest(InputRequest):
 
     look: str = Field(max_length=200)
     layer: int = Field(ge=0, le=1000)
+
+
+class OccurrencesRequest(ModelRequest):
+    """A head, what it does, and the number of the text to search from."""
+
+    look: str = Field(max_length=200)
+    layer: int = Field(ge=0, le=1000)
+    head: int = Field(ge=0, le=1000)
+    query: int = Field(ge=0, le=10_000_000)
+    key: int = Field(ge=0, le=10_000_000)
+    distance: int = Field(ge=-100_000, le=100_000)
+    same: Same
+    start: int = Field(0, ge=0, le=100_000)
 
 
 def fits(subject: Subject) -> bool:
@@ -60,6 +74,21 @@ def open_on(subject: Subject, request: InputRequest) -> bytes:
     trace = subject.trace(request)
     found = subject.habits.finding(trace, request.text)
     return pack(opening(found, trace, {"heads": found.head, "token": f"ask-{found.query}"} if found else {}))
+
+
+def occurrences(subject: Subject, request: OccurrencesRequest) -> bytes:
+    """Where the head does this in a few texts of the model's data; the page asks for the next ones."""
+    taps = subject.attentions.get(request.look, ())
+    if request.layer >= len(taps):
+        known = ", ".join(subject.attentions)
+        raise UserError(
+            "this model has no such layer of attention", where="look", found=shown(request.look), expected=known
+        )
+    texts = subject.corpus
+    pattern = Pattern(request.query, request.key, request.distance, request.same)
+    some = texts[request.start : request.start + TEXTS_PER_CALL]
+    found = search(subject, taps[request.layer], request.head, pattern, some)
+    return pack({"found": found, "read": min(request.start + len(some), len(texts)), "of": len(texts)})
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
@@ -106,5 +135,5 @@ def attention_in(trace: Trace, name: str) -> Attention:
 
 CALLS = {
     "tokens": (InputRequest, tokens), "layer": (LayerRequest, layer), "patterns": (ModelRequest, patterns),
-    "opening": (InputRequest, open_on),
+    "opening": (InputRequest, open_on), "occurrences": (OccurrencesRequest, occurrences),
 }  # fmt: skip

@@ -66,8 +66,8 @@ WORKS: dict[Role, Work] = {
     "q_network": AGENT._replace(writes="the value of each action"),
 }
 OUTPUTS = (
-    "next", "fill", "image", "caption", "reconstruct", "hops", "glimpses", "paragraph", "dialogue", "agent", "beam",
-    "map", "ablation",
+    "next", "fill", "classifier", "image", "caption", "reconstruct", "hops", "glimpses", "paragraph", "dialogue",
+    "agent", "beam", "map", "ablation",
 )  # fmt: skip
 
 SEEN = {  # what views answer about the input and the output of models that read no text

@@ -1,4 +1,5 @@
-"""A map of vectors: tokens in context, whole texts, one word in several contexts, token embeddings, or codes of images.
+"""A map of vectors: a classifier's own texts, tokens in context, whole texts, one word in several contexts, token
+embeddings, or codes of images.
 
 N points, T tokens, D width, P layers, V vocabulary.
 """
@@ -21,17 +22,24 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from heedful.blocks.taps import taps
+from heedful.data.batch import IGNORE_INDEX
+from heedful.data.labelled.batches import encode_texts
+from heedful.data.labelled.sequences import Sequences
 from heedful.errors import UserError, shown
-from heedful.explore import inspect
+from heedful.explore import inspect, labelled_sample
 from heedful.explore.capabilities import HasPieces, part_of
 from heedful.explore.inspect import TextInput
+from heedful.explore.labelled_sample import labelled_samples
 from heedful.explore.packets import not_finite, pack
-from heedful.explore.views import Call, ModelRequest
+from heedful.explore.views import Call, ModelRequest, require_index
 from heedful.hub.pooling import pool
 from heedful.lectures.contexts import SENTENCES, WORD
 from heedful.lectures.occurrences import principal_components
+from heedful.models.heads.head import Head
 from heedful.runs.images import test_images
+from heedful.tasks.classification.predictor import TextClassifier
 from heedful.tasks.pretraining.predictor import TextEncoder, feature
+from heedful.tasks.reading import layout_of
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 
 if TYPE_CHECKING:
@@ -39,8 +47,12 @@ if TYPE_CHECKING:
 
 TITLE = "Embedding map"
 ABOUT = "Embeddings in two dimensions, by PCA or t-SNE: similar vectors lie close together."
-MOST = 1000  # points
-FEW = 500  # token embeddings, or images
+MOST = 1000  # tokens of texts, and points whose cosines are all sent at once
+TABLE = 5000  # token embeddings
+IMAGES = 2000
+BENT = 2000  # points for t-SNE
+CHUNK = 100  # texts of the data that are encoded at a time
+BATCH_TOKENS = 8192
 LINES = 6  # of a run's own data, by default
 MANY = 300  # points up to which a file holds the neighbours in every layer
 FEWER = 100  # points up to which a file holds every layer by t-SNE
@@ -52,7 +64,7 @@ WORDS = re.compile(r"\w+(?:['’-]\w+)*")
 JOINED = ("sum_last_four", "concat_last_four", "sum_all")
 
 READ = ("tokens", "sentences", "word")  # kinds of points that need texts
-Of = Literal["tokens", "sentences", "word", "table", "codes"]
+Of = Literal["data", "tokens", "sentences", "word", "table", "codes"]
 
 
 class MapRequest(ModelRequest):
@@ -67,6 +79,18 @@ class LayerRequest(MapRequest):
     """One layer of it."""
 
     layer: str = Field(max_length=40)
+
+
+class NearRequest(LayerRequest):
+    """One point of it."""
+
+    point: int = Field(ge=0, le=100_000)
+
+
+class StartRequest(ModelRequest):
+    """Texts of the data from one on."""
+
+    start: int = Field(0, ge=0, le=labelled_sample.MOST)
 
 
 @dataclass(frozen=True)
@@ -93,6 +117,18 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Texts:
+    """Some texts of the data: their vectors (N, D) by layer, and the predicted classes (N,)."""
+
+    layers: dict[str, Tensor]
+    predicted: Tensor
+
+    @property
+    def size(self) -> int:
+        return sum(each.nbytes for each in self.layers.values())
+
+
+@dataclass(frozen=True)
 class Cloud:
     """The points of a map: their names, groups and vectors (N, D) by layer."""
 
@@ -103,6 +139,7 @@ class Cloud:
     word: str | None = None  # whose occurrences are the points
     titles: tuple[str, ...] = ()  # the names of classes
     pictures: NDArray[np.uint8] | None = None  # (N, Y, X, C)
+    predicted: tuple[int, ...] | None = None  # the class that a classifier predicts for each
 
     @cached_property
     def size(self) -> int:
@@ -142,8 +179,16 @@ def fits(subject: Subject) -> bool:
 
 
 def begin(subject: Subject, request: ModelRequest) -> bytes:
-    """The kinds of points that a model has, and the default lines."""
-    return pack({"of": offered(subject), "lines": default_lines(subject)})
+    """The kinds of points that a model has, the default lines, and how many texts of the data there are."""
+    texts = len(labelled_samples.of(subject).examples) if "data" in (kinds := offered(subject)) else 0
+    return pack({"of": kinds, "lines": default_lines(subject), "texts": texts, "chunk": CHUNK})
+
+
+def encode(subject: Subject, request: StartRequest) -> bytes:
+    """Encode some texts of the data, which are then cached."""
+    if "data" not in offered(subject):
+        raise no_points("data")
+    return pack({"count": len(encoded(subject, request.start).predicted)})
 
 
 def points(subject: Subject, request: MapRequest) -> bytes:
@@ -154,6 +199,7 @@ def points(subject: Subject, request: MapRequest) -> bytes:
         "names": found.names, "groups": found.groups, "titles": found.titles, "words": found.words, "word": found.word,
         "layers": list(found.layers), "last": found.single[-1],
     }  # fmt: skip
+    header |= {} if found.predicted is None else {"predicted": found.predicted}
     pictures = {} if found.pictures is None else {"pictures": found.pictures}
     held = torch.tensor([held for _, held in maps])
     return pack(header, points=torch.stack([at for at, _ in maps]), held=held, **pictures)
@@ -167,13 +213,26 @@ def tsne(subject: Subject, request: LayerRequest) -> bytes:
     vectors = found.layer(request.layer)
     if len(vectors) < LEAST:
         raise UserError("there are too few points for t-SNE", found=str(len(vectors)), expected=f"{LEAST} or more")
+    if len(vectors) > BENT:
+        raise UserError("there are too many points for t-SNE", found=f"{len(vectors):,}", expected=f"at most {BENT:,}")
     made = torch.from_numpy(maps.tsne(vectors.numpy(), PERPLEXITY, 0)).float()
     return pack({}, points=rotated(made - made.mean(0), found.flat[request.layer][0]))
 
 
 def cosines(subject: Subject, request: LayerRequest) -> bytes:
     """The cosine similarity of every pair of points (N, N)."""
-    return pack({}, cosines=similarities(cloud(subject, request).layer(request.layer)))
+    vectors = cloud(subject, request).layer(request.layer)
+    if len(vectors) > MOST:
+        expected = f"at most {MOST:,}"
+        raise UserError("there are too many points for all pairs", found=f"{len(vectors):,}", expected=expected)
+    return pack({}, cosines=similarities(vectors))
+
+
+def near(subject: Subject, request: NearRequest) -> bytes:
+    """The cosine similarity of one point with every other (N,)."""
+    unit = normalize(cloud(subject, request).layer(request.layer).double(), dim=-1)
+    require_index("point", request.point, len(unit))
+    return pack({}, cosines=(unit @ unit[request.point]).float())
 
 
 def contexts(subject: Subject, request: MapRequest) -> bytes:
@@ -200,11 +259,11 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     now = state.get("at") if state.get("at") in found.layers else found.single[-1]
     count = len(found.names)
     layers = list(found.layers) if count <= MANY else [now]
-    bent = [] if state.get("way") != "tsne" or count < LEAST else layers if count <= FEWER else [now]
+    bent = [] if state.get("way") != "tsne" or not LEAST <= count <= BENT else layers if count <= FEWER else [now]
     return [
         Call("map", "begin", {"model": subject.name}),
         Call("map", "points", settings),
-        *(Call("map", "cosines", {**settings, "layer": layer}) for layer in layers),
+        *(Call("map", "cosines", {**settings, "layer": layer}) for layer in layers if count <= MOST),
         *(Call("map", "tsne", {**settings, "layer": layer}) for layer in bent),
         *([Call("map", "contexts", settings)] if of == "word" and count <= COMPARED else []),
     ]
@@ -213,12 +272,19 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 # ------------------------------------------------------------------ points
 def offered(subject: Subject) -> list[str]:
     """The kinds of points that a model has."""
-    found = [*READ] if has_layers(subject) else []
+    found = ["data"] if has_data(subject) else []
+    found += READ if has_layers(subject) else []
     if table(subject) is not None and isinstance(subject.predictor.tokenizer, HasPieces):
         found.append("table")
     if subject.is_run and isinstance(subject.predictor, ImageAutoencoder):
         found.append("codes")
     return found
+
+
+def has_data(subject: Subject) -> bool:
+    """Whether it is the run of a classifier whose labelled texts can be read."""
+    fit = subject.is_run and isinstance(subject.predictor, TextClassifier)
+    return fit and part_of(subject.model, "head") is not None and bool(labelled_samples.of(subject).examples)
 
 
 def has_layers(subject: Subject) -> bool:
@@ -261,15 +327,74 @@ def default_lines(subject: Subject) -> list[str]:
 def cloud(subject: Subject, request: MapRequest) -> Cloud:
     """The requested points, cached."""
     if request.of not in offered(subject):
-        raise UserError("this model has no such points", where="of", found=request.of)
+        raise no_points(request.of)
 
     def compute() -> Cloud:
-        found = {"table": embeddings, "codes": codes}.get(request.of, of_lines)(subject, request)
+        found = {"table": embeddings, "codes": codes, "data": own_texts}.get(request.of, of_lines)(subject, request)
         if not all(bool(vectors.isfinite().all()) for vectors in found.layers.values()):
             raise not_finite()
         return found
 
     return subject.cached(json.dumps(["map", request.of, request.lines, request.word]), compute)
+
+
+def no_points(of: str) -> UserError:
+    """The error for a kind of points that a model does not have."""
+    return UserError("this model has no such points", where="of", found=of)
+
+
+def own_texts(subject: Subject, request: MapRequest) -> Cloud:
+    """The labelled texts of a classifier's data."""
+    examples, labels = labelled_samples.of(subject).examples, list(subject.predictor.labels)
+    parts = [encoded(subject, start) for start in range(0, len(examples), CHUNK)]
+    layers = {name: torch.cat([part.layers[name] for part in parts]) for name in parts[0].layers}
+    return Cloud(
+        [one.text if one.other is None else f"{one.text} ‖ {one.other}" for one in examples],
+        [labels.index(one.right) for one in examples], layers, {}, titles=tuple(labels),
+        predicted=tuple(torch.cat([part.predicted for part in parts]).tolist()),
+    )  # fmt: skip
+
+
+def encoded(subject: Subject, start: int) -> Texts:
+    """Some texts of the data, cached."""
+    return subject.cached(json.dumps(["map data", start]), lambda: encode_texts_of(subject, start))
+
+
+@torch.inference_mode()
+def encode_texts_of(subject: Subject, start: int) -> Texts:
+    """The vectors of some texts: what the classifier's last layer reads, and the means over each layer's tokens."""
+    predictor, model = subject.predictor, subject.model
+    some = [(one.text, one.other) for one in labelled_samples.of(subject).examples[start : start + CHUNK]]
+    texts = encode_texts(some, np.full(len(some), IGNORE_INDEX), predictor.tokenizer, predictor.context)
+    found: dict[str, dict[int, Tensor]] = {}
+    classes: dict[int, Tensor] = {}
+    for batch in texts.in_order(BATCH_TOKENS):
+        batch = batch.to(predictor.device)
+        layers, logits = read_batch(model, batch.sequences)
+        rows = batch.indices.tolist()
+        for name, vectors in layers.items():
+            found.setdefault(name, {}).update(zip(rows, vectors.float().cpu(), strict=True))
+        classes.update(zip(rows, logits.argmax(-1).cpu(), strict=True))
+    order = range(len(some))
+    layers = {name: torch.stack([each[row] for row in order]) for name, each in found.items()}
+    return Texts(layers, torch.stack([classes[row] for row in order]) if some else torch.zeros(0))
+
+
+def read_batch(model: Any, texts: Sequences) -> tuple[dict[str, Tensor], Tensor]:
+    """The vectors of texts (N, D) by layer, and the logits (N, C)."""
+    read, layout = list[Tensor](), layout_of(texts)
+    hook = model.head.register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    try:
+        logits: Tensor = model(texts.ids, texts.segments, layout)
+    finally:
+        hook.remove()
+    layers: dict[str, Tensor] = {}
+    if isinstance(model, Head):
+        real = texts.real[:, :, None]  # (N, T, 1)
+        every = model.encoder.layers(texts.ids, texts.segments, layout)  # (N, T, D) each
+        means = [x.masked_fill(~real, 0.0).sum(1) / real.sum(1) for x in every]
+        layers = {"embedded" if number == 0 else str(number): x for number, x in enumerate(means)}
+    return {**layers, "features": read[-1]}, logits
 
 
 def of_lines(subject: Subject, request: MapRequest) -> Cloud:
@@ -370,7 +495,7 @@ def embeddings(subject: Subject, request: MapRequest) -> Cloud:
     assert weights is not None, "`offered` checks it"
     pieces = subject.predictor.tokenizer.pieces(range(subject.predictor.tokenizer.vocab))
     whole = [number for number, piece in enumerate(pieces) if len(piece.strip()) > 2 and piece.strip().isalpha()]
-    shown_ones = (whole if len(whole) >= 30 else list(range(len(pieces))))[:FEW]
+    shown_ones = (whole if len(whole) >= 30 else list(range(len(pieces))))[:TABLE]
     names = [pieces[number] for number in shown_ones]
     return Cloud(names, [0] * len(names), {"table": weights[shown_ones].float().cpu()}, {})
 
@@ -384,7 +509,7 @@ def codes(subject: Subject, request: MapRequest) -> Cloud:
         raise UserError("the images of this run cannot be read", todo=todo) from None
     if not len(images):
         raise UserError("this run has no test images")
-    pixels = images.pixels[:FEW]  # (N, C, Y, X)
+    pixels = images.pixels[:IMAGES]  # (N, C, Y, X)
     vectors = {
         "pixels": torch.from_numpy(pixels.reshape(len(pixels), -1)),
         "code": torch.from_numpy(subject.predictor.encode(pixels)),
@@ -425,5 +550,6 @@ def similarities(vectors: Tensor) -> Tensor:
 
 CALLS = {
     "begin": (ModelRequest, begin), "points": (MapRequest, points), "tsne": (LayerRequest, tsne),
-    "cosines": (LayerRequest, cosines), "contexts": (MapRequest, contexts),
+    "cosines": (LayerRequest, cosines), "near": (NearRequest, near), "encode": (StartRequest, encode),
+    "contexts": (MapRequest, contexts),
 }  # fmt: skip

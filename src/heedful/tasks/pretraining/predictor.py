@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ from heedful.tasks.pretraining.joint import best_joint, chain_log_prob
 from heedful.tasks.pretraining.loss import evaluate_pretraining
 
 BATCH_SIZES = {"cpu": 2048, "cuda": 65536}  # tokens; batches on a CPU fit into its caches
+PADDING = {"cpu": 20, "cuda": 65536}  # tokens of padding that take as long as another batch
 BATCH_TOKENS, MAX_LINE = 16384, 1_000_000  # of an evaluation: tokens of a batch, and characters of a line
 SPECIAL = (0, 0)  # the offsets of a special token
 
@@ -185,6 +186,14 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         context: int = self._net.config.context
         return min(self.longest or context, context)
 
+    def bfloat16(self) -> Self:
+        """Convert the weights to bfloat16, and return this predictor.
+
+        It is two to three times as fast on a GPU, or on a CPU with instructions for it (AVX512-BF16, AMX).
+        """
+        self.model.to(torch.bfloat16)
+        return self
+
     def int8(self) -> TextEncoder:
         """A copy with int8 weights on the CPU: about twice as fast there, and slightly less exact.
 
@@ -269,7 +278,8 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
     def _read(self, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], list[Tensor], Tensor | None]]:
         """Batches of texts of similar lengths: indices, all layers (B, T, D), and which tokens are real (None: all)."""
         equal = any(isinstance(part, Int8Linear) for part in self.model.modules())
-        for places in length_batches([len(row) for row in rows], BATCH_SIZES[self.device.type], equal):
+        padding = 0 if equal else PADDING[self.device.type]
+        for places in length_batches([len(row) for row in rows], BATCH_SIZES[self.device.type], padding):
             given = [(rows[place], self._segments(rows[place])) for place in places]
             some = pad_sequences(given, self.tokenizer.pad).to(self.device)
             segments = None if last_segment(self.tokenizer) is None else some.segments
@@ -401,17 +411,16 @@ def feature(name: str, layers: Sequence[Tensor]) -> Tensor:
     return FEATURES[name](layers)
 
 
-def length_batches(lengths: Sequence[int], budget: int, equal: bool = False) -> Iterator[list[int]]:
-    """Batches of indices of texts of similar lengths, with at most `budget` tokens including padding.
-
-    With `equal`, the texts of a batch have the same length.
-    """
-    batch: list[int] = []
+def length_batches(lengths: Sequence[int], budget: int, padding: int) -> Iterator[list[int]]:
+    """Batches of indices of texts of similar lengths: at most `budget` tokens, at most `padding` of them padding."""
+    batch, real = list[int](), 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and ((len(batch) + 1) * lengths[place] > budget or (equal and lengths[place] > lengths[batch[0]])):
+        whole = (len(batch) + 1) * lengths[place]
+        if batch and (whole > budget or whole - real - lengths[place] > padding):
             yield batch
-            batch = []
+            batch, real = [], 0
         batch.append(place)
+        real += lengths[place]
     if batch:
         yield batch
 
