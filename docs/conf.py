@@ -54,9 +54,9 @@ SIDEBAR = {
     "Results": """results results/translation results/language-models results/classification
         results/autoencoders results/vision results/captions results/tables results/adversarial results/rewards
         results/stories results/dialogues results/doctor results/long results/control results/speed-gpu
-        results/speed-family results/speed-cpu results/notes""",
+        results/speed-family results/speed-cpu results/explorer-peers results/notes""",
     "Project": """reliability mutants docs-check recipes-check design/architecture design/mechanisms
-        design/readers design/tries""",
+        design/readers design/tries design/first-minute""",
 }
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:CONTRIBUTING|CHANGELOG)\.md|[\w/]+)(?:#[\w-]*)?\)")
 

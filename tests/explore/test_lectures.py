@@ -71,6 +71,9 @@ def test_quiz_accepts_right_answers_and_explains_wrong_ones(
         assert question.why in verdict
         page.get_by_test_id("next").click()
     assert "5 of 10 right" in page.get_by_test_id("result").inner_text()
+    page.reload()
+    page.get_by_text("question 1 of 10").wait_for()
+    assert page.get_by_test_id("score").inner_text().startswith("5 of 10 guesses right, kept on this machine")
 
 
 def test_server_gives_both_as_json(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:

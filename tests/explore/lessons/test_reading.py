@@ -93,6 +93,7 @@ MISTAKES = {
     ("ask: How probable?\n", ""): "a.md:22: choices without a question: write a line ask: ... above it",
     ("0.1, 0.5,", "0.1, five,"): "a.md:23: invalid choices",
     ("temperature=2\nthen", "temperature=hot\nthen"): "a.md:25: temperature is not a number 'hot': write temperature=2",
+    ("ask: How", "cover: all\nask: How"): "a.md:22: only the figure can be covered 'all': write cover: figure",
     ("answer: next-probability", "answer: next"): "a.md:25: the answer is a ranking, which has its own choices 'next'",
     ("; next =", "; next"): "a.md:28: not a comparison 'next \"a b\"': write a quantity, a sign",
     ("> next-prob", "> nxt-prob"): "",

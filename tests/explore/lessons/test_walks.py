@@ -31,6 +31,7 @@ CLICKS: dict[tuple[str, int], tuple[str, ...]] = {
     ("captioner", 5): ("image-0",),
     ("coreference", 0): ("ask-10",),
     ("coreference", 3): ("see-2",),
+    ("decoding", 5): ("node-1",),
     ("fluent", 4): ("layer-2-0", "layer-2-1"),
     ("heads", 2): ("ask-13",),
     ("heads", 5): ("pattern-content",),
@@ -39,6 +40,7 @@ CLICKS: dict[tuple[str, int], tuple[str, ...]] = {
     ("root-of-d", 4): ("query-1",),
 }
 FIELDS: dict[tuple[str, int], tuple[str, str]] = {  # sliders and lists
+    ("autoencoder", 5): ("noise", "0"),
     ("captioner", 4): ("attention", "hard"),
     ("coreference", 5): ("layer", "3"),
     ("decoding", 2): ("k", "3"),
@@ -138,11 +140,14 @@ def act(page: Any, lesson: str, number: int) -> None:
 def answer_question(page: Any, panel: Any, question: dict[str, Any]) -> None:
     """Guess wrongly, and compare the truth with Python's."""
     wrong = (question["right"] + 1) % len(question["choices"])
+    figure = page.locator("[data-figure] > *").first
+    assert figure.evaluate("one => getComputedStyle(one).visibility") == ("hidden" if question["cover"] else "visible")
     assert panel.locator("[data-testid^=choice-] .share").count() == 0  # nothing tells the answer
     panel.get_by_test_id(f"choice-{wrong}").click()
     verdict = panel.get_by_test_id("verdict")
     verdict.wait_for()
     assert verdict.inner_text().startswith(f"It is {question['truth']}.")
+    assert figure.evaluate("one => getComputedStyle(one).visibility") == "visible"
     values = panel.locator("[data-testid^=choice-]").evaluate_all("all => all.map((one) => one.dataset.value)")
     assert [value and float(value) for value in values] == [one["value"] for one in question["choices"]]
     assert panel.locator(".good .name").inner_text() == question["choices"][question["right"]]["name"]
@@ -158,6 +163,12 @@ def test_lesson_is_walked_to_its_end(name: str, browse: Callable[..., Any], mode
 def test_pronoun_of_the_lesson_is_the_animal(browse: Callable[..., Any], minilm: Path) -> None:
     browsing = browse(minilm)
     page = browsing.page
+    page.goto(browsing.url)
+    begin = page.get_by_test_id("what-next").locator("[data-testid^=begin-]")
+    begin.first.wait_for()
+    assert begin.evaluate_all("all => all.map((one) => one.dataset.testid)") == ["begin-coreference", "begin-heads"]
+    begin.first.click()
+    at_step(page, 0)
     page.goto(f"{browsing.url}#lesson=coreference/2")
     panel = at_step(page, 2)
     panel.get_by_role("button", name="animal").click()

@@ -11,6 +11,7 @@ export interface About {
   model: string; // which models it is for
   command: string;
   views: string[];
+  given: boolean; // whether it brings a text of its own
 }
 
 export interface Step {
@@ -18,7 +19,7 @@ export interface Step {
   state: Record<string, string>;
   spot: string;
   do: string;
-  until: Record<string, string>;
+  until: Record<string, string>; // * stands for any value
 }
 
 export interface Piece {
@@ -34,6 +35,7 @@ export interface Question {
   truth: string;
   then: Record<string, string>;
   because: Piece[];
+  cover: boolean; // the figure, until there is a guess
 }
 
 export interface Computed {
@@ -49,6 +51,24 @@ export interface Lesson extends Omit<About, "steps"> {
 /** Whether a model has all views of a lesson. */
 export function fits(lesson: { views: string[] }, subject: Subject): boolean {
   return lesson.views.every((view) => subject.views.includes(view));
+}
+
+/** Lessons to begin with: those for this model by its name, then others that it fits with its own texts. */
+export function suggested<L extends About>(lessons: L[], subject: Subject): L[] {
+  const meant = (one: About) => new RegExp(`\\b${subject.name.replace(/\W/g, "\\$&")}(?![\\w-])`).test(one.command);
+  const found = lessons.filter((one) => fits(one, subject) && (meant(one) || !one.given));
+  return [...found.filter(meant), ...found.filter((one) => !meant(one))];
+}
+
+/** The model for a lesson: one that it names, else one with all its views. */
+export function fitting(lesson: About, subjects: Subject[]): Subject | undefined {
+  return subjects.find((one) => suggested([lesson], one).length) ?? subjects.find((one) => fits(lesson, one));
+}
+
+/** The address of the first step of a lesson, on a model. */
+export function entry(lesson: About, model: string): string {
+  const none = Object.fromEntries(Object.keys(address.all).map((name) => [name, name === "theme" ? address.text(name) : null]));
+  return address.link({ ...none, model, lesson: `${lesson.name}/0` });
 }
 
 export function fetchLessons(): Promise<(About & { steps: number })[]> {

@@ -15,6 +15,7 @@ from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import Call, find
 
+ANY = "*"  # the value of a setting that may be any
 LEAST = 0.05  # of the largest share in a ranking whose shares have two decimals
 
 
@@ -79,7 +80,8 @@ def held_lesson(explorer: Explorer, name: str, model: str) -> tuple[dict[str, An
         texts = StepPage(explorer, subject, step["state"]).texts()
         given = {key: value for key, value in texts.items() if value is not None}
         then: dict[str, str] = {} if found["question"] is None else found["question"]["then"]
-        for changes in (then, step["until"], {}):
+        done = {key: value for key, value in step["until"].items() if value != ANY}
+        for changes in (then, done, {}):
             state = {**given, **step["state"], **changes}
             calls += find(state["view"]).calls(subject, state)
     return {"lesson": about, "answers": answers}, calls
@@ -142,6 +144,7 @@ def asked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, ques
     return {
         "prompt": question.prompt, "choices": choices, "right": right, "truth": truth,
         "then": concrete(explorer, subject, step.state, question.then), "because": because,
+        "cover": question.cover,
     }  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class Question(NamedTuple):
     choices: Sequence[float]  # empty for a ranking
     then: Mapping[str, str]  # the changes of the address that show the answer
     because: Sentences
+    cover: bool  # the figure, until there is a guess
 
 
 class Check(NamedTuple):
@@ -88,7 +89,7 @@ class Lesson(NamedTuple):
     def record(self) -> dict[str, Any]:
         """What lists show of it."""
         shown = {key: getattr(self, key) for key in ("name", "title", "about", "topics", "model", "command", "views")}
-        return {**shown, "steps": len(self.steps)}
+        return {**shown, "steps": len(self.steps), "given": any("text" in step.state for step in self.steps)}
 
 
 def state_of(address: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ SHIPPED = Path(__file__).with_name("shipped")
 MOST_BYTES, MOST_STEPS, MOST_PROBLEMS = 100_000, 20, 20
 LONGEST, MOST_CHOICES = 4000, 12  # characters of a line; choices of a question
 HEAD = ("title", "about", "topics", "model", "run", "address")
-FIELDS = ("address", "spot", "do", "until", "ask", "choices", "answer", "then", "because", "check")
+FIELDS = ("address", "spot", "do", "until", "ask", "choices", "answer", "then", "because", "cover", "check")
 SIGNS = ("<", ">", "<=", ">=", "=", "!=")
 PARTS = re.compile(r"\{(?P<value>[^{}]*)\}|\*(?P<em>[^*]+)\*|`(?P<code>[^`]+)`")
 
@@ -172,7 +172,7 @@ class Reader:
     def question(self, fields: Mapping[str, Field], line: int) -> Question | None:
         """The question of a step, if it has one."""
         if "ask" not in fields:
-            for key in ("choices", "answer", "then", "because"):
+            for key in ("choices", "answer", "then", "because", "cover"):
                 if key in fields:
                     self.report(fields[key].line, f"{key} without a question", None, "write a line ask: ... above it")
             return None
@@ -191,7 +191,10 @@ class Reader:
             self.report(fields["answer"].line, f"the answer is {kind}", query.name, todo)
         then = self.state(fields["then"]) if "then" in fields else {}
         because = self.sentences([fields["because"]]) if "because" in fields else ()
-        return Question(fields["ask"].text, query, choices, then, because)
+        cover = fields.get("cover")
+        if cover is not None and cover.text != "figure":
+            self.report(cover.line, "only the figure can be covered", cover.text, "write cover: figure")
+        return Question(fields["ask"].text, query, choices, then, because, cover is not None)
 
     def choices(self, field: Field) -> list[float]:
         """The numbers to choose from."""
