@@ -68,6 +68,25 @@ def test_planted_faults_are_found_with_their_place(name: str, tmp_path: Path) ->
     assert name not in clean
 
 
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"text": "id"}, "texts of the column 'id' are numbers; longer ones are in 'text': data.columns.text=text"),
+        ({"text": "label"}, "have 2 different texts; longer ones are in 'text'"),
+        (
+            {"label": "id"},
+            "200 of the 200 first rows have different labels in the column 'id'; few values are in 'label'",
+        ),
+    ],
+)
+def test_wrong_columns_are_found_with_those_that_may_be_meant(
+    columns: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    rows = [(f"a text of some length, number {n}", "good" if n % 2 else "bad", str(n)) for n in range(200)]
+    assert message in found(table(tmp_path, rows, columns=columns))["wrong column"].message
+    assert found(table(tmp_path, rows)) == {}
+
+
 def test_one_class_and_constant_columns(tmp_path: Path) -> None:
     findings = found(table(tmp_path, [(text, "good", "1") for text, _, _ in CLEAN]))
     assert findings["one class"].level == "error" and "'id' are '1'" in findings["constant column"].message

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import heedful
 from exported_runs import GOLDEN, REFUSED, RUNS
@@ -63,6 +64,17 @@ def test_int8_of_a_target_without_it_is_an_error(to: str) -> None:
     with pytest.raises(UserError, match="this target has no int8") as caught:
         require_target(to, int8=True)
     assert "--to onnx or --to ctranslate2" in str(caught.value)
+
+
+def test_graph_that_cannot_be_compiled_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("a subgraph\nand more")
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail)
+    with pytest.raises(UserError, match="cannot compile this model: not supported") as caught:
+        export(heedful.load(GOLDEN / "control-policy", "cpu"), tmp_path / "out", "aotinductor")
+    assert "AssertionError: a subgraph" in str(caught.value) and "--to torch" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_compiler_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

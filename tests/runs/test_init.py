@@ -50,9 +50,14 @@ def test_recipe_for_a_table_reads_its_columns(task: str, tmp_path: Path) -> None
     [
         ("classify", "id,Review,Verdict,when", [], {"text": "Review", "label": "Verdict"}),
         ("classify", "number,opinion,mood,day", [], {"text": "opinion", "label": "mood"}),
-        ("classify", "number,opinion,mood,day", ["label=day"], {"text": "opinion", "label": "day"}),
+        ("classify", "number,opinion,mood,day", ["data.columns.label=day"], {"text": "opinion", "label": "day"}),
         ("regression", "name,opinion,mood,price", [], {"text": "opinion", "label": "price"}),
-        ("classify", "number,opinion,mood,day", ["pair=day"], {"text": "opinion", "label": "mood", "pair": "day"}),
+        (
+            "classify",
+            "number,opinion,mood,day",
+            ["data.columns.pair=day"],
+            {"text": "opinion", "label": "mood", "pair": "day"},
+        ),
     ],
 )
 def test_columns_are_guessed_from_names_and_first_rows(
@@ -62,7 +67,7 @@ def test_columns_are_guessed_from_names_and_first_rows(
         f'{n if task == "classify" else "no"},"text {n} of this, with words",{"ab"[n % 2]},{n + 0.5}' for n in range(9)
     ]
     (tmp_path / "rows.csv").write_text("\n".join([header, *rows]) + "\n")
-    assert init_recipe(task, tmp_path, data=tmp_path / "rows.csv", columns=given)[2] == expected
+    assert init_recipe(task, tmp_path, data=tmp_path / "rows.csv", overrides=given)[2] == expected
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -108,16 +113,17 @@ def test_mistakes(tmp_path: Path) -> None:
     data = tmp_path / "rows.csv"
     data.write_text("a,b,c\nx,y,z\nx,y,z\nxx,yy,zz\n")
     for name, file, columns, message, todo in (
-        ("classify", data, [], "which column is the label", "--column label=NAME"),
-        ("classify", data, ["label=verdict"], "there is no column 'verdict'", "set --column label"),
-        ("classify", data, ["lable=b"], "does not name a column", None),
-        ("classify", None, ["label=b"], "names a column of a table", "--data FILE"),
+        ("classify", data, [], "not clear which column is the label", "data.columns.label=NAME"),
+        ("classify", data, ["data.columns.label=verdict"], "there is no column 'verdict'", "set data.columns.label"),
+        ("classify", data, ["data.columns.lable=b"], "columns.lable is an unknown key", None),
+        ("classify", data, ["train.seed=1"], "only settings of the data", "edit the recipe"),
+        ("classify", None, ["data.columns.label=b"], "settings of a table", "--data FILE"),
         ("control", data, [], "does not read its examples from columns", "without --data"),
         ("classify", tmp_path / "no.csv", [], "no such file", None),
         ("classify", tmp_path, [], "folder", None),
     ):
         with pytest.raises(UserError, match=message) as error:
-            init_recipe(name, tmp_path, data=file, columns=columns)
+            init_recipe(name, tmp_path, data=file, overrides=columns)
         assert todo is None or todo in str(error.value.todo)
     init_recipe("trees", tmp_path)
     with pytest.raises(UserError, match="this file exists"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import heedful
 from golden.library import PUBLISHED, RUNS, TEXTS
 from heedful.errors import UserError
-from heedful.runs.pipelines import ALIASES, PIPELINES
+from heedful.runs.pipelines import ALIASES, PIPELINES, SAME
+from heedful.tasks import TASKS
 from tolerance import near
 
 transformers = pytest.importorskip("transformers")
@@ -59,8 +61,35 @@ def test_every_task_calls_its_predictor() -> None:
     assert translator(["three"]) == [{"translation_text": right[0]}]
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_every_kind_of_task_is_a_pipeline(task: str) -> None:
+    folder = next(path for path in sorted(RUNS.iterdir()) if path.name.startswith(f"{task}-"))
+    pipeline = heedful.pipeline(task, folder, device="cpu")
+    assert pipeline.predictor.task == SAME.get(task, task)
+    assert pipeline([]) == []
+    if task in ("regression", "tree_classification"):
+        given = "(0 (1 a) (0 b))" if task == "tree_classification" else TEXTS[0]
+        assert pipeline(given) == pipeline([given])[0] == pipeline.predictor.predict([given])[0].to_dict()
+
+
 def test_mistakes_are_explained() -> None:
     with pytest.raises(UserError, match="did you mean fill-mask"):
         heedful.pipeline("fill_mask", PUBLISHED / "bert")
+    with pytest.raises(UserError, match="not hold a model of the task regression"):
+        heedful.pipeline("regression", PUBLISHED / "bert-classes")
     with pytest.raises(UserError, match="does not hold a Translator"):
         heedful.pipeline("translation", PUBLISHED / "bert-classes")
+
+
+@pytest.mark.parametrize("given", [None, 3, b"a", {"text": "a"}, [3], ["a", None], [float("nan")], ("a", "b", "c")])
+def test_inputs_that_are_no_texts_are_named(given: Any) -> None:
+    pipeline = heedful.pipeline("classification", PUBLISHED / "bert-classes", device="cpu")
+    with pytest.raises(UserError, match="invalid input for this pipeline"):
+        pipeline(given)
+
+
+def test_columns_and_iterators_are_lists() -> None:
+    pipeline = heedful.pipeline("classification", PUBLISHED / "bert-classes", device="cpu")
+    expected = pipeline(list(TEXTS[:2]))
+    assert len(expected) == 2
+    assert pipeline(np.array(TEXTS[:2])) == pipeline(iter(TEXTS[:2])) == expected

@@ -128,7 +128,7 @@ def test_init_does_not_overwrite_without_force(tmp_path: Path, name: str) -> Non
 
 
 def test_init_rejects_missing_folders_and_unknown_templates(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match="no such folder"):
         init_recipe("translate", tmp_path / "none" / "x.yaml")
     with pytest.raises(UserError, match="did you mean translate"):
         init_recipe("translat", tmp_path)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ROWS, LEAST = 4, 2**20  # from so many rows and multiplications on, oneDNN's product is faster
+ROWS, LEAST = 4, 2**20  # from these numbers of rows and multiplications on, oneDNN's product is faster
 
 
 class Linear(nn.Module):
@@ -37,8 +37,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN's product can replace `F.linear`, and is faster; it has no gradient and cannot be compiled."""
-    plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and x.dim() > 1
-    if not plain or torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.numel() * weight.shape[0] < LEAST:
         return False
-    rows = x.numel() // max(1, x.shape[-1])
-    return rows >= ROWS and rows * weight.numel() >= LEAST and torch.backends.mkldnn.is_available()
+    plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
+    rows = x.dim() > 1 and x.numel() >= ROWS * x.shape[-1]
+    return plain and rows and not torch.is_autocast_enabled("cpu") and torch.backends.mkldnn.is_available()

@@ -11,16 +11,21 @@ from heedful.cli.display import counting, scoreboard
 from heedful.cli.loading import load_run
 from heedful.cli.output import json_line, say
 from heedful.data.formats.sources import Split
+from heedful.data.tables.reading import is_table_name, kind_of
+from heedful.data.tables.source import ColumnTable
 from heedful.errors import UserError
-from heedful.files.reading import is_file
+from heedful.files.reading import is_file, is_folder
 from heedful.runs.evaluate import plain, scored
 from heedful.runs.load import read_recipe
+from heedful.runs.own import table_of
 from heedful.runs.recipe import check_recipe
 from heedful.tasks import task_of
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.language_model.recipe import LanguageModelRecipe
 from heedful.tasks.recipe_parts import Recipe
 from heedful.training.checkpoint.choice import split_checkpoint
+
+KINDS = ("csv", "tsv", "jsonl")  # of data whose files are tables of one format
 
 
 def eval_command(
@@ -33,14 +38,14 @@ def eval_command(
     overrides: Sequence[str] = (),
 ) -> None:
     """Print the scores with their signatures, and some samples."""
-    if other := next((word for word in overrides if not word.startswith("data.")), None):
+    if other := next((word for word in overrides if not word.startswith("data.") or "=" not in word), None):
         raise UserError("only the data can be changed", where=other, expected="such as data.test=new.csv")
     predictor = load_run(run)
     if memory is not None and not isinstance(predictor, TextGenerator):
         raise UserError("only a language model has a memory of tokens", where="--memory", todo="leave it out")
     if isinstance(predictor, TextGenerator):
         predictor.settings = predictor.settings.but(memory=memory)
-    recipe = read_recipe(run, [from_here(word) for word in overrides])
+    recipe = in_any_format(read_recipe(run, in_this_folder(run, overrides)), split)
     if stride is not None:
         recipe = with_stride(recipe, stride)
     task = task_of(recipe)
@@ -63,10 +68,33 @@ def eval_command(
         say("\n".join(scoreboard(result, task, recipe.train.samples)))
 
 
-def from_here(word: str) -> str:
-    """A setting KEY=FILE with a file of this folder by its whole path, whatever the recipe's `data.root`."""
-    key, _, value = word.partition("=")
-    return f"{key}={json.dumps(str(Path(value).absolute()))}" if value and is_file(value) else word
+def in_this_folder(run: Path, overrides: Sequence[str]) -> list[str]:
+    """The overrides with the whole paths of files of this folder; `data.root` follows where the run's is not here."""
+    given = dict(word.partition("=")[::2] for word in overrides)
+    files = {key: Path(value).absolute() for key, value in given.items() if value and is_file(value)}
+    words = [f"{key}={json.dumps(str(files[key]))}" if key in files else f"{key}={given[key]}" for key in given]
+    root = dict(read_recipe(run).data).get("root")
+    if files and "data.root" not in given and root is not None and not is_folder(root):
+        words.append(f"data.root={json.dumps(str(next(iter(files.values())).parent))}")
+    return words
+
+
+def in_any_format(recipe: Recipe, split: Split) -> Recipe:
+    """The recipe whose file of a split may be a table of another format than its other files."""
+    known, table = dict(recipe.data), table_of(recipe)
+    name = known.get(split)
+    if recipe.data.kind not in KINDS or not isinstance(table, ColumnTable) or not isinstance(name, str):
+        return recipe
+    if not is_table_name(name) or kind_of(Path(name)) == recipe.data.kind:
+        return recipe
+    columns = {setting: known[setting] for setting in dict(table.columns) if isinstance(known.get(setting), str)}
+    update = {"columns": table.columns.model_copy(update=columns), "root": known["root"], "valid": name, "test": name}
+    data = table.model_copy(update={**update, "train": name})
+    for problem in data.problems([split]):  # in the run's own words
+        problem.expected = problem.expected and problem.expected.replace("data.columns.", "data.")
+        problem.todo = problem.todo and problem.todo.replace("data.columns.", "data.")
+        raise problem
+    return recipe.model_copy(update={"data": data})
 
 
 def with_stride(recipe: Recipe, stride: int) -> Recipe:

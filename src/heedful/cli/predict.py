@@ -8,13 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import Field
+
 from heedful.cli.display import counting
 from heedful.cli.loading import load_run
 from heedful.cli.output import escaped, write
 from heedful.cli.row_progress import row_progress
+from heedful.config import Config, parse
 from heedful.data.fields.rows import rows_in
+from heedful.data.formats.sources import Encoding
 from heedful.data.formats.tables import Columns, JsonlTable
-from heedful.data.tables.source import ColumnTable
+from heedful.data.tables.reading import Format, Kind
+from heedful.data.tables.source import ColumnTable, Separator
 from heedful.data.tables.writing import Write, json_text, output_format, table_writer
 from heedful.errors import UserError, printable
 from heedful.files import writing as files
@@ -24,7 +29,7 @@ from heedful.runs.journal import Journal, remove_leftovers
 from heedful.runs.load import read_recipe
 from heedful.runs.result_columns import require_new, result_columns
 from heedful.runs.row_predictions import Predicted, RowPredictor
-from heedful.runs.row_source import RowSource, Survey, survey
+from heedful.runs.row_source import LONGEST, RowSource, Survey, survey
 from heedful.runs.rows import FIELDS, RowReader
 from heedful.tasks import task_class
 from heedful.tasks.tabular.predictor import TablePredictor
@@ -44,11 +49,34 @@ class Options(NamedTuple):
     beams: int | None = None
     batch: int | None = None
     force: bool = False
+    overrides: Sequence[str] = ()
+
+
+class FileForm(Config):
+    """How the file of rows is written, where its name and its first lines do not show it."""
+
+    format: Kind | None = Field(None, description="format of the file; null: as its name ends")
+    separator: Separator | None = Field(None, description="column separator; null: found in the first lines")
+    quotes: bool | None = Field(None, description="whether texts may be in double quotes; null: found")
+    header: bool = Field(True, description="whether the first line has the names; without, they are 0, 1, 2 ...")
+    encoding: Encoding = Field("utf-8", description="encoding of the texts")
+
+
+class Settings(Config):
+    """The settings that may be given as KEY=VALUE."""
+
+    data: FileForm = Field(FileForm(), description="the file of rows")
+
+
+def form_of(overrides: Sequence[str]) -> Format:
+    """How a file is written that is not as usual."""
+    data = parse(Settings, {}, overrides=overrides).data
+    return Format(data.format, data.separator, data.quotes, data.header, data.encoding, LONGEST)
 
 
 def predict_command(run: Path, path: Path, out: Path | None, options: Options) -> None:
     """Write each row with its prediction; a file appears when it is complete, and a stopped command continues."""
-    source = RowSource(path)
+    source = RowSource(path, form_of(options.overrides))
     if out is not None:
         require_new_file(out, path, options.force)
     if not exists(path):

@@ -66,8 +66,15 @@ def program_run(graph: Graph, file: Path) -> Run:
 
 def write_compiled(graph: Graph, file: Path) -> None:
     """Write the graph as machine code of this kind of processor, with its weights."""
-    with quiet(), torch.no_grad():
-        torch._inductor.aoti_compile_and_package(program(graph), package_path=str(file))
+    found = program(graph)
+    try:
+        with quiet(), torch.no_grad():
+            torch._inductor.aoti_compile_and_package(found, package_path=str(file))
+    except Exception as error:  # of many kinds, and none of them is public
+        raise UserError(
+            "AOTInductor cannot compile this model: not supported", where=graph.name,
+            found=f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}", todo="export it with --to torch",
+        ) from None  # fmt: skip
 
 
 def compiled_run(graph: Graph, file: Path) -> Run:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from heedful.config import config_classes, kinds_in
+from heedful.config import config_classes, kinds_in, override, parse
 from heedful.data.tables.guessing import guess_columns
 from heedful.data.tables.reading import read_records
 from heedful.data.tables.source import ColumnTable, column_problem
@@ -60,23 +60,27 @@ def init_recipe(
     *,
     start: Path | None = None,
     data: Path | None = None,
-    columns: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     force: bool = False,
 ) -> tuple[Path, Path, dict[str, Any]]:
     """Write a recipe, and the JSON Schema for completion in editors; returns both paths, and the columns of `data`.
 
     `start` is a folder to start from: a run of the same task, or for a task with one layer on top of an encoder, any
-    folder with an encoder. `data` is a table; which of its columns are read is guessed, or given as setting=name.
+    folder with an encoder. `data` is a table; which of its columns are read is guessed, or given by `overrides`,
+    settings of data such as data.columns.label=verdict or data.encoding=cp1252.
     """
     if name not in names():
-        close = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
+        close = difflib.get_close_matches(name, names(), n=1, cutoff=0.6)
         todo = f"did you mean {close[0]}?" if close else None
         raise UserError(f"there is no template named {name}", expected="one of " + ", ".join(names()), todo=todo)
-    if columns and data is None:
+    if overrides and data is None:
         raise UserError(
-            "--column names a column of a table", found=shown(columns[0]), todo="name the table: --data FILE"
-        )
+            "these are settings of a table", found=shown(overrides[0]),
+            todo="name the table: --data FILE; or edit the recipe after it is written",
+        )  # fmt: skip
     recipe = path / f"{name}.yaml" if is_folder(path) else path
+    if not is_folder(recipe.parent):
+        raise UserError("there is no such folder", where=str(recipe.parent), todo="create it, or name another folder")
     editor = recipe.with_suffix(".schema.json")
     for file in (recipe, editor):
         if exists(file) and not force:
@@ -86,9 +90,11 @@ def init_recipe(
     text = _scratch(name) if start is None else _from_folder(name, start)
     found: dict[str, Any] = {}
     if data is not None:
-        found, rows = _guessed(name, data, columns)
-        text = with_table(text, data, found, rows)
-        recipe_of(text, str(recipe))
+        settings, found, rows = _guessed(name, data, overrides)
+        text = with_table(text, settings, found, rows)
+    written = recipe_of(text, str(recipe))
+    if start is not None and (problems := written.problems()):
+        raise problems[0]
     write_text_atomic(editor, schema_text())
     write_text_atomic(recipe, f"# yaml-language-server: $schema={editor.name}\n{text}")
     return recipe, editor, found
@@ -106,39 +112,40 @@ def table_of(task: str) -> Any:
     return next((cls() for cls in known if issubclass(cls, ColumnTable)), None)
 
 
-def _guessed(name: str, data: Path, columns: Sequence[str]) -> tuple[dict[str, Any], int]:
-    """The columns of a table that the task reads, by setting, and the number of its rows."""
+def _guessed(name: str, data: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """The settings of a table, the columns of it that the task reads, and the number of its rows."""
     task = task_of_template(name)
-    table = table_of(task)
-    if table is None:
+    usual = table_of(task)
+    if usual is None:
         raise UserError(
             f"the task {task} does not read its examples from columns", where="--data", found=str(data),
             todo=f"heedful init {shown(name)} without --data, then edit `data` in the recipe",
         )  # fmt: skip
-    settings, given = type(table.columns).model_fields, dict[str, str]()
-    for text in columns:
-        setting, _, column = text.partition("=")
-        if setting not in settings or not column:
-            raise UserError(
-                "this does not name a column", where="--column", found=shown(text),
-                expected="SETTING=NAME, with one of the settings " + ", ".join(settings),
-            )  # fmt: skip
-        given[setting] = column
     if is_folder(data):
         raise UserError("this is a folder", where=f"--data {data}", expected="a .csv, .tsv, .jsonl or .parquet file")
+    if other := next((text for text in overrides if not text.startswith("data.")), None):
+        raise UserError(
+            "only settings of the data can be given here", found=shown(other),
+            expected="such as data.columns.label=verdict", todo="edit the recipe after it is written",
+        )  # fmt: skip
+    settings: dict[str, Any] = override({"data": {"kind": "table", "train": str(data)}}, overrides)["data"]
+    table: Any = parse(type(usual), settings, file="data")
+    given: dict[str, Any] = settings.pop("columns", {})
     records = list(read_records(data, table.form))
     rows = [row for row, _ in records[:FIRST]]
-    there = sorted({name for row in rows for name in row})
     if not rows:
         raise UserError("there are no rows", where=str(data), expected="a header and at least one row")
-    for setting, column in given.items():
-        if problem := column_problem(column, there, f"--column {setting}", str(data)):
+    there = sorted({name for row in rows for name in row})
+    for setting, column in {setting: table.columns.names.get(setting) for setting in given}.items():
+        if column is not None and (problem := column_problem(column, there, f"data.columns.{setting}", str(data))):
             raise problem
-    found = guess_columns(table.columns, rows, str(data), given, task == "regression")
-    usual = dict(table.columns)
-    unread = {setting: None for setting, field in settings.items() if usual[setting] is None and field.default}
-    named = {setting: [name] if isinstance(usual[setting], tuple) else name for setting, name in found.items()}
-    return {**unread, **named}, len(records)
+    named = {setting: str(column) for setting, column in given.items() if column is not None}
+    found = guess_columns(table.columns, rows, str(data), named, task == "regression")
+    known = dict(usual.columns)
+    unread = {setting: None for setting, field in type(usual.columns).model_fields.items()
+              if known[setting] is None and field.default and setting not in found}  # fmt: skip
+    several = {setting: [name] if isinstance(known[setting], tuple) else name for setting, name in found.items()}
+    return settings, {**unread, **several}, len(records)
 
 
 def _file(name: str) -> Path:

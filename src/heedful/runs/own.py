@@ -83,6 +83,10 @@ def splits_of(data: AnyData) -> dict[Split, Any]:
         named: dict[str, Any] = data._asdict()
     elif isinstance(data, Mapping) and "train" in data:
         named = {SPLIT_NAMES.get(name, name): rows for name, rows in data.items()}
+        if unknown := [name for name in named if name not in SPLITS]:
+            raise UserError(
+                "unknown split", where="data", found=shown(unknown[0]), expected="train, valid or validation, test",
+            )  # fmt: skip
     else:
         named = {"train": data}
     return {split: named[split] for split in SPLITS if named.get(split) is not None}

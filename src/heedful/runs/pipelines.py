@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from heedful.errors import UserError, shown
 from heedful.runs.load import AnyPredictor, load
+from heedful.tasks import TASKS
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import ImageCaptioner
 from heedful.tasks.classification.predictor import TextClassifier
@@ -23,6 +24,32 @@ P = TypeVar("P")
 Answers = Sequence[Any]
 
 
+Fits = Callable[[Any], bool]
+
+
+def is_text(given: Any) -> bool:
+    """Whether an input is a text."""
+    return isinstance(given, str)
+
+
+def is_text_or_pair(given: Any) -> bool:
+    """Whether an input is a text or a pair of texts."""
+    return isinstance(given, str) or (isinstance(given, tuple) and len(given) == 2 and all(map(is_text, given)))
+
+
+def is_asked(given: Any) -> bool:
+    """Whether an input is a question with its context."""
+    return isinstance(given, Mapping) and all(isinstance(given.get(key), str) for key in ("question", "context"))
+
+
+ONE = (str, bytes, tuple, Mapping)  # what is never a list of inputs
+EXPECTED: dict[Fits, str] = {
+    is_text: "a text",
+    is_text_or_pair: "a text, or a pair of texts",
+    is_asked: "{'question': a text, 'context': a text}",
+}
+
+
 @dataclass(frozen=True)
 class Pipeline(Generic[P]):
     """A predictor that is called with an input, or a list of inputs, and returns dicts."""
@@ -30,12 +57,28 @@ class Pipeline(Generic[P]):
     task: str
     predictor: P
     results: Callable[[Any, list[Any]], Answers]
+    fits: Fits | None = None  # of one input; None: the predictor checks it
 
     def __call__(self, inputs: Any) -> Any:
-        """The result of an input, or the list of results of a list."""
-        if isinstance(inputs, list):
-            return list(self.results(self.predictor, inputs))
-        return self.results(self.predictor, [inputs])[0]
+        """The result of an input, or the list of results of a list, of a column or of an iterator."""
+        column = (
+            self.fits is not None
+            and isinstance(inputs, Iterable)
+            and not isinstance(inputs, str | tuple | Mapping | bytes)
+        )
+        several = list(inputs) if column else inputs
+        if isinstance(several, list):
+            return list(
+                self.results(self.predictor, [self._checked(one, f"input {n}") for n, one in enumerate(several)])
+            )
+        return self.results(self.predictor, [self._checked(several, "the input")])[0]
+
+    def _checked(self, given: Any, where: str) -> Any:
+        if self.fits is not None and not self.fits(given):
+            raise UserError(
+                "invalid input for this pipeline", where=where, found=shown(given), expected=EXPECTED[self.fits]
+            )
+        return given
 
 
 def labels(classifier: TextClassifier, texts: list[Any]) -> Answers:
@@ -98,38 +141,54 @@ def captions(captioner: ImageCaptioner, images: list[Any]) -> Answers:
     return [[{"generated_text": one.text}] for one in captioner.predict(images)]
 
 
-PIPELINES: dict[str, tuple[type, Callable[[Any, list[Any]], Answers]]] = {
-    "text-classification": (TextClassifier, labels),
-    "token-classification": (TokenTagger, entities),
-    "question-answering": (QuestionAnswerer, spans),
-    "fill-mask": (TextEncoder, fillings),
-    "feature-extraction": (TextEncoder, token_vectors),
-    "text-generation": (TextGenerator, continuations),
-    "translation": (Translator, translations),
-    "image-classification": (ImageClassifier, ranked),
-    "image-to-text": (ImageCaptioner, captions),
+def fields(predictor: Any, inputs: list[Any]) -> Answers:
+    """All fields of each prediction; None where there is none."""
+    return [None if one is None else one.to_dict() for one in predictor.predict(inputs)]
+
+
+PIPELINES: dict[str, tuple[type, Callable[[Any, list[Any]], Answers], Fits | None]] = {
+    "text-classification": (TextClassifier, labels, is_text_or_pair),
+    "token-classification": (TokenTagger, entities, is_text),
+    "question-answering": (QuestionAnswerer, spans, is_asked),
+    "fill-mask": (TextEncoder, fillings, is_text),
+    "feature-extraction": (TextEncoder, token_vectors, is_text),
+    "text-generation": (TextGenerator, continuations, is_text),
+    "translation": (Translator, translations, is_text),
+    "image-classification": (ImageClassifier, ranked, None),
+    "image-to-text": (ImageCaptioner, captions, None),
 }
 ALIASES = {
     "classification": "text-classification",
     "sentiment-analysis": "text-classification",
     "ner": "token-classification",
 }
+SAME = {"permutation_lm": "pretraining", "text_classification": "classification"}  # tasks of the same predictors
 
 
 def pipeline(task: str, path: str | Path, device: str | None = None) -> Pipeline[AnyPredictor]:
     """A model of a run, a model folder or a Hugging Face folder, called as the pipelines of `transformers` are.
 
+    `task` is one of their names, or a kind of task as recipes name it; then results have the fields of `predict`.
+
     >>> classify = heedful.pipeline("text-classification", "runs/reviews")
     >>> classify("A fine film.")
     {'label': 'good', 'score': 0.98}
     """
-    name = ALIASES.get(task, task)
+    name = ALIASES.get(task, str(task))
+    if name in TASKS and name not in PIPELINES:
+        predictor = load(path, device)
+        if predictor.task != SAME.get(name, name):
+            raise UserError(
+                f"this folder does not hold a model of the task {name}", where=str(path),
+                found=f"a {type(predictor).__name__}", todo=f"heedful.pipeline({predictor.task!r}, path)",
+            )  # fmt: skip
+        return Pipeline(name, predictor, fields)
     if name not in PIPELINES:
-        close = difflib.get_close_matches(name, [*PIPELINES, *ALIASES], n=1)
+        close = difflib.get_close_matches(name, [*PIPELINES, *ALIASES, *TASKS], n=1)
         raise UserError(
             "there is no such pipeline", where="task", found=shown(task),
-            expected="one of " + ", ".join([*PIPELINES, *ALIASES]),
+            expected="one of " + ", ".join([*PIPELINES, *ALIASES]) + ", or a kind of task",
             todo=f"did you mean {close[0]}?" if close else "heedful.load(path) returns the predictor of any model",
         )  # fmt: skip
-    kind, results = PIPELINES[name]
-    return Pipeline(name, load(path, kind, device), results)
+    kind, results, fits = PIPELINES[name]
+    return Pipeline(name, load(path, kind, device), results, fits)

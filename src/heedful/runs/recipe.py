@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from pydantic.json_schema import models_json_schema
 from heedful.config import Config, load_yaml, override, parse
 from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.tables.checking import Checked, check_data
+from heedful.data.tables.reading import is_table_name
 from heedful.errors import UserError
 from heedful.files.reading import exists, is_file
 from heedful.files.yaml import Marks, read_yaml
@@ -57,6 +59,12 @@ def templates() -> dict[str, Path]:
 
 def find_recipe(name: str) -> Path:
     """The file of a recipe's path or shipped name; an existing file has precedence."""
+    name = os.fspath(name)
+    if is_table_name(name):
+        raise UserError(
+            "this is a table, not a recipe", where=name,
+            todo=f"write a recipe for it: heedful init classify --data {shlex.quote(name)}",
+        )  # fmt: skip
     if is_file(name):
         return Path(name)
     known = shipped()

@@ -13,12 +13,13 @@ from typing import Any
 from heedful.data.formats.sources import lines
 from heedful.data.images.sources import image_files, is_zip, zip_images
 from heedful.data.images.zip_files import ZipMember
-from heedful.data.tables.reading import SUFFIXES, Format, Record, read_records
+from heedful.data.tables.reading import SPREADSHEETS, SUFFIXES, Format, Record, read_records
 from heedful.data.tables.writing import ValueType, collect_types, parquet_types
 from heedful.errors import UserError
 from heedful.files.reading import exists, is_folder
 
 LONGEST = 10_000_000  # characters of a line
+USUAL = Format(longest=LONGEST)
 CHECKED = 10_000  # rows between two reports of progress
 
 
@@ -27,6 +28,7 @@ class RowSource:
     """A file of rows, or a folder or zip file of images; it is read anew by each iteration."""
 
     path: Path
+    form: Format = USUAL
 
     @property
     def root(self) -> Path:
@@ -41,7 +43,8 @@ class RowSource:
     @property
     def is_table(self) -> bool:
         """Whether its name says that its rows have columns."""
-        return Path(self.path.name.lower().removesuffix(".gz")).suffix in SUFFIXES
+        suffix = Path(self.path.name.lower().removesuffix(".gz")).suffix
+        return self.form.kind is not None or suffix in SUFFIXES or suffix in SPREADSHEETS
 
     def __iter__(self) -> Iterator[Record]:
         if not exists(self.path):
@@ -54,9 +57,9 @@ class RowSource:
             for file in files:
                 yield {"image": self.name(file)}, str(file)
         elif self.is_table:
-            yield from read_records(self.path, Format(longest=LONGEST))
+            yield from read_records(self.path, self.form)
         else:
-            for number, line in enumerate(lines(self.path, LONGEST), 1):
+            for number, line in enumerate(lines(self.path, LONGEST, self.form.encoding), 1):
                 yield {"text": line}, f"{self.path}:{number}"
 
     def name(self, file: Path | ZipMember) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 WORDS_INSTEAD = """\
 # The model learns from your texts alone. With a trained encoder it needs fewer:
@@ -52,21 +51,18 @@ def without_start(text: str, name: str, by_words: bool) -> str:
     return with_value(text, "epochs", "10")
 
 
-def with_table(text: str, file: Path, columns: Mapping[str, str | Sequence[str] | None], rows: int) -> str:
-    """The recipe for a table, evaluated after each epoch of that many rows."""
+def with_table(
+    text: str, settings: Mapping[str, object], columns: Mapping[str, str | Sequence[str] | None], rows: int
+) -> str:
+    """The recipe for a table with these settings, evaluated after each epoch of that many rows."""
     named = ", ".join(f"{setting}: {json.dumps(name, ensure_ascii=False)}" for setting, name in columns.items())
-    text = with_group(
-        text,
-        "data",
-        f"""\
-data:
-  kind: table               # CSV, TSV, JSON lines or Parquet; plain or .gz
-  train: {json.dumps(str(file), ensure_ascii=False)}
-  valid: 0.1                # a file, or the share or number of rows that are held out
-  test: 0.1
-  columns: {{{named}}}
-""",
-    )
+    usual = {"kind": "table", "train": True, "valid": 0.1, "test": 0.1, **settings}
+    lines = [
+        f"  {key}: {value if key == 'kind' else json.dumps(value, ensure_ascii=False)}" for key, value in usual.items()
+    ]
+    notes = {"kind": "CSV, TSV, JSON lines or Parquet; plain or .gz", "valid": "a file, or the share of rows held out"}
+    noted = [f"{line:<27} # {notes[key]}" if key in notes else line for key, line in zip(usual, lines, strict=True)]
+    text = with_group(text, "data", "\n".join(["data:", *noted, f"  columns: {{{named}}}", ""]))
     size = re.search(r"^  batch_examples: (\d+)", text, flags=re.MULTILINE)
     if size is None:
         return text

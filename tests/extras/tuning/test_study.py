@@ -217,7 +217,8 @@ def test_value_is_that_of_the_best_checkpoint(recipe: str, tmp_path: Path) -> No
         pass
     found = outcome(tmp_path / "run", Metric("accuracy"))
     assert found is not None and found.value == max(accuracies(tmp_path / "run"))
-    assert outcome(tmp_path / "run", Metric("bleu")) is None
+    with pytest.raises(UserError, match="no such score"):
+        outcome(tmp_path / "run", Metric("bleu"))
     assert outcome(tmp_path / "elsewhere", Metric("loss")) is None
 
 

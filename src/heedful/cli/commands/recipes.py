@@ -25,6 +25,7 @@ def init(
     path: Annotated[
         Path | None, typer.Argument(metavar="PATH", help="The file to write; by default TASK.yaml.")
     ] = None,
+    overrides: Overrides = None,
     start: Annotated[
         Path | None,
         typer.Option("--from", metavar="FOLDER", help="A run of the task, or an encoder to fine-tune, to start from."),
@@ -33,17 +34,15 @@ def init(
         Path | None,
         typer.Option("--data", metavar="FILE", help="Your table; the columns are guessed from its first rows."),
     ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--column", metavar="SETTING=NAME", help="A column of the table, as label=verdict; repeatable."),
-    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a commented recipe to start from, with a schema for your editor."""
     from heedful.runs.init import init_recipe
 
-    target = path or Path(f"{template}.yaml")
-    recipe, schema, found = init_recipe(template, target, start=start, data=data, columns=columns or [], force=force)
+    if path is not None and "=" in str(path):  # the first override stands where a path could
+        overrides, path = [str(path), *(overrides or [])], None
+    target, given = path or Path(f"{template}.yaml"), overrides or []
+    recipe, schema, found = init_recipe(template, target, start=start, data=data, overrides=given, force=force)
     typer.echo(f"wrote {recipe} and {schema}")
     if found:
         typer.echo(

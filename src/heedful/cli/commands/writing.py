@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.cli.options import Batch, CheckpointOption, Dark, EncoderFolder, Json, RunFolder, Texts
+from heedful.cli.options import Batch, CheckpointOption, Dark, EncoderFolder, Json, Overrides, RunFolder, Texts
 from heedful.errors import UserError
 from heedful.training.checkpoint.choice import checkpoint_path
 
@@ -75,6 +75,7 @@ def predict(
             metavar="FILE", help="Rows: .csv, .tsv, .jsonl, .parquet or text, plain or gzip; images: a folder or .zip."
         ),
     ],
+    overrides: Overrides = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -98,7 +99,7 @@ def predict(
     """Predict for every row of a file. Writes the rows with their predictions; a stopped command continues."""
     from heedful.cli.predict import Options, predict_command
 
-    options = Options(field or [], probabilities, settings["beams"], batch, force)
+    options = Options(field or [], probabilities, settings["beams"], batch, force, overrides or [])
     predict_command(checkpoint_path(run, checkpoint), source, out, options)
 
 

@@ -10,7 +10,8 @@ from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.formats.tables import Labelled
 from heedful.data.tables.findings import Finding, Row, columns, find
 from heedful.data.tables.reading import Record
-from heedful.data.tables.source import Table
+from heedful.data.tables.source import ColumnTable, Table
+from heedful.data.tables.wrong_columns import wrong_columns
 
 FIRST = 10_000  # rows of each file that are read, unless all are asked for
 
@@ -39,6 +40,10 @@ def _check_table(data: Table, context: int | None, classes: bool, every: bool) -
         records[split] = list(islice(data.source(split), None if every else FIRST))
         data.require_columns(records[split], str(data.file(split) or f"data.{split}"))
         lines.append(_read(split, data, records[split], every))
+    if isinstance(data, ColumnTable):
+        label = data.columns.wanted if classes else None
+        if wrong := list(wrong_columns(records["train"], data.columns.names, label)):
+            return Checked(lines, wrong)
     found = [finding for split, some in records.items() for finding in columns(some, split, data.needed.values())]
     if data.shares:
         whole = records["train"]

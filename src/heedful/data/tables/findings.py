@@ -155,7 +155,7 @@ def labels(rows: Rows, partial: bool) -> Iterator[Finding]:
         others = [row for row in some if row.label and row.label not in known]
         if split != "train" and known and others:
             label = others[0].label or ""
-            close = difflib.get_close_matches(label, sorted(known), n=1, cutoff=0.6)
+            close = [] if label.isdecimal() else difflib.get_close_matches(label, sorted(known), n=1, cutoff=0.6)
             near = f", which is close to {shown(close[0])}" if close else ""
             text = (
                 f"{split}: {len(others):,} of {len(some):,} rows have a label that no training row has: {shown(label)}"

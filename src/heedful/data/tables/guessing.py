@@ -54,14 +54,14 @@ def guess_columns(
     for setting in [one for one in settings if one not in found]:
         left = [name for name in names if name not in found.values()]
         if setting in FEW:
-            fitting = [name for name in left if (_are_numbers if numbers else _are_classes)(texts[name])]
+            fitting = [name for name in left if (are_numbers if numbers else are_classes)(texts[name])]
         else:
             fitting = sorted(left, key=lambda name: -sum(map(len, texts[name])))[:1] if setting in LONG else []
         if len(fitting) != 1:
             raise UserError(
-                f"which column is the {setting} cannot be told", where=where,
+                f"it is not clear which column is the {setting}", where=where,
                 found="the columns " + ", ".join(map(shown, names)) if names else "no columns",
-                todo=f"name it: --column {setting}=NAME",
+                todo=f"name it: data.columns.{setting}=NAME",
             )  # fmt: skip
         found[setting] = fitting[0]
     return {setting: found[setting] for setting in settings}
@@ -74,12 +74,12 @@ def _by_name(setting: str, columns: ColumnNames, names: Sequence[str]) -> str | 
     return next((known[one] for one in (usual, setting, *USUAL.get(setting, ())) if one in known), None)
 
 
-def _are_classes(values: Sequence[str]) -> bool:
+def are_classes(values: Sequence[str]) -> bool:
     """Whether there are few different values, each in two rows or more on average."""
     return 2 <= len({*values}) <= min(CLASSES, len(values) / 2)
 
 
-def _are_numbers(values: Sequence[str]) -> bool:
+def are_numbers(values: Sequence[str]) -> bool:
     """Whether there are numbers, and not all are equal."""
     with suppress(ValueError):
         return len({float(value) for value in values if value}) > 1

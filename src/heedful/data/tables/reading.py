@@ -24,6 +24,7 @@ SUFFIXES: dict[str, Kind] = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE = 500  # lines from which a separator and quotes are found
 DECIMAL = re.compile(r"-?[0-9]{1,15}\.[0-9]{1,15}")
@@ -65,12 +66,23 @@ class Format(NamedTuple):
 def kind_of(path: Path) -> Kind:
     """The format that a file's name says."""
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    if suffix in SPREADSHEETS:
+        raise UserError(
+            "spreadsheets are not read", where=str(path), expected="a .csv, .tsv, .jsonl or .parquet file",
+            todo="save it as CSV in UTF-8, in the program that it was made with",
+        )  # fmt: skip
     if suffix not in SUFFIXES:
         raise UserError(
             "this is no table", where=str(path), found=shown(suffix) if suffix else "a name without an ending",
             expected="a .csv, .tsv, .jsonl or .parquet file", todo="rename it, or write data.format=csv, tsv or jsonl",
         )  # fmt: skip
     return SUFFIXES[suffix]
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a file's name says that it is a table; .json may be anything."""
+    suffix = Path(name.lower().removesuffix(".gz")).suffix
+    return suffix in SUFFIXES and suffix != ".json"
 
 
 def find_separator(sample: Sequence[str]) -> str:

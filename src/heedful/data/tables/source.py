@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from heedful.config import Config
 from heedful.data.fields.columns import require_column
@@ -27,6 +27,15 @@ ColumnName = Annotated[
     BeforeValidator(lambda name: str(name) if isinstance(name, int) and not isinstance(name, bool) else name),
     Field(min_length=1),
 ]
+
+
+def _usable(separator: str) -> str:
+    if separator in ("\r", "\n", '"'):
+        raise ValueError("a line end or a quote cannot separate columns")
+    return separator
+
+
+Separator = Annotated[str, Field(min_length=1, max_length=1), AfterValidator(_usable)]
 Rows = Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1, le=1_000_000_000)]  # a share, or a number
 
 
@@ -64,9 +73,7 @@ class Table(Config):
     held_out: HeldOut = Field(HeldOut(), description="which rows are held out")
     format: Kind | None = Field(None, description="format of the files; null: as their names end")
     header: bool = Field(True, description="whether the first line has the names; without, they are 0, 1, 2 ...")
-    separator: Annotated[str, Field(min_length=1, max_length=1)] | None = Field(
-        None, description="column separator; null: found in the first lines"
-    )
+    separator: Separator | None = Field(None, description="column separator; null: found in the first lines")
     quotes: bool | None = Field(
         None, description="whether texts may be in double quotes; null: yes in CSV; in TSV, found in the first lines"
     )
@@ -74,13 +81,6 @@ class Table(Config):
     longest: int = Field(1_000_000, ge=1, le=MAX_FIELD, description="maximum characters per line")
     _given: dict[Split, list[Record]] = PrivateAttr(default_factory=dict)
     _parts: dict[Split, list[int]] = PrivateAttr(default_factory=dict)  # of the training rows, once they are read
-
-    @field_validator("separator")
-    @classmethod
-    def _usable(cls, separator: str | None) -> str | None:
-        if separator in ("\r", "\n", '"'):
-            raise ValueError("a line end or a quote cannot separate columns")
-        return separator
 
     # -------------------------------------------------------------- what a task says
     cuts: ClassVar[bool] = True  # whether a text that is longer than the model reads is cut or left out

@@ -26,6 +26,11 @@ def held_out(
     for row, unit in enumerate(units):
         members.setdefault(unit, []).append(row)
     targets = {split: _count(share, len(units)) for split, share in shares.items()}
+    if (total := sum(targets.values())) >= len(units) > 1:
+        raise UserError(
+            "no row is left for training", where=f"data.{next(iter(shares))}",
+            found=f"{total:,} of {len(units):,} rows are held out for {' and '.join(shares)}", todo="hold fewer out",
+        )  # fmt: skip
     taken: dict[Split, list[str]] = {split: [] for split in shares}
     strata = _strata(members, classes)
     quotas = {split: _quotas([sum(len(members[unit]) for unit in some) for some in strata], target)

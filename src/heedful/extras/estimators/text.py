@@ -166,7 +166,7 @@ class TextEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         known = chosen.get("train") or {}
         training = {**known, **own, **last, "seed": seed, "device": self.device, "samples": 0, "loggers": []}
         filled = {**chosen, "data": {"kind": "own"}, "train": training}
-        overrides = [f"{key}={json.dumps(value)}" for key, value in self._given()]
+        overrides = [f"{key}={json.dumps(value, default=repr)}" for key, value in self._given()]
         return recipe_with(filled, {}, where, overrides)
 
     def _chosen(self) -> dict[str, Any]:
@@ -298,7 +298,8 @@ class TextClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         named = [names[number] for number in numbers]
         self._train([(*parts_of(text), name) for text, name in zip(texts, named, strict=True)], units_of(texts), named)
         if unknown := set(names) ^ set(self.predictor_.labels):
-            raise ValueError(f"the model in start has other classes than y: they differ in {sorted(unknown)[:5]}")
+            why = "their texts are blank" if self.start is None else "the model in start has other classes"
+            raise ValueError(f"the model and y differ in the classes {sorted(unknown)[:5]}: {why}")
         return self
 
     @property

@@ -46,7 +46,14 @@ def outcome(run: Path, metric: Metric) -> Outcome | None:
     """The results of a run; None unless it is complete."""
     if not is_file(run / "model" / "model.safetensors") or not (about := used(run)):
         return None
-    evaluated = [event for event in read_events(run).evaluated("valid") if metric.of(event) is not None]
+    every = list(read_events(run).evaluated("valid"))
+    known = list(dict.fromkeys(["loss", *(name for event in every for name in event.get("scores") or {})]))
+    if metric.name not in known:
+        raise UserError(
+            "a run has no such score", where=f"--metric {metric.name}", found=f"in {run}: {', '.join(known)}",
+            todo="name one of these, and another folder with -o",
+        )  # fmt: skip
+    evaluated = [event for event in every if metric.of(event) is not None]
     chosen = [event for event in evaluated if event["step"] in about.steps] if about.use == "best" else evaluated[-1:]
     if not chosen:
         return None

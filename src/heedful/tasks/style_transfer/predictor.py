@@ -74,6 +74,8 @@ class TextStyleTransfer(Predictor[tuple[str, str], StyledText, tuple[str, str]])
                 )  # fmt: skip
             if not text.strip():
                 raise UserError("the text is empty", where=f"input {number}", found=shown(text), expected="a sentence")
+        if not inputs:
+            return []
         wanted = np.array([self.styles.index(style) for _, style in inputs], np.int64)
         encoded = encode_texts([(text, None) for text, _ in inputs], wanted, self.tokenizer, self.context)
         found = self.write(encoded)
