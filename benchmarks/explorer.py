@@ -85,10 +85,10 @@ def main() -> None:
                 }
         with opened(bert(Path(folder) / "deep", DEEP)) as (go, browser):
             found["home of 24 layers"] = home(go, args.times, args.seconds)
-    found |= {
-        "bundle": bundle(),
-        "machine": {"processors": os.cpu_count(), "system": platform.platform(), "browser": browser, "gpu": False},
-    }
+    found["bundle"] = bundle()
+    if not args.home:
+        machine = {"processors": os.cpu_count(), "system": platform.platform(), "browser": browser, "gpu": False}
+        found["machine"] = machine
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     show(found)
 
@@ -184,6 +184,7 @@ def home(go: Callable[..., Any], times: int, seconds: float) -> dict[str, Any]:
         "first paint, ms": {"median": statistics.median(paints), "slowest": max(paints)},
         "pointing": frames(page, move, seconds),
         "parts": len(places),
+        "load average": round(os.getloadavg()[0], 1),
     }
 
 

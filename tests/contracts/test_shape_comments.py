@@ -209,6 +209,8 @@ def ahead_alone() -> None:
         model = Gpt(GptConfig(vocab=V, width=D, heads=H, layers=2, hidden=F, context=40, positions=positions)).eval()
         model.read(tokens)
         model.read(tokens, documents)
+        layout = Padded(torch.arange(T).expand(B, -1) > 0)
+        model.summarize(model.layers(tokens, None, layout)[-1], layout)
         model.lens(torch.randn(B, T, D))
         with torch.inference_mode():
             _, state = model(tokens, model.start(B, tokens.device))

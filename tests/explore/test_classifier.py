@@ -146,6 +146,7 @@ def test_page_opens_rows_and_edits_texts(browse: Callable[..., Any], monkeypatch
     )
     page.get_by_test_id("back").click()
     page.get_by_test_id("back").wait_for(state="detached")
+    browsing.ready()
     assert browsing.address["text"] == text
     page.get_by_test_id("saliency-0").locator(".word").nth(1).click()
     page.get_by_test_id("by").wait_for()

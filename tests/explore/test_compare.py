@@ -36,6 +36,14 @@ def test_two_texts_share_the_selection_and_show_their_difference(browse: Callabl
     until(lambda: said in page.get_by_test_id("largest").inner_text())
     assert f"{abs(float(less.flatten()[place])):.2f}" in page.get_by_test_id("largest").inner_text()
 
+    # Of a text with a word less, the words that both have correspond.
+    b.get_by_test_id("text").fill("a dog takes the big")
+    b.get_by_test_id("text").press("Enter")
+    until(lambda: "one text only" in page.get_by_test_id("difference").inner_text())
+    assert page.get_by_test_id("less-2").locator(".rows span").all_inner_texts() == [
+        one.piece for one in subject.trace(TextInput(text="a dog takes the big")).reading.sides["text"]
+    ]
+
     b.get_by_test_id("ask-2").click()  # chosen in B, and so in A
     until(lambda: a.get_by_test_id("ask-2").get_attribute("class").split().count("on") == 1)
     assert browsing.address["token"] == "ask-2"

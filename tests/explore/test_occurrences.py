@@ -61,6 +61,8 @@ def test_search_finds_the_largest_matching_weight_of_each_text(
     assert last["read"] == last["of"]
     with pytest.raises(UserError, match="no such layer"):
         explorer.answer("heads", "occurrences", asked | {"layer": 99})
+    with pytest.raises(UserError, match="no such head"):
+        explorer.answer("heads", "occurrences", asked | {"head": 99})
 
 
 def test_occurrence_opens_its_text_with_the_same_head(browse: Callable[..., Any]) -> None:

@@ -10,13 +10,14 @@ from typing import Any, get_args
 import pytest
 import torch
 from bert_folders import random_bert, save_folder
+from test_convert import convert
 
 import heedful
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.hub.folder import read_config
 from heedful.hub.pooling import pool
-from heedful.hub.sentence_transformers import Pooling, SentenceConfig, sentence_files
+from heedful.hub.sentence_transformers import FLAGS, MODES, Pooling, SentenceConfig, sentence_files
 from tolerance import close
 
 
@@ -72,6 +73,37 @@ def test_pooling_matches_a_loop_and_padding_changes_nothing(how: Any, tmp_path: 
         close(vector, torch.tensor(by_hand(tokens.values.double().tolist(), how)).float())
 
 
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("modes", [*([mode] for mode in MODES), ["cls", "max", "mean"], ["max", "weightedmean"]])
+def test_embeddings_are_those_of_sentence_transformers(
+    modes: list[str], named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = pytest.importorskip("sentence_transformers").sentence_transformer.modules
+    torch.manual_seed(0)
+    folder = sentence_config(
+        save_folder(random_bert(), tmp_path / "theirs"),
+        sentence_files(24, SentenceConfig(pooling="mean", normalize=True), 16),
+    )
+    flags = {flag: mode in modes for flag, mode in FLAGS.items()}
+    settings = {"word_embedding_dimension": 24, **({"pooling_mode": modes} if named else flags)}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+    texts, found = ["a bad cab", "a", "b c d e f, a bad cab"], pretrained(folder)
+    write(tmp_path / "back", found)
+    reader, oracle = heedful.load(folder, "cpu"), modules.Pooling.load(str(folder), subfolder="1_Pooling")
+    tokens = [one.values for one in reader.vectors(texts)]
+    x = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)
+    real = torch.tensor([[place < len(one) for place in range(x.shape[1])] for one in tokens])
+    right = oracle({"token_embeddings": x, "attention_mask": real.long()})["sentence_embedding"]
+    right = torch.nn.functional.normalize(right)
+    assert reader.width() == right.shape[1] == 24 * len(modes)
+    assert convert(monkeypatch, folder, tmp_path / "ours") == 0
+    for name in ("theirs", "ours", "back"):
+        close(heedful.load(tmp_path / name, "cpu").embed(texts), right)
+    again = modules.Pooling.load(str(tmp_path / "back"), subfolder="1_Pooling")
+    back = again({"token_embeddings": x, "attention_mask": real.long()})["sentence_embedding"]
+    close(torch.nn.functional.normalize(back), right)
+
+
 def test_lowercase_and_default_prompt_round_trip(tmp_path: Path) -> None:
     settings = SentenceConfig(pooling="mean", lowercase=True, prompt="Cab: ")
     folder = sentence_config(save_folder(random_bert(), tmp_path / "theirs"), sentence_files(24, settings, 16))
@@ -117,11 +149,9 @@ def test_encoder_in_a_subfolder_is_found(tmp_path: Path) -> None:
     [
         ("modules.json", "{}", "no modules"),
         ("modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": ""}]', "not supported"),
-        (
-            "1_Pooling/config.json",
-            '{"pooling_mode_max_tokens": true, "pooling_mode_cls_token": true}',
-            "pooling_mode_max_tokens",
-        ),
+        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true, "pooling_mode_lasttoken": true}', "lasttoken"),
+        ("1_Pooling/config.json", '{"pooling_mode": [["max"]]}', "not supported"),
+        ("1_Pooling/config.json", '{"pooling_mode": []}', "not supported"),
         ("1_Pooling/config.json", '{"pooling_mode": "lasttoken"}', "lasttoken"),
         ("1_Pooling/config.json", "{}", "not supported"),
         ("sentence_bert_config.json", '{"max_seq_length": "16"}', "max_seq_length"),

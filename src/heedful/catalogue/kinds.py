@@ -49,6 +49,7 @@ KINDS = {
 ROLE_KINDS: dict[str, str] = {
     "encoder": "encoder",
     "two_streams": "encoder",
+    "left_encoder": "encoder",
     "causal": "decoder",
     "bidirectional": "embedder",
     "seq2seq": "encoder_decoder",

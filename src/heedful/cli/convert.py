@@ -127,8 +127,9 @@ def describe(model: Pretrained) -> str:
         blocks = f"{config.encoder_layers} + {config.decoder_layers} blocks of width {config.width}"
         return f"{lead}{size:,} parameters, {blocks}, a context of {config.context:,}"
     if not model.writes:
-        parts = [name for name in ("pooler", "masked_words") if getattr(config, name)]
-        parts += [config.pairs] if config.pairs else []
+        encodes = config.role == "encoder"
+        parts = [name for name in ("pooler", "masked_words") if encodes and getattr(config, name)]
+        parts += [config.pairs] if encodes and config.pairs else []
         parts += [model.head.kind] if model.head else []
         size += sum(tensor.numel() for tensor in model.head.tensors.values()) if model.head else 0
         more = f"with {', '.join(parts) or 'no head'}"

@@ -119,7 +119,7 @@ def embed_command(
     inputs = (line.text for line in source)
     if out is not None and kind is not None:
         count = write_vectors(encoder, inputs, layers, pooling, out, kind)
-        typer.echo(f"wrote {count:,} vectors of dimension {encoder.width(layers):,} to {out}", err=True)
+        typer.echo(f"wrote {count:,} vectors of dimension {encoder.width(layers, pooling):,} to {out}", err=True)
     elif similarity:
         for line in similarity_table(encoder, list(inputs), layers, pooling):
             say(line)
@@ -161,7 +161,7 @@ def write_vectors(
     count = 0
     reporting = files.disk_errors(path.parent, f"write {path.name}")
     with reporting, files.atomic_path(path) as fresh, fresh.open("wb") as file, counting("texts read") as advance:
-        out = kind(file, encoder.width(layers))
+        out = kind(file, encoder.width(layers, pooling))
         for chunk, vectors in embed_chunks(encoder, texts, layers, pooling):
             out.add(chunk, vectors)
             count += len(chunk)

@@ -11,6 +11,7 @@ from torch import Tensor
 from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.inspect import Attention, TextInput, Token
+from heedful.explore.views import require_index
 from heedful.tasks.base import Example
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def search(subject: Subject, tap: str, head: int, pattern: Pattern, texts: Seque
         attention = trace.attentions[0]
         weights = trace.values[tap].float().cpu()  # (H, T, S)
         queries, keys = reading.sides[attention.queries], reading.sides[attention.keys]
-        if head < len(weights) and weights.shape[1:] == (len(queries), len(keys)):
+        require_index("head", head, len(weights))
+        if weights.shape[1:] == (len(queries), len(keys)):
             allowed = weights[head].nan_to_num(-1).masked_fill(~matches(pattern, queries, keys), -1)  # (T, S)
             weight, place = allowed.flatten().max(0)
             if weight >= 0:

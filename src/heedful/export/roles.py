@@ -18,7 +18,7 @@ from heedful.errors import UserError
 from heedful.export.graph import Function, Graph, Inputs, decoder_graphs, whole
 from heedful.hub.loading import Pretrained
 from heedful.hub.onnx import Exported
-from heedful.hub.sentence_transformers import Pooling
+from heedful.hub.sentence_transformers import Poolings
 from heedful.models.heads.config import HeadConfig
 from heedful.models.own import own_class, settings_of
 from heedful.models.roles import Role
@@ -141,7 +141,7 @@ def _captioner(model: Any, config: Any) -> Graphs:
     return decoder(model, config, begin, draw)
 
 
-def encoder_graphs(model: Any, config: Any, pooling: Pooling | None = None, normalize: bool = False) -> Graphs:
+def encoder_graphs(model: Any, config: Any, pooling: Poolings | None = None, normalize: bool = False) -> Graphs:
     """The graph of an encoder, also with a vector for each text."""
     given = Pretrained(config, None, model.state_dict(), (), pooling=pooling, normalize=normalize)
     found = Exported(given).eval()
@@ -154,7 +154,7 @@ def _pooled(model: Any, config: Any) -> Graphs:
         return m(ids, segments, Padded(real != 0))
 
     encoder = config.encoder
-    return one(model, ("logits",), call, segmented(encoder.vocab, encoder.segments), encoder.context)
+    return one(model, ("logits",), call, segmented(encoder.vocab, encoder.segment_types), encoder.context)
 
 
 def _tagger(model: Any, config: Any) -> Graphs:
@@ -163,16 +163,16 @@ def _tagger(model: Any, config: Any) -> Graphs:
         return m(ids, segments, Padded(real != 0), places).unflatten(0, ids.shape)
 
     encoder = config.encoder
-    return one(model, ("logits",), call, segmented(encoder.vocab, encoder.segments), encoder.context)
+    return one(model, ("logits",), call, segmented(encoder.vocab, encoder.segment_types), encoder.context)
 
 
 def _answerer(model: Any, config: Any) -> Graphs:
     def call(m: Any, ids: Tensor, real: Tensor, segments: Tensor) -> Any:
-        return m.head(m.encoder(ids, segments, Padded(real != 0))).unbind(-1)
+        return m.head(m.encoder.layers(ids, segments, Padded(real != 0))[-1]).unbind(-1)
 
     encoder = config.encoder
     names = ("start_logits", "end_logits")
-    return one(model, names, call, segmented(encoder.vocab, encoder.segments), encoder.context)
+    return one(model, names, call, segmented(encoder.vocab, encoder.segment_types), encoder.context)
 
 
 def _word_classifier(model: Any, config: Any) -> Graphs:

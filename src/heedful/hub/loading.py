@@ -13,6 +13,7 @@ from torch import Tensor
 from heedful.config import parse
 from heedful.data.images.image_spec import ImageSpec
 from heedful.data.tokenizers.base import MAX_FILE, Tokenizer
+from heedful.data.tokenizers.byte_pairs import END
 from heedful.data.tokenizers.encoders import folder_tokenizer, open_encoder_tokenizer, tokenizer_class
 from heedful.data.tokenizers.gpt1_bpe import Gpt1Tokenizer
 from heedful.data.tokenizers.lm_tokenization import open_tokenizer
@@ -40,7 +41,7 @@ from heedful.hub.image_models import read_image_model
 from heedful.hub.model_folder import read_model
 from heedful.hub.rules import LedgerLine
 from heedful.hub.safetensors import read_safetensors
-from heedful.hub.sentence_transformers import Pooling, SentenceConfig, read_sentence_config
+from heedful.hub.sentence_transformers import Poolings, SentenceConfig, read_sentence_config
 from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
 from heedful.hub.translation_folders import read_generation
 from heedful.hub.word_vocabularies import find_words
@@ -95,7 +96,7 @@ class Pretrained(NamedTuple):
     tensors: dict[str, Tensor]  # by their names in Heedful's model
     ledger: tuple[LedgerLine, ...]
     head: Head | None = None
-    pooling: Pooling | None = None  # how token vectors are pooled, where the folder specifies it
+    pooling: Poolings | None = None  # how token vectors are pooled, where the folder specifies it
     normalize: bool = False
     longest: int | None = None  # maximum tokens per text, where the folder specifies it
     lowercase: bool = False  # whether a text is lowercased before tokenization
@@ -107,8 +108,8 @@ class Pretrained(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        """Whether it is a language model; otherwise it is an encoder, or what the next two say."""
-        return bool(self.config.role == "causal")
+        """Whether it is a language model; otherwise it is an encoder, has a head, or is what the next two say."""
+        return bool(self.config.role == "causal") and self.head is None
 
     @property
     def translates(self) -> bool:
@@ -121,14 +122,24 @@ class Pretrained(NamedTuple):
         return bool(self.config.role == "image_encoder")
 
     @property
+    def below_head(self) -> dict[str, Tensor]:
+        """The tensors below the head of a task: of embeddings that are not tied, those of the input."""
+        tensors = dict(self.tensors)
+        if "tokens.input" in tensors:
+            tensors["tokens.weight"] = tensors.pop("tokens.input")
+        return tensors
+
+    @property
     def sentences(self) -> SentenceConfig:
         """The settings of sentence embeddings."""
         return SentenceConfig(**{name: getattr(self, name) for name in SentenceConfig.model_fields})
 
 
-def pretrained(folder: Path, weights: Weights = read_safetensors, role: Role | None = None) -> Pretrained:
-    """Load the model in a folder, Heedful's or external; with `role`, it must have that role."""
-    roles = () if role is None else (role,)
+def pretrained(
+    folder: Path, weights: Weights = read_safetensors, role: Role | tuple[Role, ...] | None = None
+) -> Pretrained:
+    """Load the model in a folder, Heedful's or external; with `role`, it must have that role, or one of several."""
+    roles = role if isinstance(role, tuple) else () if role is None else (role,)
     if role in (None, "image_encoder") and (images := _images(folder, weights)) is not None:
         return images
     require_folder(locate_model(folder), f"a folder with a trained {model_names(*roles)} in it")
@@ -224,21 +235,27 @@ def _with_head(
     """Separate the head from the encoder, and find the tokenizer beside them."""
     config, head = published.config, published.head
     own = {name.removeprefix("head."): tensors.pop(name) for name in ("head.weight", "head.bias") if name in tensors}
-    if head == "classifier" and len(own["bias"]) == 1:
+    if head == "classifier" and len(own["weight"]) == 1:
         head = "regressor"
-    labels = () if head is None else _output_labels(published.labels, len(own["bias"]), head, where)
+    labels = () if head is None else _output_labels(published.labels, len(own["weight"]), head, where)
     top = None if head is None else Head(head, labels, own, str(where))
     model = Pretrained(config, None, tensors, ledger, top, notes=published.notes)
     if model.translates:
         decode, notes = read_generation(folder, config.context)
         pieces = SentencePieceTokenizer.from_folder(folder, config.vocab or 0)
         return model._replace(tokenizer=pieces, decode=decode, notes=model.notes + notes)
-    if model.writes:
+    if config.role == "causal":
         if config.usual_tokenizer == "words" and (words := find_words(folder, config.vocab or 0)) is not None:
             return model._replace(tokenizer=words, starts=True)  # a line begins after the end of another
         pairs, starts = find_tokenizer(folder, config.vocab or 0, config.usual_tokenizer)
         if isinstance(pairs, Gpt1Tokenizer):
             return model._replace(word_ends=pairs)
+        if starts and head is not None:
+            raise UserError(
+                "not supported: a start token before each text, under the head of a task", where=str(folder),
+                found=f"{END} before each text", expected="the tokens of the text alone",
+                todo="name the folder of another model, or start from this one in a recipe",
+            )  # fmt: skip
         return model._replace(tokenizer=pairs, starts=starts)
     tokenizer, longest, notes = folder_tokenizer(folder, config.usual_tokenizer, config.vocab or 0)
     longest = None if longest is None or longest >= config.context else longest
@@ -255,9 +272,10 @@ def _convert(
     if needed <= set(names.values()):
         with torch.device("meta"):
             shapes = {name: tuple(tensor.shape) for name, tensor in build(config).state_dict().items()}
-        for rule in (rule for rule in table.rules if rule.ours == "head.bias"):
-            bias = next(tensors[name] for name, known in names.items() if known in rule.theirs)
-            shapes |= {"head.weight": (bias.numel(), config.width), "head.bias": (bias.numel(),)}
+        for rule in (rule for rule in table.rules if rule.ours == "head.weight"):
+            weight = next(tensors[name] for name, known in names.items() if known in rule.theirs)
+            outputs = weight.shape[0] if weight.dim() else 0
+            shapes |= {"head.weight": (outputs, config.width), "head.bias": (outputs,)}
     return convert.read_tensors(tensors, names, table, shapes, file)
 
 
@@ -347,7 +365,11 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     more: dict[str, Any] = {"longest": longest}
     if sentences is not None:
         more = dict(parse(SentenceConfig, sentences, file=portable / "config.json"))
-    starts = config.role == "causal" and not (isinstance(decode, dict) and decode.get("start_token") is False)
+    starts = (
+        config.role == "causal"
+        and head is None
+        and not (isinstance(decode, dict) and decode.get("start_token") is False)
+    )
     if config.role == "seq2seq" and decode is not None:
         more["decode"] = parse(DecodeConfig, decode, file=portable / "config.json")
     return Pretrained(config, tokenizer, tensors, tuple(ledger), head, starts=starts, **more)
@@ -359,7 +381,7 @@ def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tu
     if kind not in HEADS:
         return None, None
     config = parse(config_class(kind), model, file=where)
-    if rest.keys() != {"head.weight", "head.bias"} or model.get("features", "last") != "last":
+    if not {"head.weight"} <= rest.keys() <= {"head.weight", "head.bias"} or model.get("features", "last") != "last":
         return None, config.longest
     labels: tuple[str, ...] = tuple(config.model_dump().get("labels") or ())
     return Head(kind, labels, {name.removeprefix("head."): value for name, value in rest.items()}), config.longest
@@ -405,6 +427,6 @@ def task_model(model: Pretrained) -> TaskModel:
     config = validate_config(cls, settings, {"labels": "id2label"}, where)
     with torch.device("meta"):
         needed = build(encoder).state_dict()
-    tensors = {f"encoder.{name}": value for name, value in model.tensors.items() if name in needed}
+    tensors = {f"encoder.{name}": value for name, value in model.below_head.items() if name in needed}
     tensors |= {f"head.{name}": value for name, value in top.items()}
     return TaskModel(HEADS[kind], config, tensors, tuple(name for name in model.tensors if name not in needed))

@@ -78,7 +78,8 @@ class Exported(nn.Module):
 
     def sentence(self, x: Tensor, first: Tensor, real: Tensor) -> Tensor:
         """One vector per text, pooled as the folder specifies."""
-        vector = first if self.pooling == "first" else pool(x, real != 0, self.pooling or "mean")  # (B, D)
+        how = self.pooling if isinstance(self.pooling, tuple) else (self.pooling or "mean",)
+        vector = torch.cat([first if one == "first" else pool(x, real != 0, one) for one in how], -1)  # (B, D)
         return nn.functional.normalize(vector, dim=-1) if self.normalize else vector
 
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from heedful.hub.sentence_transformers import Pooling
+from heedful.hub.sentence_transformers import Poolings
 
 
-def pool(x: Tensor, real: Tensor | None, how: Pooling) -> Tensor:
-    """The vectors (B, D) of texts from those of their tokens (B, T, D); `real` (B, T) are no padding, None: all."""
+def pool(x: Tensor, real: Tensor | None, how: Poolings) -> Tensor:
+    """The vectors (B, D) of texts from those of their tokens (B, T, D); `real` (B, T) are no padding, None: all.
+
+    Several are concatenated: (B, 2 D) of two.
+    """
+    if isinstance(how, tuple):
+        return torch.cat([pool(x, real, one) for one in how], -1)
     if how == "first":
         return x[:, 0]  # (B, D)
     if how == "mean" and real is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from heedful.files.folders import has_file, path_inside, read_json, read_setting
 ENCODER, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"
 LONGEST_PROMPT = 100_000  # characters
 Pooling = Literal["mean", "first", "max", "weighted_mean", "mean_sqrt_length"]
+Poolings: TypeAlias = Pooling | tuple[Pooling, ...]  # several: their vectors one after the other
 MODES: dict[str, Pooling] = {
     "mean": "mean",
     "cls": "first",
@@ -22,22 +23,22 @@ MODES: dict[str, Pooling] = {
     "weightedmean": "weighted_mean",
     "mean_sqrt_len_tokens": "mean_sqrt_length",
 }
-FLAGS = {  # of older files: the mode of each
-    "pooling_mode_mean_tokens": "mean",
+FLAGS = {  # of older files: the mode of each, in the order in which several are concatenated
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
 }
 
 
 class SentenceConfig(Config):
     """How one vector per text is computed; also stored in Heedful's model folders."""
 
-    pooling: Pooling | None = Field(
+    pooling: Poolings | None = Field(
         None,
         description="the first token's vector, or of all the mean, the largest value of each feature, the mean with "
-        "weights 1, 2, 3 ..., or the sum by the root of the length; null: not specified",
+        "weights 1, 2, 3 ..., or the sum by the root of the length; several: concatenated; null: not specified",
     )
     normalize: bool = Field(False, description="whether vectors are normalized to length 1")
     longest: int | None = Field(None, ge=3, le=1_048_576, description="maximum tokens of a text; null: no limit")
@@ -92,14 +93,17 @@ def _prompt(folder: Path) -> str:
     return found
 
 
-def _pooling(settings: dict[str, Any], where: Path) -> Pooling:
-    """The pooling mode, by name or by one flag."""
-    modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
-    mode = settings.get("pooling_mode", FLAGS.get(modes[0], modes[0]) if len(modes) == 1 else modes)
-    if isinstance(mode, str) and mode in MODES:
-        return MODES[mode]
+def _pooling(settings: dict[str, Any], where: Path) -> Poolings:
+    """The pooling modes, by name or by flags."""
+    flags = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
+    modes: Any = [FLAGS[key] for key in FLAGS if key in flags] + [key for key in flags if key not in FLAGS]
+    found = settings.get("pooling_mode", modes)
+    modes = [found] if isinstance(found, str) else found
+    if isinstance(modes, list) and 1 <= len(modes) <= len(MODES) and all(mode in MODES for mode in map(str, modes)):
+        several = tuple(MODES[mode] for mode in modes)
+        return several if len(several) > 1 else several[0]
     raise UserError(
-        "not supported: this pooling", where=str(where), found=shown(mode), expected=f"one of {', '.join(MODES)}",
+        "not supported: this pooling", where=str(where), found=shown(found), expected=f"one of {', '.join(MODES)}",
         todo="name the folder of another encoder",
     )  # fmt: skip
 
@@ -112,11 +116,16 @@ def sentence_files(width: int, config: SentenceConfig, longest: int) -> dict[str
          "type": f"sentence_transformers.models.{kind}"}
         for index, kind in enumerate(kinds)
     ]  # fmt: skip
-    flags = {flag: MODES[mode] == config.pooling for flag, mode in FLAGS.items()}
+    names = {ours: theirs for theirs, ours in MODES.items()}
+    pooling: dict[str, Any] = (
+        {"pooling_mode": [names[one] for one in config.pooling]}
+        if isinstance(config.pooling, tuple)
+        else {flag: MODES[mode] == config.pooling for flag, mode in FLAGS.items()}
+    )
     prompts = {WHOLE: _text({"prompts": {"default": config.prompt}, "default_prompt_name": "default"})}
     return {
         "modules.json": _text(modules),
-        "1_Pooling/config.json": _text({"word_embedding_dimension": width, **flags}),
+        "1_Pooling/config.json": _text({"word_embedding_dimension": width, **pooling}),
         ENCODER: _text({"max_seq_length": config.longest or longest, "do_lower_case": config.lowercase}),
         **(prompts if config.prompt else {}),
     }

@@ -30,7 +30,7 @@ MODELS = {
     "hred": Model("hierarchical", "HredConfig"),
     "rnn_lm": Model("causal", "RnnLMConfig"),
     "elmo": Model("bidirectional", "ElmoConfig"),
-    "gpt": Model("causal", "GptConfig"),
+    "gpt": Model("causal", "GptConfig", more=("left_encoder",)),
     "transformer_xl": Model("causal", "TransformerXLConfig"),
     "bert": Model("encoder", "BertConfig"),
     "roberta": Model("encoder", "RobertaConfig"),

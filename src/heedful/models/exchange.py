@@ -378,7 +378,7 @@ def refuse(settings: Mapping[str, Any], harmless: Mapping[str, tuple[Any, ...]],
         if settings.get(key) not in values:
             code = key == "auto_map"
             raise UserError(
-                "this model needs code of its own, which is never run" if code else f"{key} is not supported",
+                "not supported: code of its own, which is never run" if code else f"{key} is not supported",
                 where=f"{where}: {key}", found=shown(settings[key]), expected=shown(values[0]), todo=todo,
             )  # fmt: skip
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Role = Literal[
     "encoder",
     "two_streams",
+    "left_encoder",
     "causal",
     "bidirectional",
     "seq2seq",
@@ -49,6 +50,7 @@ Role = Literal[
     "q_network",
 ]
 
+BELOW_HEADS: tuple[Role, ...] = ("encoder", "left_encoder")  # what the head of a task may be on top of
 
 # Whether a second text follows the first, or is another's; or whether two texts that follow each other are in order.
 PairObjective = Literal["next_sentence", "sentence_order"]
@@ -113,23 +115,47 @@ class ModelConfig(Config):
         """The smallest model in which nothing is missing, for tests: 23 tokens, and 16 at once."""
 
 
-class EncoderConfig(ModelConfig):
-    """What the settings of every encoder have."""
+class BelowHeadConfig(ModelConfig):
+    """What the settings of every model have that gives heads a vector for each token of a text."""
 
     compares_segments: ClassVar[bool] = False  # whether segments are only compared, and there may be any number
     settled: ClassVar[tuple[str, ...]] = ()  # settings that no weight shows, and that stay as they were in training
     weighs_tokens: ClassVar[bool] = True  # whether its attention weights, if it has any, are of the tokens themselves
+    pooled_bias: ClassVar[bool] = True  # whether the layer on the vector of a text has a bias, as published
 
     if TYPE_CHECKING:
         vocab: int | None
         width: int
         layers: int
         context: int
-        segments: int
         dropout: float
+
+    @property
+    def segment_types(self) -> int:
+        """The number of segment types that it tells apart."""
+        return 1
+
+    @abstractmethod
+    def under_head(self, pools: bool, head: str | None = None) -> Self:
+        """The model below the head of a task: without heads of its own, and with a pooler only if that is read.
+
+        `head` is the kind of the head, where published ones differ in what is below them.
+        """
+
+
+class EncoderConfig(BelowHeadConfig):
+    """What the settings of every encoder have."""
+
+    if TYPE_CHECKING:
+        segments: int
         pooler: bool
         masked_words: bool
         next_sentence: bool
+
+    @property
+    def segment_types(self) -> int:
+        """The number of segment types that it tells apart."""
+        return self.segments
 
     @property
     def first_position(self) -> int | None:
@@ -148,13 +174,6 @@ class EncoderConfig(ModelConfig):
     def pairs(self) -> PairObjective | None:
         """What its head for pairs of texts predicts, if it has one."""
         return "next_sentence" if self.next_sentence else None
-
-    @abstractmethod
-    def under_head(self, pools: bool, head: str | None = None) -> Self:
-        """The encoder below the head of a task: without heads of its own, and with a pooler only if that is read.
-
-        `head` is the kind of the head, where published ones differ in what is below them.
-        """
 
 
 Side = Annotated[int, Field(ge=1, le=16_384)]
@@ -254,18 +273,24 @@ class StoryModelConfig(ModelConfig):
         return len(self.labels or "ab")
 
 
-class Encoder(Protocol):
-    """tokens (B, T) -> a vector for each of them (B, T, D), from all tokens."""
+class BelowHead(Protocol):
+    """tokens (B, T) -> a vector for each of them (B, T, D), which a head reads; maybe from those before it alone."""
 
-    config: EncoderConfig
-
-    def __call__(self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None) -> Tensor: ...
+    config: BelowHeadConfig
 
     def layers(self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None) -> list[Tensor]:
         """The vectors (B, T, D) before the first block, and after every one."""
 
     def summarize(self, x: Tensor, layout: Any) -> Tensor:
         """A vector for each text (N, D), from those of its tokens (B, T, D), as a head reads it."""
+
+
+class Encoder(BelowHead, Protocol):
+    """tokens (B, T) -> a vector for each of them (B, T, D), from all tokens."""
+
+    config: EncoderConfig
+
+    def __call__(self, tokens: Tensor, segments: Tensor | None = None, layout: Any = None) -> Tensor: ...
 
     def masked_vectors(self, tokens: Tensor, segments: Tensor | None, layout: Any, places: Tensor) -> Tensor:
         """The vectors (B, T, D) that tokens are predicted from; at flat positions `places`, from the others."""
@@ -580,6 +605,7 @@ class Answerer(Protocol):
 ROLES: dict[Role, type] = {
     "encoder": Encoder,
     "two_streams": TwoStreams,
+    "left_encoder": BelowHead,
     "causal": Causal,
     "bidirectional": Bidirectional,
     "seq2seq": Seq2Seq,

@@ -32,7 +32,7 @@ export function logarithmic([low, high]: Ends, range: Ends): Scale {
   });
 }
 
-/** A step of 1, 2 or 5 times a power of ten, of which about so many fit in between. */
+/** A step of 1, 2 or 5 times a power of ten, which fits about `count` times in between. */
 function stepOf(low: number, high: number, count: number): number {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));

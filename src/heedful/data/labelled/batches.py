@@ -116,6 +116,7 @@ def encode_texts(
             other = None if pair is None else next(others)
             a, b = truncate(one, other, tokenizer, context)
             ids, segments = tokenizer.pair(a, b)
+            ids, segments = (ids, segments) if ids else ([tokenizer.pad], [0])  # a row has at least one token
             lost.append(len(one) + len(other or ()) - len(a) - len(b or ()))
             lengths.append(len(ids))
             firsts.append(segments.count(0))
@@ -127,7 +128,7 @@ def encode_texts(
         lost=np.array(lost, dtype=np.int64),
         context=context,
         pad=tokenizer.pad,
-        nothing=tuple(tokenizer.pair(())[0]),
+        nothing=tuple(tokenizer.pair(())[0]) or (tokenizer.pad,),
         last=last_segment(tokenizer),
     )
 

@@ -187,6 +187,20 @@ class SepClsLayout(PairLayout):
     pads_left: ClassVar = True
 
 
+class BareLayout:
+    """`A` or `A B`, without special tokens, as GPT-2's tokenizer in `transformers`."""
+
+    cls_last: ClassVar[bool] = False
+    pads_left: ClassVar[bool] = False
+
+    def pair(
+        self, a: Sequence[int], b: Sequence[int] | None = None, *, last_sep: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """The tokens of one text or a pair, and their segments: 0 for A, 1 for B."""
+        second = () if b is None else b
+        return [*a, *second], [0] * len(a) + [1] * len(second)
+
+
 def count_special_tokens(tokenizer: PairTokenizer, texts: int) -> int:
     """The number of special tokens added to one text, or to a pair."""
     return len(tokenizer.pair((), () if texts == 2 else None)[0])

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.tokenizers.base import (
+    BareLayout,
     EngineTokenizer,
     TokenizerFile,
     parse_json,
@@ -263,15 +264,34 @@ class BpeTokenizer(ByteTokenizer):
         return invalid(where, found)
 
 
-class Gpt2Tokenizer(ByteLevelTokenizer, BpeTokenizer):
-    """A GPT-2 tokenizer: `<|endoftext|>` in a text is ordinary text, not the special token."""
+class Gpt2Tokenizer(BareLayout, ByteLevelTokenizer, BpeTokenizer):
+    """A GPT-2 tokenizer: `<|endoftext|>` in a text is ordinary text, not the special token.
+
+    Under the head of a task, a text is its tokens alone, and a pair those of both.
+    """
 
     mark = END
+    expected: ClassVar = "tokenizer.json, or vocab.json and merges.txt"
 
     @property
     def end(self) -> int:
         """The token that ends a document and starts the next."""
         return self._vocab[END]
+
+    @property
+    def pad(self) -> int:
+        """The padding of texts under the head of a task, which is masked."""
+        return self.end
+
+    @property
+    def unk(self) -> int:
+        """As published, though no text has it: every byte is known."""
+        return self.end
+
+    def words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of each word with a space before it; `<|endoftext|>` for an empty word."""
+        spaced = [word if word.startswith(" ") or not word else f" {word}" for word in words]
+        return [ids or [self.end] for ids in self.ids(spaced)]
 
     @staticmethod
     def _read(text: str, where: str) -> tuple[dict[str, int], Sequence[Merge], Added]:

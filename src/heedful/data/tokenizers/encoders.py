@@ -11,6 +11,7 @@ from pydantic import Tag
 
 from heedful.config import by_kind
 from heedful.data.tokenizers.base import MAX_FILE, FolderTokenizer, MaskTokenizer, read_tokenizer_file
+from heedful.data.tokenizers.byte_pairs import END, Gpt2Bpe, Gpt2BpeFiles, Gpt2Tokenizer
 from heedful.data.tokenizers.roberta import RobertaBpe, RobertaBpeFiles, RobertaTokenizer
 from heedful.data.tokenizers.tokenizer import WordPiece
 from heedful.data.tokenizers.unigram import (
@@ -39,18 +40,21 @@ class Kind(NamedTuple):
     files: type[Any]
     model: str  # the type of the model in its tokenizer.json
     special: tuple[str, ...]  # special tokens; the first kind with this model that has them reads the file
+    masks: bool = True  # whether it has a mask token
 
 
 KINDS = (
     Kind(BertTokenizer, WordPiece, WordPieceFile, "WordPiece", ("[CLS]",)),
     Kind(RobertaTokenizer, RobertaBpe, RobertaBpeFiles, "BPE", ("<s>",)),
+    Kind(Gpt2Tokenizer, Gpt2Bpe, Gpt2BpeFiles, "BPE", (END,), masks=False),
     Kind(BigBirdTokenizer, BigBirdUnigram, BigBirdUnigramFile, "Unigram", ("[CLS]", "<s>")),
     Kind(AlbertTokenizer, AlbertUnigram, AlbertUnigramFile, "Unigram", ("[CLS]",)),
     Kind(XlnetTokenizer, XlnetUnigram, XlnetUnigramFile, "Unigram", ("<cls>",)),
     Kind(XlmRobertaTokenizer, XlmUnigram, XlmUnigramFile, "Unigram", ("<s>",)),
 )
+MASKING = tuple(kind for kind in KINDS if kind.masks)
 CLS_LAST = tuple(cls for kind in KINDS if kind.tokenizer.cls_last for cls in (kind.trained, kind.files))
-TRAINABLE = tuple(kind.trained for kind in KINDS)
+TRAINABLE = tuple(kind.trained for kind in MASKING)
 
 
 def _any_of(members: tuple[type[Any], ...]) -> Any:
@@ -67,7 +71,7 @@ if TYPE_CHECKING:
     AnyEncoderTokenizer = Any
 else:
     TrainableTokenizer = _any_of(TRAINABLE)
-    AnyEncoderTokenizer = _any_of((*TRAINABLE, *(kind.files for kind in KINDS)))
+    AnyEncoderTokenizer = _any_of((*TRAINABLE, *(kind.files for kind in MASKING)))
 
 
 def tokenizer_class(kind: str) -> Any:

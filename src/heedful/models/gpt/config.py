@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import FieldError
 from heedful.models.limits import refuse_too_large
-from heedful.models.roles import ModelConfig
+from heedful.models.roles import BelowHeadConfig
 from heedful.models.sizes import (
     Activation,
     AnyHeadScore,
@@ -23,12 +23,13 @@ from heedful.models.sizes import (
 Positions = Literal["learned", "none", "sinusoid", "sinusoid_halves", "rotary", "alibi"]
 
 
-class GptConfig(ModelConfig):
+class GptConfig(BelowHeadConfig):
     """The causal Transformer of Radford et al. (2018, 2019); the defaults are the smallest GPT-2."""
 
     implementation: ClassVar = "model.Gpt"
     fixed_context: ClassVar = True
     attends: ClassVar = True
+    pooled_bias: ClassVar = False
 
     kind: Literal["gpt"] = "gpt"
     vocab: int | None = Field(None, ge=2, le=10_000_000, description="vocabulary size; null: that of the tokenizer")
@@ -101,6 +102,10 @@ class GptConfig(ModelConfig):
     def usual_tokenizer(self) -> str:
         """The tokenizer it was published with: byte-level BPE (GPT-2), or BPE with end-of-word marks (GPT)."""
         return "byte_pairs" if self.norm == "pre" else "word_ends"
+
+    def under_head(self, pools: bool, head: str | None = None) -> Self:
+        """The model below the head of a task: without an output layer of its own."""
+        return self.model_copy(update={"output": "tied"})
 
     @classmethod
     def tiny(cls) -> Self:

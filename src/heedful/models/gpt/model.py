@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from heedful.blocks.attention import SelfAttention
 from heedful.blocks.embedding import EMBEDDINGS
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
-from heedful.blocks.layouts import CausalRows, Documents
-from heedful.blocks.masks import AnyMask, Bias, Local, Mask, alibi
+from heedful.blocks.layouts import CausalRows, Documents, EncoderLayout, PackedTexts, Unpadded
+from heedful.blocks.masks import AnyMask, Bias, Local, Mask, alibi, causal, real
 from heedful.blocks.normalizers import NORMALIZERS
 from heedful.blocks.norms import PostNorm, PreNorm
 from heedful.blocks.positions import FixedPositions, LearnedPositions, NoPositions, Rotary, sinusoid_halves, sinusoids
 from heedful.blocks.scores import DepthScaledDot, Score, head_score
 from heedful.blocks.sparse import BlockSparse
-from heedful.blocks.state import Cache, LayerCache, Past, WindowCache
+from heedful.blocks.state import Cache, LayerCache, NoLayerCache, Past, WindowCache
 from heedful.blocks.taps import Tap, watched
 from heedful.models.gpt.config import GptConfig
 from heedful.models.limits import check_length
@@ -114,6 +114,31 @@ class Gpt(nn.Module):
         else:
             layout = Documents.of(documents, self.in_one_row, self.local)
         return self.features(layout.arrange(tokens), layout.past(self.config.layers))[0]
+
+    def layers(
+        self, tokens: Tensor, segments: Tensor | None = None, layout: EncoderLayout | None = None
+    ) -> list[Tensor]:
+        """The vectors (B, T, D) before the first block, and after each, the last one normalized; no segments.
+
+        A token attends to itself and those before it. Padding may be on any side.
+        """
+        layout = layout or Unpadded(tokens)
+        assert not isinstance(layout, PackedTexts), "texts of a causal encoder have rows of their own"
+        c, at = self.config, layout.at
+        check_length(layout.max_length(c.context), c.context)
+        mask = causal() if self.local is None else self.local.mask(at.expand_as(tokens))
+        mask = mask if layout.real is None else mask & real(layout.real, layout.gaps)
+        bias = alibi(c.heads, at=at) if c.positions == "alibi" else None
+        x = self.embed(tokens, at)  # (B, T, D)
+        outputs = [x]
+        for block in self.blocks:
+            x = block(x, NoLayerCache(), mask, bias, at)  # (B, T, D)
+            outputs.append(x)
+        return [*outputs[:-1], self.norm(x)]
+
+    def summarize(self, x: Tensor, layout: EncoderLayout) -> Tensor:
+        """A vector for each text (N, D): that of its last token, which has read them all."""
+        return layout.last(x)  # (N, D)
 
     def start(self, rows: int, device: torch.device) -> Past:
         """The state before the first token."""

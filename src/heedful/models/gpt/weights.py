@@ -18,11 +18,16 @@ from heedful.models.exchange import (
     Rule,
     Table,
     Twin,
+    architecture_in,
     bool_setting,
     fill_in,
     float_setting,
+    head_in,
     int_setting,
+    label_settings,
+    labels_in,
     output_of,
+    published_head,
     refuse,
     refuse_attention,
     ties_in,
@@ -67,10 +72,17 @@ ACTIVATIONS_WRITTEN: dict[Family, dict[Activation, str]] = {
 }
 ACTIVATION_KEYS: dict[Family, str] = {"gpt2": "activation_function", "openai-gpt": "afn"}
 DEFAULT_ACTIVATIONS: dict[Family, str] = {"gpt2": "gelu_new", "openai-gpt": "gelu"}
-ARCHITECTURES: dict[Family, tuple[str, ...]] = {  # with an output layer, and without
-    "gpt2": ("GPT2LMHeadModel", "GPT2Model"),
-    "openai-gpt": ("OpenAIGPTLMHeadModel", "OpenAIGPTModel"),
+ARCHITECTURES: dict[Family, dict[str, str | None]] = {  # the head of a task of each; first, with an output layer
+    "gpt2": {
+        "GPT2LMHeadModel": None,
+        "GPT2Model": None,
+        "GPT2ForSequenceClassification": "classifier",
+        "GPT2ForTokenClassification": "tagger",
+        "GPT2ForQuestionAnswering": "answerer",
+    },
+    "openai-gpt": {"OpenAIGPTLMHeadModel": None, "OpenAIGPTModel": None},
 }
+HEAD_LAYERS = {"classifier": "score", "tagger": "classifier", "answerer": "qa_outputs"}
 # Settings that would change the computation, with their supported values.
 HARMLESS: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False, None),
@@ -115,7 +127,7 @@ def release_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
 def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings of a config.json, checked; an error names the invalid one."""
     family = FAMILIES[str(settings.get("model_type"))]
-    _refuse(settings, family, where)
+    head = head_in(settings, _head(settings, family, where), where)
     found: dict[str, Any] = {}
     known = {keys[0]: settings[key] for keys, _, _ in SIZES.values() for key in reversed(keys) if key in settings}
     settings, left_out = fill_in({**settings, **known}, DEFAULTS[family])
@@ -140,22 +152,21 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
             where=f"{where}: scale_attn_weights", found="false, with scale_attn_by_inverse_layer_idx true",
             expected="true", todo="choose the folder of another model",
         )  # fmt: skip
-    ties = ties_in(settings, where)
+    ties = head is not None or ties_in(settings, where)
     found |= {"output": "tied" if ties else "untied", "score": SCORES[scaling]}
     found |= {"activation": functions[act], "norm": "pre" if family == "gpt2" else "post"}
     config = validate_config(GptConfig, found, {ours: keys[0] for ours, (keys, _, _) in SIZES.items()}, where)
     embedding_dropout = float_setting(settings, "embd_pdrop", 0.1, where)
     note = f"embd_pdrop {embedding_dropout} is taken as resid_pdrop, {config.dropout}: there is one dropout here"
     notes = (*left_out, *(() if embedding_dropout == config.dropout else (note,)))
-    return PublishedConfig(config, ties=ties, notes=notes)
+    labels = () if head is None else labels_in(settings, where)
+    return PublishedConfig(config, head, labels, ties=ties, notes=notes)
 
 
-def _refuse(settings: Mapping[str, Any], family: Family, where: Path) -> None:
-    """Refuse unsupported settings that would change the computation, and models with other heads."""
+def _head(settings: Mapping[str, Any], family: Family, where: Path) -> str | None:
+    """The head of the architecture; unsupported ones, and settings that would change the computation, are refused."""
     refuse(settings, HARMLESS, where, "choose the folder of a GPT or a GPT-2 as it was published")
-    named = settings.get("architectures") or [ARCHITECTURES[family][0]]
-    if not isinstance(named, list) or len(named) != 1 or named[0] not in ARCHITECTURES[family]:
-        raise wrong(where, "architectures", named, "one of " + ", ".join(ARCHITECTURES[family]))
+    return ARCHITECTURES[family].get(architecture_in(settings, ARCHITECTURES[family], where) or "")
 
 
 def config_json(
@@ -177,7 +188,10 @@ def config_json(
         raise unwritable(NAMES, "activation", config.activation, " or ".join(acts))
     if family == "openai-gpt" and config.inner != 4 * config.width:
         raise unwritable(NAMES, "hidden", f"{config.inner:,}", f"{4 * config.width:,}, four times the width")
-    settings: dict[str, Any] = {"architectures": [ARCHITECTURES[family][0]], "model_type": family}
+    known = {kind: name for name, kind in ARCHITECTURES[family].items() if name != "GPT2Model"}
+    if published_head(head) not in known:
+        raise unwritable(NAMES, "kind", str(head), ", ".join(str(kind) for kind in known if kind))
+    settings: dict[str, Any] = {"architectures": [known[published_head(head)]], "model_type": family}
     settings |= {keys[0]: getattr(config, ours) for ours, (keys, _, _) in SIZES.items()}
     if family == "gpt2":
         settings |= {"n_inner": config.hidden, **dict(zip(SCALES, scales or (), strict=True))}
@@ -193,7 +207,7 @@ def config_json(
         "tie_word_embeddings": config.output == "tied",
         "dtype": "float32",
     }
-    return settings
+    return settings | ({} if head is None else {"pad_token_id": pad, **label_settings(head, labels)})
 
 
 def table(config: GptConfig, head: str | None = None) -> Table:
@@ -215,9 +229,12 @@ def table(config: GptConfig, head: str | None = None) -> Table:
         spare += [f"{theirs}.{name}" for name in BUFFERS]
     if config.norm == "pre":
         rules += weight_and_bias("norm", "transformer.ln_f")
-    if not tied:
+    if head is not None:
+        layer = HEAD_LAYERS[str(published_head(head))]
+        rules += weight_and_bias("head", layer)[: 1 if layer == "score" else 2]
+    elif not tied:
         rules.append(Rule("tokens.weight", ("lm_head.weight",)))
-    twins = (Twin("lm_head.weight", f"transformer.{tokens}.weight"),) if tied else ()
+    twins = (Twin("lm_head.weight", f"transformer.{tokens}.weight"),) if tied and head is None else ()
     return Table(tuple(rules), twins, tuple(spare))
 
 
@@ -225,12 +242,13 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
     """The table's name of each name in a file; models without an output layer have no prefix `transformer.`."""
     given = list(names)
     bare = not any(name.startswith("transformer.") for name in given)
-    return {name: f"transformer.{name}" if bare and not name.startswith("lm_head.") else name for name in given}
+    tops = ("lm_head.", *(f"{layer}." for layer in HEAD_LAYERS.values()))
+    return {name: f"transformer.{name}" if bare and not name.startswith(tops) else name for name in given}
 
 
 def match_tensors(published: PublishedConfig, names: set[str], where: Path) -> PublishedConfig:
     """The config, unchanged; an output layer that is not tied to the embedding must be in the file."""
-    output_of(published, True, names, "lm_head.weight", where)
+    output_of(published, published.head is None, names, "lm_head.weight", where)
     return published
 
 

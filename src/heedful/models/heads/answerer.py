@@ -35,7 +35,7 @@ class Answerer(Head):
         sizes: Tensor,
         most: int,
     ) -> Tensor:
-        x = self.head(self.encoder(tokens, segments, layout)).flatten(0, 1)  # (B * T, 2)
+        x = self.head(self.encoder.layers(tokens, segments, layout)[-1]).flatten(0, 1)  # (B * T, 2)
         position = torch.arange(most, device=tokens.device)  # (P,)
         at = (begins[:, None] + position).clamp(max=len(x) - 1)  # (N, P)
         beyond = position >= sizes.clamp(min=1)[:, None]  # (N, P)

@@ -18,7 +18,7 @@ class Classifier(Head):
         assert config.encoder is not None and config.labels is not None, "both come from the folder and the data"
         self.config = config
         self.dropout = nn.Dropout(config.dropout)
-        self.head = head_layer(config.encoder.width, len(config.labels))
+        self.head = head_layer(config.encoder.width, len(config.labels), config.encoder.pooled_bias)
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None, layout: EncoderLayout | None = None) -> Tensor:
         x = self.pool_texts(tokens, segments, layout)  # (N, D)
@@ -33,7 +33,7 @@ class Regressor(Head):
         assert config.encoder is not None
         self.config = config
         self.dropout = nn.Dropout(config.dropout)
-        self.head = head_layer(config.encoder.width, 1)
+        self.head = head_layer(config.encoder.width, 1, config.encoder.pooled_bias)
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None, layout: EncoderLayout | None = None) -> Tensor:
         x = self.pool_texts(tokens, segments, layout)  # (N, D)

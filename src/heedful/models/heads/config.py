@@ -8,13 +8,13 @@ from pydantic import Field, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.models import any_of, config_class, kinds_of
-from heedful.models.roles import EncoderConfig, ModelConfig
+from heedful.models.roles import BELOW_HEADS, BelowHeadConfig, ModelConfig
 from heedful.models.sizes import Label, layer_parameters, unique_labels
 
 if TYPE_CHECKING:
-    AnyEncoder = EncoderConfig
+    AnyEncoder = BelowHeadConfig
 else:
-    AnyEncoder = any_of("encoder", usual="bert")
+    AnyEncoder = any_of(*BELOW_HEADS, usual="bert")
 
 
 def tiny_encoder() -> Any:
@@ -40,7 +40,7 @@ class HeadConfig(ModelConfig):
 
     @field_validator("encoder")
     @classmethod
-    def _has_no_heads(cls, encoder: EncoderConfig | None) -> EncoderConfig | None:
+    def _has_no_heads(cls, encoder: BelowHeadConfig | None) -> BelowHeadConfig | None:
         if encoder is None:
             return None
         bare = encoder.under_head(cls.pools, cls.model_fields["kind"].default)
@@ -77,6 +77,11 @@ class HeadConfig(ModelConfig):
         return [name for name in type(self).model_fields if name != "longest" and getattr(self, name) is None]
 
 
+def pooled_parameters(encoder: BelowHeadConfig, outputs: int) -> int:
+    """The number of parameters of a layer on the vector of a text."""
+    return (encoder.width + encoder.pooled_bias) * outputs
+
+
 def with_vocab(config: Any, vocab: int) -> Any:
     """The same model with this vocabulary size."""
     if isinstance(config, HeadConfig):
@@ -101,7 +106,7 @@ class ClassifierConfig(HeadConfig):
     def parameters(self, vocab: int) -> int:
         """The number of parameters, for two classes where they are not known yet."""
         assert self.encoder is not None
-        return self.encoder.parameters(vocab) + (self.encoder.width + 1) * len(self.labels or "ab")
+        return self.encoder.parameters(vocab) + pooled_parameters(self.encoder, len(self.labels or "ab"))
 
     @classmethod
     def tiny(cls) -> Self:
@@ -125,7 +130,7 @@ class MultiLabelConfig(HeadConfig):
     def parameters(self, vocab: int) -> int:
         """The number of parameters, for two labels where they are not known yet."""
         assert self.encoder is not None
-        return self.encoder.parameters(vocab) + (self.encoder.width + 1) * len(self.labels or "ab")
+        return self.encoder.parameters(vocab) + pooled_parameters(self.encoder, len(self.labels or "ab"))
 
     @classmethod
     def tiny(cls) -> Self:
@@ -144,7 +149,7 @@ class RegressorConfig(HeadConfig):
     def parameters(self, vocab: int) -> int:
         """The number of parameters."""
         assert self.encoder is not None
-        return self.encoder.parameters(vocab) + self.encoder.width + 1
+        return self.encoder.parameters(vocab) + pooled_parameters(self.encoder, 1)
 
 
 class MultipleChoiceConfig(HeadConfig):
@@ -164,7 +169,7 @@ class MultipleChoiceConfig(HeadConfig):
     def parameters(self, vocab: int) -> int:
         """The number of parameters."""
         assert self.encoder is not None
-        return self.encoder.parameters(vocab) + self.encoder.width + 1
+        return self.encoder.parameters(vocab) + pooled_parameters(self.encoder, 1)
 
 
 Feature = Literal["first", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all"]

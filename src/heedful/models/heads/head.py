@@ -13,7 +13,7 @@ from heedful.blocks.layouts import EncoderLayout, Unpadded
 from heedful.blocks.linear import Linear
 from heedful.models import build
 from heedful.models.heads.config import HeadConfig
-from heedful.models.roles import Encoder
+from heedful.models.roles import BelowHead
 
 
 class Head(nn.Module):
@@ -23,7 +23,7 @@ class Head(nn.Module):
         super().__init__()
         assert config.encoder is not None, "the encoder comes from the recipe, or from the folder to start from"
         encoder: Any = build(config.encoder).requires_grad_(not config.freeze)
-        self.encoder: Encoder = encoder
+        self.encoder: BelowHead = encoder
         self.frozen = config.freeze
 
     def train(self, mode: bool = True) -> Self:
@@ -36,11 +36,11 @@ class Head(nn.Module):
     def pool_texts(self, tokens: Tensor, segments: Tensor | None, layout: EncoderLayout | None) -> Tensor:
         """The pooled vector of each text."""
         layout = layout or Unpadded(tokens)
-        return self.encoder.summarize(self.encoder(tokens, segments, layout), layout)  # (N, D)
+        return self.encoder.summarize(self.encoder.layers(tokens, segments, layout)[-1], layout)  # (N, D)
 
 
-def head_layer(width: int, out: int) -> Linear:
+def head_layer(width: int, out: int, bias: bool = True) -> Linear:
     """The output layer, initialized as in BERT."""
-    layer = Linear(width, out)
+    layer = Linear(width, out, bias=bias)
     nn.init.trunc_normal_(layer.weight, std=0.02, a=-0.04, b=0.04)
     return layer

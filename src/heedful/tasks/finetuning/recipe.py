@@ -13,7 +13,7 @@ from heedful.errors import UserError
 from heedful.files.reading import is_folder
 from heedful.models import kinds_of
 from heedful.models.heads.config import HeadConfig
-from heedful.models.roles import EncoderConfig
+from heedful.models.roles import BELOW_HEADS, BelowHeadConfig
 from heedful.tasks.recipe_parts import Recipe, Start, check_packing
 from heedful.training.checkpoint.choice import split_checkpoint
 from heedful.training.configs import TrainConfig
@@ -29,12 +29,12 @@ class EncoderStart(Start):
         None, ge=0, lt=1, description="dropout of the encoder, attention included; null: that of the folder"
     )
 
-    def encoder(self) -> EncoderConfig:
+    def encoder(self) -> BelowHeadConfig:
         """The settings of the encoder in the folder; its weights are not read."""
         from heedful.hub.folder import read_config
 
         dropout = {} if self.dropout is None else {"dropout": self.dropout, "attention_dropout": self.dropout}
-        found: EncoderConfig = read_config(self.path, "encoder")
+        found: BelowHeadConfig = read_config(self.path, *BELOW_HEADS)
         return found.model_copy(update=dropout)
 
     def problems(self) -> list[UserError]:
@@ -97,8 +97,8 @@ class Finetuning(Recipe):
     @model_validator(mode="after")
     def _check_segments(self) -> Self:
         encoder = self.model.encoder
-        known = encoder is not None and encoder.segments == 2 and not encoder.compares_segments  # fewer are ignored
-        if known and isinstance(self.tokenizer, CLS_LAST):
+        two = encoder is not None and encoder.segment_types == 2  # fewer are ignored
+        if two and encoder is not None and not encoder.compares_segments and isinstance(self.tokenizer, CLS_LAST):
             raise FieldError(
                 "its classification token is in a third segment; write model.encoder.segments: 3 or another kind",
                 "tokenizer",
@@ -107,7 +107,7 @@ class Finetuning(Recipe):
         return self
 
     @property
-    def encoder(self) -> EncoderConfig:
+    def encoder(self) -> BelowHeadConfig:
         """The settings of the encoder, from the recipe or from the folder to start from."""
         if self.model.encoder is not None:
             return self.model.encoder
@@ -149,7 +149,7 @@ class Finetuning(Recipe):
             return []
         return self.start.problems() or self._too_long(self.encoder)
 
-    def _too_long(self, encoder: EncoderConfig) -> list[UserError]:
+    def _too_long(self, encoder: BelowHeadConfig) -> list[UserError]:
         """The error for texts that may be longer than the context of the encoder in `start`."""
         longest = self.model.longest
         if self.model.encoder is not None or longest is None or longest <= encoder.context:

@@ -15,9 +15,11 @@ from heedful.data.tokenizers.encoders import (
     open_encoder_tokenizer,
     tokenizer_class,
 )
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
+from heedful.data.tokenizers.words import WordTokenizer
 from heedful.errors import UserError
 from heedful.hub import pretrained
-from heedful.models.roles import EncoderConfig
+from heedful.models.roles import BELOW_HEADS, BelowHeadConfig
 from heedful.tasks.base import Codec, E, P, R, Source, Task, V
 
 
@@ -46,7 +48,7 @@ class FinetuningTask(Task[R, V, E, P]):
 
     def elsewhere(self, folder: Path) -> Source | None:
         """The encoder of any model, with its tokenizer."""
-        found = pretrained(folder, role="encoder")
+        found = pretrained(folder, role=BELOW_HEADS)
         if found.tokenizer is None:
             raise UserError(
                 "there is no tokenizer in this folder", where=self.recipe.start.folder,
@@ -55,9 +57,15 @@ class FinetuningTask(Task[R, V, E, P]):
             )  # fmt: skip
         if self.recipe.model.encoder is not None:
             self._require_settled(found.config, self.recipe.model.encoder)
-        return Source(found.tokenizer, found.tensors, folder, "encoder")
+        if isinstance(found.tokenizer, TrainedTokenizer | WordTokenizer):
+            raise UserError(
+                "not supported: a head on a language model of lines", where=self.recipe.start.folder,
+                found=f"a tokenizer of kind {type(found.tokenizer).__name__}", expected="byte-level BPE, as GPT-2 has",
+                todo="start from a model with `tokenizer: {kind: byte_pairs}`, or from an encoder",
+            )  # fmt: skip
+        return Source(found.tokenizer, found.below_head, folder, "encoder")
 
-    def _require_settled(self, there: EncoderConfig, here: EncoderConfig) -> None:
+    def _require_settled(self, there: BelowHeadConfig, here: BelowHeadConfig) -> None:
         """Refuse to change a setting that the encoder was trained with, and that no weight shows."""
         was, now = there.model_dump(), here.model_dump()
         for name in there.settled if there.kind == here.kind else ():

@@ -31,7 +31,7 @@ from heedful.data.tokenizers.base import (
 )
 from heedful.errors import UserError, shown
 from heedful.hub.pooling import pool
-from heedful.hub.sentence_transformers import Pooling, SentenceConfig
+from heedful.hub.sentence_transformers import Poolings, SentenceConfig
 from heedful.tasks.predictor import Evaluation, Predictor, Result
 from heedful.tasks.pretraining.joint import best_joint, chain_log_prob
 from heedful.tasks.pretraining.loss import evaluate_pretraining
@@ -126,7 +126,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
     tokenizer: MaskTokenizer
     device: torch.device
     notes: tuple[str, ...] = ()
-    pooling: Pooling | None = None
+    pooling: Poolings | None = None
     normalize: bool = False
     longest: int | None = None  # maximum number of tokens of a text
     lowercase: bool = False
@@ -207,7 +207,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         self,
         texts: Sequence[str],
         layers: str = "last",
-        pooling: Pooling | None = None,
+        pooling: Poolings | None = None,
         normalize: bool | None = None,
     ) -> Tensor:
         """A vector for each text (N, D), pooled over its tokens, special ones included."""
@@ -229,7 +229,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         self,
         texts: TokenizedTexts,
         layers: str = "last",
-        pooling: Pooling | None = None,
+        pooling: Poolings | None = None,
         normalize: bool | None = None,
     ) -> Tensor:
         """A vector for each tokenized text (N, D)."""
@@ -242,13 +242,13 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
                 found = x.new_empty(len(texts.rows), x.shape[1], device="cpu")
             found[torch.tensor(places)] = x.cpu()
         if found is None:
-            return torch.empty(0, self.width(layers))
+            return torch.empty(0, self.width(layers, pooling))
         return torch.nn.functional.normalize(found) if self._normalizes(normalize) else found
 
-    def width(self, layers: str = "last") -> int:
+    def width(self, layers: str = "last", pooling: Poolings | None = None) -> int:
         """The size of a vector."""
-        width: int = self._net.config.width
-        return width * (4 if layers == "concat_last_four" else 1)
+        width, how = int(self._net.config.width), pooling or self.pooling
+        return width * (4 if layers == "concat_last_four" else 1) * (len(how) if isinstance(how, tuple) else 1)
 
     def vectors(self, texts: Sequence[str], layers: str = "last") -> list[TokenEmbeddings]:
         """A vector for each token of each text, special ones included."""
