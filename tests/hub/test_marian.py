@@ -32,6 +32,9 @@ from heedful.cli.app import main
 from heedful.data.tokenizers.multilingual import open_translation_tokenizer
 from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
 from heedful.errors import UserError
+from heedful.explore.inspect import TextInput, reading, vocabulary_of
+from heedful.export.check import TOLERANCE
+from heedful.export.write import export
 from heedful.hub import pretrained, write
 from heedful.models import build
 from heedful.runs.recipe import recipe_of
@@ -279,6 +282,35 @@ def test_targets_are_split_by_the_model_of_their_language(form: str, tmp_path: P
     found = [theirs_of(torch.tensor(ids, dtype=torch.long), count).tolist() for ids in ours.target_ids(texts)]
     assert found == [theirs(text_target=text)["input_ids"][:-1] for text in texts]
     assert ours.target_ids(TARGET) != ours.ids(TARGET)
+
+
+def test_source_tokens_are_shown_by_their_own_pieces(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    translator: Any = heedful.load(marian_folder(random_marian(**two_vocabularies()), tmp_path / "theirs"), "cpu")
+    tokenizer, text = translator.tokenizer, "the child came home"
+    pieces = tokenizer.encode(text).pieces
+    assert "".join(pieces).replace("▁", " ").strip() == text
+    translation = translator.predict([text])[0]
+    alignment = translator.align(text, translation)
+    assert (alignment.source, alignment.target) == ([*pieces, "</s>"], tokenizer.pieces(translation.ids))
+    sides = reading(translator, TextInput(text=text, other=TARGET[0])).sides
+    assert [token.piece for token in sides["source"]] == alignment.source
+    written = tokenizer.target_ids([TARGET[0]])[0]
+    assert [token.id for token in sides["written"]] == [*written, 3] and written != tokenizer.ids([TARGET[0]])[0]
+    assert vocabulary_of(translator)[4:] == list(own_vocabulary(0))[2:-1]
+
+
+@pytest.mark.parametrize("untied", [False, True])
+def test_two_vocabularies_are_exported(untied: bool, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="needs `pip install 'heedful[ctranslate2]'`")
+    torch.manual_seed(2)
+    folder = marian_folder(random_marian(**two_vocabularies(untied), activation_function="relu"), tmp_path / "theirs")
+    (one,) = export(heedful.load(folder, "cpu"), tmp_path / "out", "ctranslate2")
+    about = json.loads((tmp_path / "out" / "export.json").read_text())["files"][0]
+    assert one.difference <= TOLERANCE
+    assert about["equal_searches"] == {"greedy": about["searches"], "beams": about["searches"]}
+    names = [json.loads((tmp_path / "out" / f"{side}_vocabulary.json").read_text()) for side in ("source", "target")]
+    assert [some[4:] for some in names] == [list(own_vocabulary(side))[2:-1] for side in range(2)]
 
 
 def tuned(folder: Path, tmp_path: Path, **model: Any) -> Path:
