@@ -151,8 +151,9 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         self.dense.to(self.device).eval()
 
     @property
-    def _saved_tensors(self) -> dict[str, Tensor]:
-        return joined_tensors(super()._saved_tensors, self.dense.state_dict())
+    def saved_tensors(self) -> dict[str, Tensor]:
+        """The tensors of a model folder, those of Dense layers included."""
+        return joined_tensors(super().saved_tensors, self.dense.state_dict())
 
     def save(self, folder: str | Path) -> None:
         """Write a model folder, from which `heedful.load` makes the same predictor."""
