@@ -233,7 +233,7 @@ def test_selection_is_undone_and_redone(browse: Callable[..., Any], minilm: Path
     until(lambda: "layer" not in browsing.address)
     by("token-4").click()  # another choice: what was undone is gone
     until(lambda: browsing.address["token"] == "4")
-    assert by("redo").is_disabled() and by("undo").is_enabled()
+    until(lambda: by("redo").is_disabled() and by("undo").is_enabled())
 
 
 def test_selection_beyond_the_model_is_said(browse: Callable[..., Any], minilm: Path) -> None:

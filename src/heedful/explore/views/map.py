@@ -487,6 +487,9 @@ def pooled(subject: Subject, line: Line) -> dict[str, Tensor]:
     how = subject.predictor if isinstance(subject.predictor, TextEncoder) else None
     mode = "mean" if how is None or how.pooling is None else how.pooling
     found = {name: pool(x[None], None, mode)[0] for name, x in line.layers.items()}
+    if how is not None and how.dense.config:
+        last = max((name for name in found if name.isdigit()), key=int)
+        found[last] = how.dense(found[last].to(how.device)).detach().cpu()
     return {name: normalize(x, dim=-1) for name, x in found.items()} if how is not None and how.normalize else found
 
 
