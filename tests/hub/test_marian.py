@@ -62,7 +62,7 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 
 def theirs_of(ids: torch.Tensor, count: int | None = None) -> torch.Tensor:
-    """Their ids of ours, in a vocabulary of so many tokens."""
+    """Their ids of ours, in a vocabulary of `count` tokens."""
     last = (len(vocabulary()) if count is None else count) - 1
     return torch.tensor([last, 1, last, 0, *range(2, last)])[ids]
 
