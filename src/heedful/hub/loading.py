@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from heedful.files.folders import has_file, read_settings, read_text
 from heedful.files.reading import is_folder, require_folder
 from heedful.files.yaml import load_yaml
 from heedful.hub import rules as convert
+from heedful.hub.dense import PREFIX, DenseLayers, read_dense, split_tensors
 from heedful.hub.folder import (
     exchange_for,
     find_release,
@@ -41,7 +43,7 @@ from heedful.hub.image_models import read_image_model
 from heedful.hub.model_folder import read_model
 from heedful.hub.rules import LedgerLine
 from heedful.hub.safetensors import read_safetensors
-from heedful.hub.sentence_transformers import Poolings, SentenceConfig, read_sentence_config
+from heedful.hub.sentence_transformers import DenseConfig, Poolings, SentenceConfig, read_sentence_config
 from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
 from heedful.hub.translation_folders import read_generation
 from heedful.hub.word_vocabularies import find_words
@@ -97,6 +99,8 @@ class Pretrained(NamedTuple):
     ledger: tuple[LedgerLine, ...]
     head: Head | None = None
     pooling: Poolings | None = None  # how token vectors are pooled, where the folder specifies it
+    dense: tuple[DenseConfig, ...] = ()  # layers on the pooled vector
+    dense_tensors: Mapping[str, Tensor] = MappingProxyType({})  # of these layers, by their names in `DenseLayers`
     normalize: bool = False
     longest: int | None = None  # maximum tokens per text, where the folder specifies it
     lowercase: bool = False  # whether a text is lowercased before tokenization
@@ -147,9 +151,10 @@ def pretrained(
         return _own(folder, roles)
     own = locate_model(folder)
     if (sentences := read_sentence_config(own)) is not None:
-        encoder, sentence_config = sentences
-        model = _hugging_face(encoder, weights, roles)
-        return model._replace(**{"longest": model.longest, **sentence_config.model_dump(exclude_none=True)})
+        model = _hugging_face(sentences.encoder, weights, roles)
+        tensors, lines = read_dense(sentences, model.config.width, weights)
+        found = {name: value for name, value in sentences.settings if value is not None}
+        return model._replace(dense_tensors=tensors, ledger=model.ledger + lines, **found)
     if has_file(own, "config.json"):
         return _hugging_face(own, weights, roles)
     if (released := find_release(own, roles)) is not None and (name := find_checkpoint(own)) is not None:
@@ -242,7 +247,7 @@ def _with_head(
     model = Pretrained(config, None, tensors, ledger, top, notes=published.notes)
     if model.translates:
         decode, notes = read_generation(folder, config.context)
-        pieces = SentencePieceTokenizer.from_folder(folder, config.vocab or 0)
+        pieces = SentencePieceTokenizer.from_folder(folder, config.vocab, config.source_vocab)
         return model._replace(tokenizer=pieces, decode=decode, notes=model.notes + notes)
     if config.role == "causal":
         if config.usual_tokenizer == "words" and (words := find_words(folder, config.vocab or 0)) is not None:
@@ -345,7 +350,8 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     """Load a run or model folder of Heedful, or the encoder of a fine-tuned model."""
     config = read_config(folder, *roles)
     files = read_own_files(folder)
-    portable, settings, weights, file, text, _ = files
+    portable, settings, _, file, text, _ = files
+    weights, dense = split_tensors(files.tensors)
     refuse_own_model(settings, folder)
     where = str(portable / "tokenizer.json")
     tokenizer: Any = OPEN[config.role](text, where)
@@ -365,6 +371,10 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     more: dict[str, Any] = {"longest": longest}
     if sentences is not None:
         more = dict(parse(SentenceConfig, sentences, file=portable / "config.json"))
+    with torch.device("meta"):
+        layers = DenseLayers.of(config.width, SentenceConfig(**more))
+    require_fit(layers, dense, file)
+    ledger += [LedgerLine(PREFIX + name, PREFIX + name, "as it is", tensor) for name, tensor in dense.items()]
     starts = (
         config.role == "causal"
         and head is None
@@ -372,7 +382,7 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     )
     if config.role == "seq2seq" and decode is not None:
         more["decode"] = parse(DecodeConfig, decode, file=portable / "config.json")
-    return Pretrained(config, tokenizer, tensors, tuple(ledger), head, starts=starts, **more)
+    return Pretrained(config, tokenizer, tensors, tuple(ledger), head, dense_tensors=dense, starts=starts, **more)
 
 
 def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tuple[Head | None, int | None]:
