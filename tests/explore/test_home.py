@@ -72,7 +72,7 @@ def test_rows_of_blocks_are_folded() -> None:
     (blocks,) = [part for part in architecture(model).parts if part.name == "blocks"]
     assert blocks.numbers == (0, 0)  # both layers have the weights of the first
     assert blocks.times == 1
-    root = architecture(build(config_class("transformer").tiny()))
+    root = architecture(build(config_class("transformer").tiny().model_copy(update={"norm": "pre"})))
     (decoder,) = [part for part in root.parts if part.name == "decoder"]
     assert decoder.numbers == (0, 1)
     assert [part.name for part in decoder.parts] == ["attention", "add1", "cross", "add2", "mlp", "add3"]
