@@ -72,7 +72,7 @@ def test_rows_of_blocks_are_folded() -> None:
     (blocks,) = [part for part in architecture(model).parts if part.name == "blocks"]
     assert blocks.numbers == (0, 0)  # both layers have the weights of the first
     assert blocks.times == 1
-    root = architecture(build(config_class("transformer").tiny().model_copy(update={"norm": "pre"})))
+    root = architecture(build(config_class("transformer").tiny()))
     (decoder,) = [part for part in root.parts if part.name == "decoder"]
     assert decoder.numbers == (0, 1)
     assert [part.name for part in decoder.parts] == ["attention", "add1", "cross", "add2", "mlp", "add3"]
@@ -80,7 +80,7 @@ def test_rows_of_blocks_are_folded() -> None:
 
 def test_parts_are_in_the_order_of_the_data() -> None:
     """A norm of a list stands behind its own stack; cross-attention, which reads the map first, is in its block."""
-    whole = architecture(build(config_class("transformer").tiny()))
+    whole = architecture(build(config_class("transformer").tiny().model_copy(update={"norm": "pre"})))
     names = [part.name for part in whole.parts]
     assert names[-4:] == ["encoder", "norms.0", "decoder", "norms.1"]
     captioner = config_class("captioner").tiny()
