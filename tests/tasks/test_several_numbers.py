@@ -121,12 +121,14 @@ def test_the_command_line_and_the_explorer_show_every_number(
     ours = heedful.load(tmp_path / "theirs", heedful.MultiRegressor, "cpu")
     right = ours.predict(["a dog"])[0].values
     monkeypatch.setattr("sys.argv", ["heedful", "classify", str(tmp_path / "theirs"), "a dog"])
-    assert main() == 0
+    with pytest.raises(SystemExit, match="0"):
+        main()
     assert capsys.readouterr().out == f"{', '.join(f'{name} {value:.3f}' for name, value in right.items())}  a dog\n"
     (tmp_path / "rows.csv").write_text("text\na dog\n")
     files = [str(tmp_path / name) for name in ("theirs", "rows.csv", "out.jsonl")]
     monkeypatch.setattr("sys.argv", ["heedful", "predict", *files[:2], "--out", files[2]])
-    assert main() == 0
+    with pytest.raises(SystemExit, match="0"):
+        main()
     assert json.loads(Path(files[2]).read_text())["prediction"] == pytest.approx(right)
     found = values(ours, TextInput(text="a dog"))
     assert [one.text for one in found.candidates()] == [f"{name}: {value:.4g}" for name, value in right.items()]

@@ -103,7 +103,7 @@ def _seq2seq(model: Any, config: Any) -> Graphs:
     def begin(m: Any, ids: Tensor, real: Tensor) -> Any:
         return whole(m.start(ids, Padded(real != 0)), *heads_of(config), config.context, ids[:, 0])
 
-    return decoder(model, config, begin, texts(config.vocab))
+    return decoder(model, config, begin, texts(dict(config).get("source_vocab") or config.vocab))
 
 
 def _style_transfer(model: Any, config: Any) -> Graphs:

@@ -247,7 +247,7 @@ def _with_head(
     model = Pretrained(config, None, tensors, ledger, top, notes=published.notes)
     if model.translates:
         decode, notes = read_generation(folder, config.context)
-        pieces = SentencePieceTokenizer.from_folder(folder, config.vocab or 0)
+        pieces = SentencePieceTokenizer.from_folder(folder, config.vocab, config.source_vocab)
         return model._replace(tokenizer=pieces, decode=decode, notes=model.notes + notes)
     if config.role == "causal":
         if config.usual_tokenizer == "words" and (words := find_words(folder, config.vocab or 0)) is not None:
