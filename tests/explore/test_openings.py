@@ -55,7 +55,7 @@ def test_next_token_opens_where_the_second_is_most_probable(run: Callable[[str],
 
 
 def test_alignment_opens_on_the_longest_way_back(run: Callable[[str], Path]) -> None:
-    """The weights of the named step are largest on a source token before that of the written word before it."""
+    """From one written word to the next, the largest weight goes back in the source by as much as the reason says."""
     explorer = Explorer([run("translation")])
     subject = explorer.subject("translation")
     found = opened(explorer, subject, "alignment")
@@ -68,10 +68,8 @@ def test_alignment_opens_on_the_longest_way_back(run: Callable[[str], Path]) -> 
         if any(map(str.isalnum, one["piece"])) and one["part"] is not None
     ]
     keys = [source[one] for one in arrays["mean"][:, source].argmax(-1)]
-    step = found["state"]["step"]
-    back = keys[step - 1] - keys[step]
+    back = max(before - after for before, after in pairwise(keys[:-1]))
     assert back > 0 and f"{back} token" in found["why"]
-    assert back == max(before - after for before, after in pairwise(keys[:-1]))
 
 
 def test_ablation_opens_on_the_head_that_matters_most(run: Callable[[str], Path]) -> None:
@@ -105,7 +103,7 @@ def test_image_is_chosen_once_and_named_in_the_state(run: Callable[[str], Path])
     subject = Subject("gpt", run("gpt"))
     kind, call = on_image(lambda _: [4, 7], tell)
     for _ in range(2):
-        found, _ = unpack(call(subject, kind(model="gpt")))
+        found, _ = unpack(call(subject, kind.model_validate({"model": "gpt"})))
         assert found["state"] == {"image": 7, "step": 7} and found["why"] == "Because of 7."
     assert asked == [4, 7]
 
@@ -118,8 +116,14 @@ def test_page_opens_on_the_input_that_the_view_chooses(browse: Callable[..., Any
     page = browsing.go("alignment")
     assert page.get_by_test_id("why").inner_text() == found["why"]
     assert page.get_by_test_id("text").input_value() == found["text"]
-    assert browsing.address["step"] == str(found["state"]["step"])
+    assert browsing.address["text"] == found["text"] != subject.sample["text"]
     page = browsing.go("alignment", text="seven")
-    assert page.get_by_test_id("why").count() == 0 and "step" not in browsing.address
+    assert page.get_by_test_id("why").count() == 0 and browsing.address["text"] == "seven"
+    page = browsing.go("ablation")
+    off = opened(browsing.explorer, subject, "ablation")["state"]["off"]
+    assert browsing.address["off"] == off
+    page.get_by_test_id("chip-1").click()
+    page.wait_for_url(lambda url: "text=" in url and "off=" in url)
+    assert page.get_by_test_id("text").input_value() == subject.examples.examples[1].text
     page = browsing.go("alignment", lesson="fluent/0")
     assert page.get_by_test_id("why").count() == 0 and "text" not in browsing.address

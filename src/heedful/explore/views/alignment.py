@@ -86,7 +86,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
         f"Because the order of words changes: {names[0]} attends most to {key}, "
         f"{away} before what {names[1]} attends to."
     )
-    return Telling(back, why, {"step": step})
+    return Telling(back, why)
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:

@@ -143,7 +143,7 @@ def search(subject: Subject, request: CaptionRequest) -> bytes:
 
 
 def tell(subject: Subject, image: int) -> Telling | None:
-    """The word of the best caption with the largest weight on one region."""
+    """The last word of the best caption with a clear map, and its largest weight."""
     album = albums.of(subject)
     captioner: ImageCaptioner = album.predictor
     with album.lock:
@@ -151,12 +151,12 @@ def tell(subject: Subject, image: int) -> Telling | None:
     if found.maps is None or not len(found.maps):
         return None
     largest = found.maps.flatten(1).amax(1)  # (W,)
-    step, regions = int(largest.argmax()), found.maps[0].numel()
-    weight = float(largest[step])
+    step = int((largest >= largest.mean()).nonzero()[-1])  # the word that the page shows first: mostly a noun
+    weight, regions = float(largest[step]), found.maps[0].numel()
     why = (
         f"Because “{found.words[step]}” looks at one place: of its weight, {weight:.2f} is on one of {regions} regions."
     )
-    return Telling(weight, why, {"step": step})
+    return Telling(weight, why)
 
 
 # ------------------------------------------------------------------ export

@@ -94,7 +94,7 @@ def tell(subject: Subject, image: int) -> Telling | None:
         f"Because glimpse {step + 1} decides: it raises “{album.predictor.labels[best]}” from "
         f"{float(shares[step - 1, best]):.2f} to {float(shares[step, best]):.2f}."
     )
-    return Telling(float(rises[step - 1]), why, {"step": step})
+    return Telling(float(rises[step - 1]), why)
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
