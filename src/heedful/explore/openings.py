@@ -49,14 +49,17 @@ NOTHING = Telling(0.0, "")
 
 
 def on_text(tell: TextTeller, tries: int = 1, read_references: bool = False) -> OpeningCall:
-    """The call of a view that opens on the most telling of the first few examples.
+    """The call of a view that opens on the most telling of the first few examples; for one of them, on what it tells.
 
+    Of any other text it tells nothing, so that the work is bounded.
     A translator may read them with their references, so that nothing has to be searched to compare them.
     """
 
     def opening(subject: Subject, request: TextOpening) -> bytes:
         if request.text is not None:
-            return packed(told(lambda given: tell(subject, given), TextInput(text=request.text, other=request.other)))
+            given = TextInput(text=request.text, other=request.other)
+            known = any((one.text, one.other) == (given.text, given.other) for one in subject.examples.examples)
+            return packed(told(lambda one: tell(subject, one), given) if known else NOTHING)
         examples = subject.examples.examples[:tries]
         key = f"opening {tell.__module__} {json.dumps(examples)}"
         return packed(subject.cached(key, lambda: best_text(subject, examples)))
@@ -66,12 +69,15 @@ def on_text(tell: TextTeller, tries: int = 1, read_references: bool = False) -> 
         some = [one for one in examples if SHORT <= len(one.text) <= LONG] or examples
         reference = read_references and inspect.is_translator(subject.predictor)
 
-        def tell_example(one: Example) -> Telling | None:
-            return tell(subject, TextInput(text=one.text, other=one.right if reference else one.other))
+        def read(one: Example, other: str | None) -> Telling:
+            return told(lambda given: tell(subject, given), TextInput(text=one.text, other=other))
 
-        chosen = some[0] if len(some) == 1 else best(tell_example, some)[0]
-        given = TextInput(text=chosen.text, other=chosen.other)
-        return replace(told(lambda one: tell(subject, one), given), text=chosen.text, other=chosen.other)
+        if reference:
+            chosen, _ = best(lambda one: read(one, one.right), some)
+            found = read(chosen, chosen.other)
+        else:
+            chosen, found = best(lambda one: read(one, one.other), some)
+        return replace(found, text=chosen.text, other=chosen.other)
 
     return TextOpening, opening
 
@@ -122,5 +128,5 @@ def rivals(what: str, first: tuple[str, float], second: tuple[str, float]) -> Te
     if q >= p / 2:
         return Telling(q, f"Because two {what} compete: {quoted(a)} with {p:.2f} and {quoted(b)} with {q:.2f}.")
     return Telling(
-        q, f"Because no other is near the first of the {what}: {quoted(a)} has {p:.2f}, {quoted(b)} {q:.2f}."
+        q, f"Because one of the {what} is well ahead: {quoted(a)} with {p:.2f}; the next is {quoted(b)} with {q:.2f}."
     )

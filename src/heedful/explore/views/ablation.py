@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TITLE = "Head ablation"
 ABOUT = "What the model predicts with some heads ablated, and which heads matter most."
-EXAMPLES, TRIED = 2, 48  # to choose the first picture from: examples, and heads of each
+EXAMPLES, TRIED = 2, 32  # to choose the first picture from: examples, and heads of each
 MAX_HEADS = 5000  # that are ablated
 FILE_HEADS = 64  # up to this number of heads, a file holds the predictions without each of them
 

@@ -96,6 +96,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
         with subject.lock:
             covered = masked(subject, row, [place])
             shares = subject.predictor.masked_log_probabilities(covered, segments, [place])[0].exp()
+        shares[list(tokenizer.special)] = 0.0
         found = shares.topk(2)
         names = tokenizer.pieces(found.indices.tolist())
         return rivals(f"words for the masked {quoted(pieces[place])}", *zip(names, found.values.tolist(), strict=True))

@@ -164,11 +164,13 @@ def attention(subject: Subject, request: MapRequest) -> bytes:
     )
 
 
-def tell(subject: Subject, image: int) -> Telling:
+def tell(subject: Subject, image: int) -> Telling | None:
     """How close the second most probable class is to the first."""
     album = albums.of(subject)
     with album.lock, torch.no_grad():
         logits = album.model(album.inputs(ImageRequest(model=subject.name, image=image)))[0].float().cpu()
+    if len(logits) < 2:
+        return None
     best = finite(logits).softmax(-1).topk(2)
     names = [album.predictor.labels[one] for one in best.indices.tolist()]
     return rivals("classes", *zip(names, best.values.tolist(), strict=True))

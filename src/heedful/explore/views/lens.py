@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TITLE = "Logit lens"
 ABOUT = "What each layer would predict if it were the last."
-EXAMPLES = 3  # to choose the first picture from
+EXAMPLES, PLACES = 3, 6  # to choose the first picture from: examples, and tokens that are seen without scrolling
 TOP = 5  # tokens of a cell
 
 
@@ -91,7 +91,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
     best = torch.stack([each.indices for each in every])  # (L, T)
     late = (best != best[-1]).int()  # (L, T)
     layer = len(best) - 1 - late.flip(0).argmax(0)  # (T,), the last one that predicts another token
-    words = torch.tensor([is_word(token) for token in tokens])
+    words = torch.tensor([place < PLACES and is_word(token) for place, token in enumerate(tokens)])
     gains = torch.where(late.any(0) & words, layer + every[-1].values, 0.0)
     place = int(gains.argmax())
     if not gains[place]:

@@ -265,13 +265,17 @@ def label_of(predictor: Any, number: int) -> str:
 
 def tell(subject: Subject, given: TextInput) -> Telling | None:
     """The token furthest back on which the last prediction still depends, by the gradient of the last layer there."""
+    if max(len(given.text), len(given.other or "")) > LONGEST:
+        return None
     trace = traced(subject, StepsRequest(model=subject.name, text=given.text, other=given.other))
     predicts = trace.reading.passes[-1].queries
     tokens = trace.reading.sides[predicts]
-    layer = [one for one in recurrences(subject.model) if side_of(trace.reading, one) == predicts and not one.back][-1]
+    layers = [one for one in recurrences(subject.model) if side_of(trace.reading, one) == predicts and not one.back]
+    if not layers:
+        return None
     step = len(tokens) - 1
     with subject.lock:
-        norms = gradient_norms(subject.model, trace.reading, step).norms[layer.tap("hidden")][:step]
+        norms = gradient_norms(subject.model, trace.reading, step).norms[layers[-1].tap("hidden")][:step]
     if not len(norms) or not bool(norms.isfinite().all() & norms.any()):
         return None
     first = int((norms >= FELT * norms.max()).int().argmax())
@@ -280,7 +284,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
         f"Because the last prediction depends on tokens as far back as {quoted(tokens[first].piece)}, {step - first} "
         f"steps before: the gradient there is {part:.2f} of its largest."
     )
-    return Telling(step - first, why, {"back": step})
+    return Telling(step - first, why)
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
