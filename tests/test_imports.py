@@ -36,6 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "hub": {
         "models",
         "decode.settings",
+        "blocks.feedforward",
         "blocks.layouts",
         "blocks.linear",
         "data",

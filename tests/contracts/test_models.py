@@ -165,6 +165,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "general-entmax15": {"score": "general", "normalize": "entmax15"},
     "cosine": {"score": "cosine"},
 }
+TWO_VOCABULARIES: dict[str, dict[str, Any]] = {"two-vocabularies": {"source_vocab": 29, "output": "untied_biased"}}
 WINDOWS: dict[str, dict[str, Any]] = {
     "window": {"window": 7},
     "window-sink": {"window": 4, "sink": 2},
@@ -173,7 +174,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 }
 READS: dict[Role, Callable[[Any, Tensor, Tensor], Any]] = {"seq2seq": encoded, "bidirectional": written}
 MORE: dict[str, dict[str, Any]] = {  # by kind: the tested settings, and the learning rate for memorizing
-    "transformer": {"vary": ("positions", "norm"), "more": HEADS},
+    "transformer": {"vary": ("positions", "norm"), "more": HEADS | TWO_VOCABULARIES},
     "seq2seq": {"more": LOOKS, "rate": 2e-2},
     "rnn_lm": {"vary": ("cell",), "rate": 2e-2},
     "transformer_xl": {

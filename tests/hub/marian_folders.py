@@ -44,6 +44,26 @@ def vocabulary() -> dict[str, int]:
     return {name: number for number, name in enumerate([*names, *LANGUAGES, "<pad>"])}
 
 
+@cache
+def own_vocabulary(side: int) -> dict[str, int]:
+    """The ids of one side alone: `</s> <unk>`, the pieces, for the source the languages, `<pad>`."""
+    model = sentencepiece.SentencePieceProcessor(model_proto=spm(side))
+    pieces = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
+    known = [piece for piece in reversed(pieces) if piece not in set("zHKSo")]  # others are unknown
+    names = ["</s>", "<unk>", *known, *LANGUAGES[: 2 - 2 * side]]
+    return {name: number for number, name in enumerate([*names, "<pad>"])}
+
+
+def two_vocabularies(untied: bool = False) -> dict[str, Any]:
+    """The settings of a model with a vocabulary and an embedding for each side, and maybe one for the logits."""
+    count = len(own_vocabulary(1))
+    return {
+        "share_encoder_decoder_embeddings": False, "tie_word_embeddings": not untied,
+        "vocab_size": len(own_vocabulary(0)), "decoder_vocab_size": count,
+        "pad_token_id": count - 1, "decoder_start_token_id": count - 1,
+    }  # fmt: skip
+
+
 def random_settings(rng: random.Random) -> dict[str, Any]:
     heads, act = rng.randint(1, 4), ("swish", "relu", "gelu", "silu", "gelu_new", "quick_gelu", "tanh", "mish")
     both = {"attention_heads": heads, "ffn_dim": rng.randint(4, 60)}
@@ -73,22 +93,26 @@ def random_marian(bias: float = 1.0, **changes: Any) -> Any:
         model.final_logits_bias.normal_().mul_(bias)
         model.final_logits_bias[0, 0] += 2.0
     generation = model.generation_config
-    generation.bad_words_ids, generation.renormalize_logits = [[count - 1]], True
+    generation.bad_words_ids, generation.renormalize_logits = [[model.config.pad_token_id]], True
     generation.num_beams, generation.max_length = 4, 30
     return model.eval()
 
 
 def marian_folder(model: Any, folder: Path) -> Path:
-    """Save a model with `transformers`, and its vocabulary beside it."""
+    """Save a model with `transformers`, and its vocabulary, or the two of them, beside it."""
     model.save_pretrained(folder)
     for side, name in enumerate(("source.spm", "target.spm")):
         (folder / name).write_bytes(spm(side))
-    (folder / "vocab.json").write_text(json.dumps(vocabulary()))
+    separate = not model.config.share_encoder_decoder_embeddings
+    (folder / "vocab.json").write_text(json.dumps(own_vocabulary(0) if separate else vocabulary()))
+    if separate:
+        (folder / "target_vocab.json").write_text(json.dumps(own_vocabulary(1)))
     settings = {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": "eng",
         "target_lang": "deu",
         "model_max_length": 40,
+        **({"separate_vocabs": True} if separate else {}),
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ import safetensors.torch
 import torch
 import transformers
 from bert_folders import change
-from marian_folders import SOURCE, TARGET, marian_folder, random_marian, random_settings, vocabulary
+from marian_folders import (
+    SOURCE,
+    TARGET,
+    marian_folder,
+    own_vocabulary,
+    random_marian,
+    random_settings,
+    two_vocabularies,
+    vocabulary,
+)
 from test_convert import convert
 
 import heedful
@@ -22,24 +32,38 @@ from heedful.cli.app import main
 from heedful.data.tokenizers.multilingual import open_translation_tokenizer
 from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
 from heedful.errors import UserError
+from heedful.explore.inspect import TextInput, reading, vocabulary_of
+from heedful.export.check import TOLERANCE
+from heedful.export.write import export
 from heedful.hub import pretrained, write
 from heedful.models import build
 from heedful.runs.recipe import recipe_of
 from heedful.runs.train import train
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz  .,!?ABCDEßäö漢字\u0301\u3000\uff21\t"
+FORMS: dict[str, dict[str, Any]] = {
+    "one vocabulary": {},
+    "two vocabularies": two_vocabularies(),
+    "two, and logits of their own": two_vocabularies(untied=True),
+}
 many = pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed > 3 else []) for seed in range(24)]
+    ("form", "seed"),
+    [
+        pytest.param(form, seed, marks=[pytest.mark.slow] if seed > (1 if FORMS[form] else 3) else [])
+        for form in FORMS
+        for seed in range(24)
+    ],
 )
+every_form = pytest.mark.parametrize("form", FORMS)
 
 
 def agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * float(theirs.abs().max()))
 
 
-def theirs_of(ids: torch.Tensor) -> torch.Tensor:
-    """Their ids of ours."""
-    last = len(vocabulary()) - 1
+def theirs_of(ids: torch.Tensor, count: int | None = None) -> torch.Tensor:
+    """Their ids of ours, in a vocabulary of `count` tokens."""
+    last = (len(vocabulary()) if count is None else count) - 1
     return torch.tensor([last, 1, last, 0, *range(2, last)])[ids]
 
 
@@ -50,41 +74,49 @@ def random_texts(rng: random.Random, count: int) -> list[str]:
     return odd + mixed + ["".join(rng.choices(LETTERS, k=rng.randint(1, 30))) for _ in range(count)]
 
 
-def test_ids_and_texts_are_those_of_transformers(tmp_path: Path) -> None:
-    folder = marian_folder(random_marian(), tmp_path / "theirs")
+@every_form
+def test_ids_and_texts_are_those_of_transformers(form: str, tmp_path: Path) -> None:
+    model = random_marian(**FORMS[form])
+    folder, source, count = (
+        marian_folder(model, tmp_path / "theirs"), model.config.vocab_size, model.config.decoder_vocab_size
+    )  # fmt: skip
     theirs: Any = transformers.MarianTokenizer.from_pretrained(folder)
     ours: Any = pretrained(folder).tokenizer
-    assert isinstance(ours, SentencePieceTokenizer) and ours.vocab == len(vocabulary()) + 1
+    assert isinstance(ours, SentencePieceTokenizer)
+    assert (ours.vocab, ours.source_vocab) == (count + 1, source + 1 if FORMS[form] else None)
     again: Any = open_translation_tokenizer(ours.json, "tokenizer.json")
     texts = random_texts(random.Random(0), 300)
     unlike = [text for text in texts if "<pad>" in text]  # special tokens in a text are ordinary text here
     for text, ids in zip(texts, ours.ids(texts), strict=True):
         right = theirs.convert_tokens_to_ids(theirs._tokenize(text))
-        right = [1 if text in unlike and one in (0, len(vocabulary()) - 1) else one for one in right]
-        assert theirs_of(torch.tensor(ids, dtype=torch.long)).tolist() == right, text
+        right = [1 if text in unlike and one in (0, source - 1) else one for one in right]
+        assert theirs_of(torch.tensor(ids, dtype=torch.long), source).tolist() == right, text
         assert again.ids([text])[0] == ids
-        plain = [number for number in ids if number not in ours.special]
-        assert ours.decode(ids) == theirs.decode(theirs_of(torch.tensor(plain, dtype=torch.long)).tolist())
         encoding = ours.encode(text)
-        assert len(encoding.offsets) == len(encoding.ids) == len(encoding.pieces)
+        assert len(encoding.offsets) == len(encoding.ids) and encoding.pieces == ours.source_pieces(ids)
+        ids = ours.target_ids([text])[0]
+        assert again.target_ids([text])[0] == ids
+        plain = [number for number in ids if number not in ours.special]
+        assert ours.decode(ids) == theirs.decode(theirs_of(torch.tensor(plain, dtype=torch.long), count).tolist())
 
 
 @many
-def test_random_models_give_the_same_logits_and_translations(seed: int, tmp_path: Path) -> None:
+def test_random_models_give_the_same_logits_and_translations(form: str, seed: int, tmp_path: Path) -> None:
     torch.manual_seed(seed)
     rng = random.Random(seed)
-    model = random_marian(bias=rng.choice([0.0, 1.0]), **random_settings(rng))
+    model = random_marian(bias=rng.choice([0.0, 1.0]), **random_settings(rng), **FORMS[form])
+    many, count = model.config.vocab_size, model.config.decoder_vocab_size
     folder = marian_folder(model, tmp_path / "theirs")
     found = pretrained(folder)
     ours: Any = build(found.config)
     ours.load_state_dict(found.tensors)
     ours.eval()
-    source, target = (torch.randint(3, found.config.vocab, (3, size)) for size in (9, 7))
+    source, target = torch.randint(3, many + 1, (3, 9)), torch.randint(3, count + 1, (3, 7))
     target[:, 0] = 2
     with torch.no_grad():
-        right = model(input_ids=theirs_of(source), decoder_input_ids=theirs_of(target)).logits
+        right = model(input_ids=theirs_of(source, many), decoder_input_ids=theirs_of(target, count)).logits
         logits = ours.tokens.logits(ours.read(source, target))
-    agree(logits, right[..., theirs_of(torch.arange(found.config.vocab))])
+    agree(logits, right[..., theirs_of(torch.arange(count + 1), count)])
     translator: Any = heedful.load(folder, "cpu")
     assert translator.settings.beams == 4 and translator.settings.max_length == 29
     tokenizer: Any = transformers.MarianTokenizer.from_pretrained(folder)
@@ -95,14 +127,15 @@ def test_random_models_give_the_same_logits_and_translations(seed: int, tmp_path
             rows = model.generate(**inputs, num_beams=beams, max_length=30)
         for row, (mine, *_) in zip(rows[:, 1:].tolist(), translator.search(texts, beams=beams), strict=True):
             row = row[: row.index(0) + 1]
-            assert theirs_of(torch.tensor(mine.ids)).tolist() == row, beams
+            assert theirs_of(torch.tensor(mine.ids), count).tolist() == row, beams
             assert mine.text == tokenizer.decode(row, skip_special_tokens=True)
 
 
 @many
-def test_folders_round_trip(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_round_trip(form: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(seed)
-    folder = marian_folder(random_marian(**random_settings(random.Random(seed))), tmp_path / "theirs")
+    model = random_marian(**random_settings(random.Random(seed)), **FORMS[form])
+    folder = marian_folder(model, tmp_path / "theirs")
     assert convert(monkeypatch, folder, tmp_path / "ours") == 0
     assert convert(monkeypatch, tmp_path / "ours", tmp_path / "back") == 0
     before, after = (safetensors.torch.load_file(one / "model.safetensors") for one in (folder, tmp_path / "back"))
@@ -113,10 +146,15 @@ def test_folders_round_trip(seed: int, tmp_path: Path, monkeypatch: pytest.Monke
     assert {key: one[key] for key in other if key in one} == {key: other[key] for key in other if key in one}
     loaded = transformers.GenerationConfig.from_pretrained(tmp_path / "back")
     assert (loaded.num_beams, loaded.max_length, loaded.renormalize_logits) == (4, 30, True)
-    assert (loaded.bad_words_ids, loaded.forced_eos_token_id) == ([[len(vocabulary()) - 1]], 0)
+    assert (loaded.bad_words_ids, loaded.forced_eos_token_id) == ([[model.config.pad_token_id]], 0)
     for name in ("source.spm", "target.spm"):
         assert (folder / name).read_bytes() == (tmp_path / "back" / name).read_bytes()
-    assert json.loads((tmp_path / "back" / "vocab.json").read_text()) == vocabulary()
+    for path in folder.glob("*vocab.json"):
+        assert json.loads((tmp_path / "back" / path.name).read_text()) == json.loads(path.read_text())
+    reopened: Any = transformers.MarianMTModel.from_pretrained(tmp_path / "back")
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in reopened.state_dict().items())
+    tokenizer: Any = transformers.MarianTokenizer.from_pretrained(tmp_path / "back")
+    assert tokenizer.separate_vocabs == bool(FORMS[form])
     texts = [heedful.load(place, "cpu").translate(SOURCE) for place in (folder, tmp_path / "ours", tmp_path / "back")]
     assert texts[0] == texts[1] == texts[2]
 
@@ -147,7 +185,7 @@ def test_model_without_a_bias_of_the_logits_is_written_without_one(tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings is not supported"),
+        ({"share_encoder_decoder_embeddings": False}, "embed_tokens.weight: not in the file"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is not supported"),
         ({"decoder_ffn_dim": 7}, "not supported: decoder_ffn_dim"),
         ({"decoder_attention_heads": 1}, "not supported: decoder_attention_heads"),
@@ -194,6 +232,35 @@ def test_broken_vocabularies_are_one_clear_error(tmp_path: Path) -> None:
         heedful.load(folder, "cpu")
 
 
+def test_damage_of_folders_with_two_vocabularies_is_one_clear_error(tmp_path: Path) -> None:
+    folder, count = marian_folder(random_marian(**two_vocabularies()), tmp_path / "theirs"), len(own_vocabulary(1))
+    text = (folder / "target_vocab.json").read_text()
+    fewer = {name: number for name, number in own_vocabulary(1).items() if number < count - 1}
+    places = {"pad_token_id": count - 2, "decoder_start_token_id": count - 2}
+    damages: tuple[tuple[str, str | None, str], ...] = (
+        ("target_vocab.json", text[: len(text) // 2], "target_vocab.json(.|\n)*JSON"),
+        ("target_vocab.json", json.dumps(fewer), f"{count - 1} pieces(.|\n)*{count}, the decoder_vocab_size"),
+        ("target_vocab.json", None, "target_vocab.json: this file is missing"),
+        ("target.spm", None, "target.spm: this file is missing"),
+        ("decoder_vocab_size", f"{count - 1}", f"another pad_token_id(.|\n)*the last of {count - 1} tokens, decoder"),
+        ("decoder_vocab_size", '"many"', "decoder_vocab_size(.|\n)*a whole number"),
+        ("places", json.dumps(places | {"decoder_vocab_size": count - 1}), "decoder.embed_tokens.weight: .* in the"),
+        ("tie_word_embeddings", "false", "lm_head.weight: not in the file"),
+        ("share_encoder_decoder_embeddings", '"no"', "share_encoder_decoder_embeddings(.|\n)*true or false"),
+    )
+    for number, (name, value, words) in enumerate(damages):
+        copy = shutil.copytree(folder, tmp_path / str(number))
+        if value is None:
+            (copy / name).unlink()
+        elif (copy / name).exists():
+            (copy / name).write_text(value)
+        else:
+            change(copy, **(json.loads(value) if name == "places" else {name: json.loads(value)}))
+        with pytest.raises(UserError, match=words) as refused:
+            pretrained(copy)
+        assert refused.value.todo and str(copy) in str(refused.value)
+
+
 def test_generation_settings_that_are_not_followed_are_named(tmp_path: Path) -> None:
     folder = marian_folder(random_marian(), tmp_path / "theirs")
     file = folder / "generation_config.json"
@@ -205,14 +272,45 @@ def test_generation_settings_that_are_not_followed_are_named(tmp_path: Path) -> 
         pretrained(folder)
 
 
-def test_targets_are_split_by_the_model_of_their_language(tmp_path: Path) -> None:
-    folder = marian_folder(random_marian(), tmp_path / "theirs")
+@every_form
+def test_targets_are_split_by_the_model_of_their_language(form: str, tmp_path: Path) -> None:
+    model = random_marian(**FORMS[form])
+    folder = marian_folder(model, tmp_path / "theirs")
     theirs: Any = transformers.MarianTokenizer.from_pretrained(folder)
     ours: Any = pretrained(folder).tokenizer
-    texts = [*SOURCE, *TARGET, "", "zoo Haus"]
-    found = [theirs_of(torch.tensor(ids, dtype=torch.long)).tolist() for ids in ours.target_ids(texts)]
+    texts, count = [*SOURCE, *TARGET, "", "zoo Haus"], model.config.decoder_vocab_size
+    found = [theirs_of(torch.tensor(ids, dtype=torch.long), count).tolist() for ids in ours.target_ids(texts)]
     assert found == [theirs(text_target=text)["input_ids"][:-1] for text in texts]
     assert ours.target_ids(TARGET) != ours.ids(TARGET)
+
+
+def test_source_tokens_are_shown_by_their_own_pieces(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    translator: Any = heedful.load(marian_folder(random_marian(**two_vocabularies()), tmp_path / "theirs"), "cpu")
+    tokenizer, text = translator.tokenizer, "the child came home"
+    pieces = tokenizer.encode(text).pieces
+    assert "".join(pieces).replace("▁", " ").strip() == text
+    translation = translator.predict([text])[0]
+    alignment = translator.align(text, translation)
+    assert (alignment.source, alignment.target) == ([*pieces, "</s>"], tokenizer.pieces(translation.ids))
+    sides = reading(translator, TextInput(text=text, other=TARGET[0])).sides
+    assert [token.piece for token in sides["source"]] == alignment.source
+    written = tokenizer.target_ids([TARGET[0]])[0]
+    assert [token.id for token in sides["written"]] == [*written, 3] and written != tokenizer.ids([TARGET[0]])[0]
+    assert vocabulary_of(translator)[4:] == list(own_vocabulary(0))[2:-1]
+
+
+@pytest.mark.parametrize("untied", [False, True])
+def test_two_vocabularies_are_exported(untied: bool, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="needs `pip install 'heedful[ctranslate2]'`")
+    torch.manual_seed(2)
+    folder = marian_folder(random_marian(**two_vocabularies(untied), activation_function="relu"), tmp_path / "theirs")
+    (one,) = export(heedful.load(folder, "cpu"), tmp_path / "out", "ctranslate2")
+    about = json.loads((tmp_path / "out" / "export.json").read_text())["files"][0]
+    assert one.difference <= TOLERANCE
+    assert about["equal_searches"] == {"greedy": about["searches"], "beams": about["searches"]}
+    names = [json.loads((tmp_path / "out" / f"{side}_vocabulary.json").read_text()) for side in ("source", "target")]
+    assert [some[4:] for some in names] == [list(own_vocabulary(side))[2:-1] for side in range(2)]
 
 
 def tuned(folder: Path, tmp_path: Path, **model: Any) -> Path:
@@ -229,9 +327,10 @@ def tuned(folder: Path, tmp_path: Path, **model: Any) -> Path:
     return tmp_path / "run"
 
 
-def test_fine_tuning_starts_from_the_folder_itself(tmp_path: Path, no_loss_curve: None) -> None:
+@pytest.mark.parametrize("form", ["one vocabulary", "two, and logits of their own"])
+def test_fine_tuning_starts_from_the_folder_itself(form: str, tmp_path: Path, no_loss_curve: None) -> None:
     torch.manual_seed(0)
-    folder = marian_folder(random_marian(), tmp_path / "theirs")
+    folder = marian_folder(random_marian(**FORMS[form]), tmp_path / "theirs")
     settings = pretrained(folder).config.model_dump(mode="json") | {"dropout": 0.0, "vocab": None}
     before, after = pretrained(folder), pretrained(tuned(folder, tmp_path, **settings))
     assert after.tokenizer.json == before.tokenizer.json and after.tensors.keys() == before.tensors.keys()
@@ -239,3 +338,7 @@ def test_fine_tuning_starts_from_the_folder_itself(tmp_path: Path, no_loss_curve
     assert 0 < change < 0.1  # of a few steps
     with pytest.raises(UserError, match=r"other settings than the recipe(.|\n)*norm: pre(.|\n)*norm: post"):
         tuned(folder, tmp_path / "theirs", **{**settings, "norm": "pre"})
+    other = None if FORMS[form] else 29
+    with pytest.raises(UserError, match="source_vocab") as refused:
+        tuned(folder, tmp_path / "theirs", **{**settings, "source_vocab": other})
+    assert refused.value.todo

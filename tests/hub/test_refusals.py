@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bert_folders import change, random_bert, save_folder
 from gpt_folders import gpt_folder, pairs, random_gpt
-from marian_folders import marian_folder, random_marian
+from marian_folders import marian_folder, random_marian, two_vocabularies
 
 from heedful.errors import UserError
 from heedful.hub import pretrained
@@ -54,6 +54,7 @@ FOLDERS: dict[str, Callable[[Path], Path]] = {
         random_gpt("GPT2ForSequenceClassification", num_labels=3, pad_token_id=pairs().end), folder
     ),
     "marian": lambda folder: marian_folder(random_marian(), folder),
+    "marian, two vocabularies": lambda folder: marian_folder(random_marian(**two_vocabularies()), folder),
 }
 REFUSED: list[tuple[str, Edit, str]] = [  # a folder, what is changed, and what the error names
     ("bert", config(model_type="llama"), "model_type"),
@@ -69,12 +70,12 @@ REFUSED: list[tuple[str, Edit, str]] = [  # a folder, what is changed, and what 
     ("bert", tokenizer(cls_token="[unused1]"), "cls_token"),
     ("bert", tokenizer(truncation_side="left"), "truncation_side"),
     ("bert", tokenizer(split_special_tokens=True), "split_special_tokens"),
-    ("bert", modules("Pooling", "Dense"), "Dense"),
+    ("bert", modules("Dense", "Pooling"), "Dense"),
+    ("bert", modules("Pooling", "Normalize", "Dense"), "Normalize"),
     ("bert", modules("Pooling", "LayerNorm"), "LayerNorm"),
     ("bert", modules("Pooling", pooling_mode="lasttoken"), "lasttoken"),
     ("bert", modules("Pooling", pooling_mode=["mean", "lasttoken"]), "lasttoken"),
     ("classifier", config(problem_type="ranking"), "problem_type"),
-    ("classifier", config(problem_type="regression"), "several outputs"),
     ("gpt2", config(architectures=["GPT2DoubleHeadsModel"]), "architectures"),
     ("gpt2", config(activation_function="gelu_10"), "activation_function"),
     ("gpt2", config(add_cross_attention=True), "add_cross_attention"),
@@ -82,11 +83,12 @@ REFUSED: list[tuple[str, Edit, str]] = [  # a folder, what is changed, and what 
     ("gpt2", tokenizer(tokenizer_class="LlamaTokenizer"), "tokenizer_class"),
     ("gpt2", tokenizer(add_prefix_space=True), "add_prefix_space"),
     ("gpt2 classifier", tokenizer(add_bos_token=True), "start token"),
-    ("gpt2 classifier", config(problem_type="regression"), "several outputs"),
-    ("marian", config(share_encoder_decoder_embeddings=False), "share_encoder_decoder_embeddings"),
+    ("marian", config(tie_word_embeddings=False), "tie_word_embeddings"),
     ("marian", config(activation_function="gelu_10"), "activation_function"),
     ("marian", config(decoder_ffn_dim=24), "decoder_ffn_dim"),
     ("marian", tokenizer(separate_vocabs=True), "separate_vocabs"),
+    ("marian, two vocabularies", tokenizer(separate_vocabs=False), "separate_vocabs"),
+    ("marian, two vocabularies", config(vocab_size=12), "vocab_size"),
 ]  # fmt: skip
 
 

@@ -83,8 +83,17 @@ class UntiedEmbedding(Embedding):
         return self.input
 
 
+class UntiedBiasedEmbedding(UntiedEmbedding):
+    """An output matrix of its own, and a bias for each logit."""
+
+    def __init__(self, vocab: int, width: int, scale: float | None = None) -> None:
+        super().__init__(vocab, width, scale)
+        self.bias = nn.Parameter(torch.zeros(vocab))
+
+
 EMBEDDINGS: dict[str, type[TiedEmbedding | BiasedEmbedding | UntiedEmbedding]] = {
     "tied": TiedEmbedding,
     "biased": BiasedEmbedding,
     "untied": UntiedEmbedding,
+    "untied_biased": UntiedBiasedEmbedding,
 }

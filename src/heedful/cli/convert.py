@@ -14,6 +14,7 @@ from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError, printable, shown
 from heedful.files.reading import is_file, is_folder, require_folder
+from heedful.hub.dense import joined_tensors
 from heedful.hub.folder import exchanges, is_external, locate_model, model_names, read_kind
 from heedful.hub.image_folders import find_image_folder, image_exchanges
 from heedful.hub.lengthen import change_kind, lengthen
@@ -131,7 +132,9 @@ def describe(model: Pretrained) -> str:
         parts = [name for name in ("pooler", "masked_words") if encodes and getattr(config, name)]
         parts += [config.pairs] if encodes and config.pairs else []
         parts += [model.head.kind] if model.head else []
+        parts += [f"Dense to {layer.width}" for layer in model.dense]
         size += sum(tensor.numel() for tensor in model.head.tensors.values()) if model.head else 0
+        size += sum(tensor.numel() for tensor in model.dense_tensors.values())
         more = f"with {', '.join(parts) or 'no head'}"
     else:
         more = f"a context of {config.context:,}"
@@ -162,6 +165,7 @@ def write_own(target: Path, model: Pretrained, source: Path) -> None:
     settings |= {"decode": decoding().model_dump(mode="json") | decode} if decoding else {}
     if task == "pretraining" and model.sentences != SentenceConfig():
         settings["sentences"] = model.sentences.model_dump(mode="json")
+        tensors = joined_tensors(tensors, model.dense_tensors)
     about = {"from": str(source), "ledger": [line.source for line in model.ledger]}
     artifacts = {IMAGES if model.sees else "tokenizer.json": model.tokenizer.json}
     write_model(target, json.dumps(settings, indent=2) + "\n", tensors, artifacts, about)

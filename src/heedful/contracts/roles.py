@@ -77,12 +77,13 @@ def _bidirectional(model: nn.Module, config: Any) -> Iterator[Subject]:
 
 def _seq2seq(model: nn.Module, config: Any) -> Iterator[Subject]:
     vocab, device = config.vocab, device_of(model)
-    target, source = fixed(5, vocab, 1, device), fixed(6, vocab, 1, device)
+    known = dict(config).get("source_vocab") or vocab
+    target, source = fixed(5, vocab, 1, device), fixed(6, known, 1, device)
 
     def read(m: Any, tokens: Tensor, real: Tensor | None) -> Tensor:
         return m(target.expand(len(tokens), -1), m.start(tokens, Padded(whole(real, tokens))))[0]
 
-    yield texts("source", model, config, read)
+    yield texts("source", model, config, read, vocab=known)
     yield decoder("target", model, config, lambda m, rows: m.start(source.expand(rows, -1)), vocab)
 
 

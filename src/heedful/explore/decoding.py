@@ -47,7 +47,7 @@ def prefix_of(predictor: Any, given: TextInput, then: Sequence[int]) -> Prefix:
         dropped = predictor.context_start(len(ids))
         return Prefix(predictor.start(1), ids[dropped:], [], dropped)
     source, tokenizer = source_ids(predictor, given.text), predictor.tokenizer
-    ids = [tokenizer.bos, *(tokenizer.ids([given.other])[0] if given.other else []), *then]
+    ids = [tokenizer.bos, *(tokenizer.target_ids([given.other])[0] if given.other else []), *then]
     if len(ids) > predictor.context:
         raise too_long(len(ids), predictor.context)
     padded, real, _ = predictor.batch([source])

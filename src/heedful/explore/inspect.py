@@ -235,7 +235,7 @@ def read_translation(predictor: Any, given: TextInput) -> Reading:
         if not written:  # no token was more probable than another: all scores are NaN
             raise not_finite()
     else:
-        written = [*predictor.tokenizer.ids([given.other])[0], predictor.tokenizer.eos]
+        written = [*predictor.tokenizer.target_ids([given.other])[0], predictor.tokenizer.eos]
     if len(written) > predictor.context:
         raise too_long(len(written), predictor.context)
     target = [predictor.tokenizer.bos, *written[:-1]]
@@ -249,9 +249,11 @@ def read_translation(predictor: Any, given: TextInput) -> Reading:
         logits: Tensor = predictor.model(torch.tensor([target], device=predictor.device), state[0])[0]
         return logits
 
+    pieces = predictor.tokenizer.source_pieces(source)
     sides = {
-        name: tokens_of(predictor, ids, part)
-        for name, ids, part in (("source", source, 0), ("target", target, 1), ("written", written, 1))
+        "source": [Token(piece, one, 0) for piece, one in zip(pieces, source, strict=True)],
+        "target": tokens_of(predictor, target, 1),
+        "written": tokens_of(predictor, written, 1),
     }
     return Reading(sides, (Pass("source", "source", encode), Pass("target", "source", decode, causal=True)))
 
@@ -324,6 +326,14 @@ def read_recurrent(predictor: Any, given: TextInput) -> Reading:
         return logits
 
     return Reading({"text": tokens_of(predictor, row)}, (Pass("text", "text", run),))
+
+
+def vocabulary_of(predictor: Any) -> list[str]:
+    """The pieces that a model reads: of a translator, those of the source."""
+    tokenizer = predictor.tokenizer
+    if is_translator(predictor):
+        return list(tokenizer.source_pieces(range(tokenizer.source_vocab or tokenizer.vocab)))
+    return list(tokenizer.pieces(range(tokenizer.vocab)))
 
 
 def tokens_of(predictor: Any, ids: Sequence[int], part: int = 0) -> list[Token]:

@@ -209,7 +209,7 @@ def best_sentence(predictor: Any) -> Sentence | None:
 
 def script(predictor: Any) -> str:
     """The most frequent script of a vocabulary's letters, by its Unicode name."""
-    pieces = predictor.tokenizer.pieces(range(min(predictor.tokenizer.vocab, PIECES)))
+    pieces = inspect.vocabulary_of(predictor)[:PIECES]
     letters = Counter(
         unicodedata.name(letter, "").split(" ")[0] for piece in pieces for letter in piece if letter.isalpha()
     )
@@ -225,9 +225,7 @@ def is_known(predictor: Any, text: str) -> bool:
 
 def some_words(predictor: Any, part: int = 2) -> str:
     """A few words of a vocabulary, from its middle or a third or a quarter of the way."""
-    pieces = [
-        piece for piece in predictor.tokenizer.pieces(range(predictor.tokenizer.vocab)) if not piece.startswith("[")
-    ]
+    pieces = [piece for piece in inspect.vocabulary_of(predictor) if not piece.startswith("[")]
     whole = [piece for piece in pieces if piece.strip().isalpha() and len(piece.strip()) > 2]
     some = whole if len(whole) > MOST else pieces
     return " ".join(piece.strip() for piece in some[len(some) // part :][:MOST])

@@ -57,8 +57,8 @@ def writable(predictor: AnyPredictor) -> Writable:
     else:
         module = import_module(name)
         reason = module.reason(config)
-        names = predictor.tokenizer.token_names
-        if reason is None and len(set(names)) < len(names):
+        tokens = Tokens.of(predictor)
+        if reason is None and any(len(set(names)) < len(names) for names in (tokens.names, tokens.source)):
             reason = "CTranslate2 tells tokens apart by their names, and some are alike here"
     if reason is not None:
         raise UserError("this model cannot be written for CTranslate2: not supported", found=reason, todo=TODO)
@@ -71,6 +71,7 @@ class Tokens:
     """The tokens of a model as CTranslate2 knows them."""
 
     names: list[str]
+    source: list[str]  # names of the tokens that it reads: of a translator's source
     start: int
     end: int | None  # None: texts have no end
     suppressed: tuple[int, ...]  # never generated
@@ -82,10 +83,10 @@ class Tokens:
         names = predictor.tokenizer.token_names
         if isinstance(predictor, Translator):
             one = predictor.tokenizer
-            return cls(names, one.bos, one.eos, one.suppressed, one.unk)
+            return cls(names, one.source_names, one.bos, one.eos, one.suppressed, one.unk)
         codec = predictor.codec
         unknown = codec.start_id if codec.unknown_id is None else codec.unknown_id
-        return cls(names, codec.start_id, codec.end_id, codec.suppressed, unknown)
+        return cls(names, names, codec.start_id, codec.end_id, codec.suppressed, unknown)
 
     @property
     def stop(self) -> int:
@@ -93,8 +94,12 @@ class Tokens:
         return self.suppressed[0] if self.end is None else self.end
 
     def spell(self, rows: Rows) -> list[list[str]]:
-        """The names of tokens."""
+        """The names of tokens that it writes."""
         return [[self.names[number] for number in row] for row in rows]
+
+    def spell_source(self, rows: Rows) -> list[list[str]]:
+        """The names of tokens that it reads."""
+        return [[self.source[number] for number in row] for row in rows]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -118,7 +123,8 @@ class Side:
     def inputs(self, lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
         """Random tokens of these numbers, or as many as fit into the context."""
         random, tokens = torch.Generator().manual_seed(seed), self.tokens
-        ordinary = [number for number in range(len(tokens.names)) if number not in {*tokens.suppressed, tokens.stop}]
+        shared = min(len(tokens.names), len(tokens.source))  # ids that are both of a source and of a target
+        ordinary = [number for number in range(shared) if number not in {*tokens.suppressed, tokens.stop}]
         room = self.context - self.steps
         last = [tokens.stop] if self.translates else []
         return [
@@ -153,7 +159,7 @@ class Side:
     def theirs(self, rows: Rows, beams: int) -> list[list[int]]:
         """The same by CTranslate2; prompts of a language model have one length."""
         options = {**self.tokens.options, "beam_size": beams, "patience": PATIENT, "return_end_token": True}
-        given = self.tokens.spell(rows)
+        given = self.tokens.spell_source(rows)
         if self.translates:
             found = self.engine.translate_batch(
                 given, max_decoding_length=self.steps, min_decoding_length=0, **options
@@ -175,7 +181,7 @@ class Side:
     def their_logs(self, rows: Rows, targets: Rows) -> list[Tensor]:
         """The same by CTranslate2, for rows of any lengths."""
         if self.translates:
-            found = self.engine.score_batch(self.tokens.spell(rows), self.tokens.spell(targets))
+            found = self.engine.score_batch(self.tokens.spell_source(rows), self.tokens.spell(targets))
         else:
             whole = [row + target for row, target in zip(rows, targets, strict=True)]
             found = self.engine.score_batch(self.tokens.spell(whole))
@@ -239,7 +245,7 @@ def save(spec: Any, tokens: Tokens, folder: Path, int8: bool) -> None:
         spec.register_vocabulary(tokens.names)
     else:
         config.decoder_start_token = config.bos_token
-        spec.register_source_vocabulary(tokens.names)
+        spec.register_source_vocabulary(tokens.source)
         spec.register_target_vocabulary(tokens.names)
     spec.validate()
     spec.optimize("int8" if int8 else None)

@@ -18,7 +18,6 @@ from heedful.errors import UserError
 from heedful.export.graph import Function, Graph, Inputs, decoder_graphs, whole
 from heedful.hub.loading import Pretrained
 from heedful.hub.onnx import Exported
-from heedful.hub.sentence_transformers import Poolings
 from heedful.models.heads.config import HeadConfig
 from heedful.models.own import own_class, settings_of
 from heedful.models.roles import Role
@@ -104,7 +103,7 @@ def _seq2seq(model: Any, config: Any) -> Graphs:
     def begin(m: Any, ids: Tensor, real: Tensor) -> Any:
         return whole(m.start(ids, Padded(real != 0)), *heads_of(config), config.context, ids[:, 0])
 
-    return decoder(model, config, begin, texts(config.vocab))
+    return decoder(model, config, begin, texts(dict(config).get("source_vocab") or config.vocab))
 
 
 def _style_transfer(model: Any, config: Any) -> Graphs:
@@ -141,10 +140,9 @@ def _captioner(model: Any, config: Any) -> Graphs:
     return decoder(model, config, begin, draw)
 
 
-def encoder_graphs(model: Any, config: Any, pooling: Poolings | None = None, normalize: bool = False) -> Graphs:
-    """The graph of an encoder, also with a vector for each text."""
-    given = Pretrained(config, None, model.state_dict(), (), pooling=pooling, normalize=normalize)
-    found = Exported(given).eval()
+def encoder_graphs(model: Any, config: Any, **sentences: Any) -> Graphs:
+    """The graph of an encoder; with a `pooling`, also with a vector for each text."""
+    found = Exported(Pretrained(config, None, model.state_dict(), (), **sentences)).eval()
     draw = segmented(config.vocab, config.segments)
     return one(found, tuple(found.outputs), lambda m, *given: m(*given), draw, config.context)
 
@@ -258,5 +256,8 @@ def graphs_of(predictor: AnyPredictor) -> Graphs:
     if reason := why_not(model, config):
         raise UserError("this model cannot be exported as a graph: not supported", found=reason, todo=KEEP)
     if isinstance(predictor, TextEncoder):
-        return encoder_graphs(model, config, predictor.pooling or "mean", predictor.normalize)
+        return encoder_graphs(
+            model, config, pooling=predictor.pooling or "mean", dense=predictor.dense.config,
+            dense_tensors=predictor.dense.state_dict(), normalize=predictor.normalize,
+        )  # fmt: skip
     return ROLES[config.role](model, config)

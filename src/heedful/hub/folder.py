@@ -102,7 +102,7 @@ def read_config(folder: Path, *roles: Role) -> Any:
     if "image_encoder" in roles and (images := find_image_folder(own)) is not None:
         return images.read_config().config
     if (sentences := read_sentence_config(own)) is not None:
-        own = sentences[0]
+        own = sentences.encoder
     if has_file(own, "config.json"):
         where, settings = own / "config.json", read_settings(own, "config.json")
         return exchange_for(settings, where, roles).read_config(settings, where).config

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from heedful.files.folders import has_file, read_settings, read_text
 from heedful.files.reading import is_folder, require_folder
 from heedful.files.yaml import load_yaml
 from heedful.hub import rules as convert
+from heedful.hub.dense import PREFIX, DenseLayers, read_dense, split_tensors
 from heedful.hub.folder import (
     exchange_for,
     find_release,
@@ -41,7 +43,7 @@ from heedful.hub.image_models import read_image_model
 from heedful.hub.model_folder import read_model
 from heedful.hub.rules import LedgerLine
 from heedful.hub.safetensors import read_safetensors
-from heedful.hub.sentence_transformers import Poolings, SentenceConfig, read_sentence_config
+from heedful.hub.sentence_transformers import DenseConfig, Poolings, SentenceConfig, read_sentence_config
 from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
 from heedful.hub.translation_folders import read_generation
 from heedful.hub.word_vocabularies import find_words
@@ -76,7 +78,7 @@ HEADS: dict[str, str] = {  # task by head
     "tagger": "tagging",
     "answerer": "answering",
 }
-OUTPUTS = {"answerer": 2, "regressor": 1, "multiple_choice": 1}  # outputs of heads without labels
+OUTPUTS = {"answerer": 2, "multiple_choice": 1}  # outputs of heads without labels
 
 
 class Head(NamedTuple):
@@ -97,6 +99,8 @@ class Pretrained(NamedTuple):
     ledger: tuple[LedgerLine, ...]
     head: Head | None = None
     pooling: Poolings | None = None  # how token vectors are pooled, where the folder specifies it
+    dense: tuple[DenseConfig, ...] = ()  # layers on the pooled vector
+    dense_tensors: Mapping[str, Tensor] = MappingProxyType({})  # of these layers, by their names in `DenseLayers`
     normalize: bool = False
     longest: int | None = None  # maximum tokens per text, where the folder specifies it
     lowercase: bool = False  # whether a text is lowercased before tokenization
@@ -147,9 +151,10 @@ def pretrained(
         return _own(folder, roles)
     own = locate_model(folder)
     if (sentences := read_sentence_config(own)) is not None:
-        encoder, sentence_config = sentences
-        model = _hugging_face(encoder, weights, roles)
-        return model._replace(**{"longest": model.longest, **sentence_config.model_dump(exclude_none=True)})
+        model = _hugging_face(sentences.encoder, weights, roles)
+        tensors, lines = read_dense(sentences, model.config.width, weights)
+        found = {name: value for name, value in sentences.settings if value is not None}
+        return model._replace(dense_tensors=tensors, ledger=model.ledger + lines, **found)
     if has_file(own, "config.json"):
         return _hugging_face(own, weights, roles)
     if (released := find_release(own, roles)) is not None and (name := find_checkpoint(own)) is not None:
@@ -242,7 +247,7 @@ def _with_head(
     model = Pretrained(config, None, tensors, ledger, top, notes=published.notes)
     if model.translates:
         decode, notes = read_generation(folder, config.context)
-        pieces = SentencePieceTokenizer.from_folder(folder, config.vocab or 0)
+        pieces = SentencePieceTokenizer.from_folder(folder, config.vocab, config.source_vocab)
         return model._replace(tokenizer=pieces, decode=decode, notes=model.notes + notes)
     if config.role == "causal":
         if config.usual_tokenizer == "words" and (words := find_words(folder, config.vocab or 0)) is not None:
@@ -281,17 +286,12 @@ def _convert(
 
 def _output_labels(labels: tuple[str, ...], count: int, head: str, where: Path) -> tuple[str, ...]:
     """The labels of a head's outputs; LABEL_0, LABEL_1, ... if the config has only such default labels."""
-    if head == "regressor" and count > 1:
-        raise UserError(
-            "not supported: regression with several outputs", where=f"{where}: problem_type",
-            found=f"{count:,} outputs", expected="1 output", todo="fine-tune its encoder on one of the numbers",
-        )  # fmt: skip
     if (expected := OUTPUTS.get(head, count)) != count:
         raise UserError(
             "this head has the wrong number of outputs", where=str(where), found=str(count), expected=str(expected),
             todo=AGAIN,
         )  # fmt: skip
-    if head in OUTPUTS:
+    if head in OUTPUTS or (head == "regressor" and count == 1):
         return ()
     if len(labels) == count:
         return labels
@@ -345,7 +345,8 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     """Load a run or model folder of Heedful, or the encoder of a fine-tuned model."""
     config = read_config(folder, *roles)
     files = read_own_files(folder)
-    portable, settings, weights, file, text, _ = files
+    portable, settings, _, file, text, _ = files
+    weights, dense = split_tensors(files.tensors)
     refuse_own_model(settings, folder)
     where = str(portable / "tokenizer.json")
     tokenizer: Any = OPEN[config.role](text, where)
@@ -365,6 +366,10 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     more: dict[str, Any] = {"longest": longest}
     if sentences is not None:
         more = dict(parse(SentenceConfig, sentences, file=portable / "config.json"))
+    with torch.device("meta"):
+        layers = DenseLayers.of(config.width, SentenceConfig(**more))
+    require_fit(layers, dense, file)
+    ledger += [LedgerLine(PREFIX + name, PREFIX + name, "as it is", tensor) for name, tensor in dense.items()]
     starts = (
         config.role == "causal"
         and head is None
@@ -372,7 +377,7 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     )
     if config.role == "seq2seq" and decode is not None:
         more["decode"] = parse(DecodeConfig, decode, file=portable / "config.json")
-    return Pretrained(config, tokenizer, tensors, tuple(ledger), head, starts=starts, **more)
+    return Pretrained(config, tokenizer, tensors, tuple(ledger), head, dense_tensors=dense, starts=starts, **more)
 
 
 def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tuple[Head | None, int | None]:
@@ -383,7 +388,8 @@ def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tu
     config = parse(config_class(kind), model, file=where)
     if not {"head.weight"} <= rest.keys() <= {"head.weight", "head.bias"} or model.get("features", "last") != "last":
         return None, config.longest
-    labels: tuple[str, ...] = tuple(config.model_dump().get("labels") or ())
+    known = dict(config)
+    labels: tuple[str, ...] = tuple(known.get("labels") or known.get("numbers") or ())
     return Head(kind, labels, {name.removeprefix("head."): value for name, value in rest.items()}), config.longest
 
 
@@ -421,10 +427,11 @@ def task_model(model: Pretrained) -> TaskModel:
         "encoder": encoder,
         "dropout": model.config.dropout,
         "labels": labels,
+        "numbers": labels,
         "longest": model.longest,
     }
     settings = {name: value for name, value in settings.items() if name in cls.model_fields}
-    config = validate_config(cls, settings, {"labels": "id2label"}, where)
+    config = validate_config(cls, settings, {"labels": "id2label", "numbers": "id2label"}, where)
     with torch.device("meta"):
         needed = build(encoder).state_dict()
     tensors = {f"encoder.{name}": value for name, value in model.below_head.items() if name in needed}

@@ -1,6 +1,6 @@
 """Export encoders to ONNX, for batches of any size and texts of any length up to the context.
 
-B texts, T tokens, D width.
+B texts, T tokens, D width, E width of a text's vector.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from heedful.blocks.layouts import Padded
 from heedful.blocks.linear import Linear
 from heedful.errors import UserError
 from heedful.files import writing as files
+from heedful.hub.dense import DenseLayers
 from heedful.hub.loading import Pretrained
 from heedful.hub.pooling import pool
 from heedful.models import build
@@ -39,6 +40,8 @@ class Exported(nn.Module):
         encoder: Any = build(model.config)
         encoder.load_state_dict(model.tensors)
         self.encoder, self.config = encoder, model.config
+        self.dense = DenseLayers.of(model.config.width, model.sentences)
+        self.dense.load_state_dict(dict(model.dense_tensors))
         self.head = None
         self.kind = None if model.head is None else model.head.kind
         if model.head is not None:
@@ -77,9 +80,10 @@ class Exported(nn.Module):
         return tuple(outputs)
 
     def sentence(self, x: Tensor, first: Tensor, real: Tensor) -> Tensor:
-        """One vector per text, pooled as the folder specifies."""
+        """One vector per text, as the folder specifies."""
         how = self.pooling if isinstance(self.pooling, tuple) else (self.pooling or "mean",)
         vector = torch.cat([first if one == "first" else pool(x, real != 0, one) for one in how], -1)  # (B, D)
+        vector = self.dense(vector)  # (B, E)
         return nn.functional.normalize(vector, dim=-1) if self.normalize else vector
 
 

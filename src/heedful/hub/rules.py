@@ -72,10 +72,14 @@ def _theirs(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def newer_names(names: Mapping[str, str], table: Table) -> dict[str, str]:
-    """The names in the table, also of tensors that have an older one in the file."""
+    """The names in the table, also of tensors that have another one in the file."""
     known = set(names.values())
-    older = {rule.instead: rule.theirs[0] for rule in table.rules if rule.instead and rule.theirs[0] not in known}
-    return {source: older.get(name, name) for source, name in names.items()}
+    others = {
+        next((name for name in rule.instead if name in known), None): rule.theirs[0]
+        for rule in table.rules
+        if rule.theirs[0] not in known
+    }
+    return {source: others.get(name, name) for source, name in names.items()}
 
 
 def read_tensors(
@@ -91,7 +95,7 @@ def read_tensors(
     known = {name: rule for rule in table.rules for name in rule.theirs}
     twins = {twin.name: twin.of for twin in table.twins}
     wrong += [f"{name}: not in the file" for name, rule in known.items() if name not in sources and not rule.counter]
-    unused = (*table.unused, *(rule.instead for rule in table.rules if rule.instead))
+    unused = (*table.unused, *(name for rule in table.rules for name in rule.instead))
     others = {*twins, *table.spare, *unused}
     wrong += [
         f"{source}: unexpected, the model has no such tensor"

@@ -78,10 +78,11 @@ def _read_shards(folder: Path, name: str, read: Read) -> dict[str, Tensor]:
 
 def _no_weights_error(folder: Path) -> UserError:
     old = next((folder / name for name in PICKLES if has_file(folder, name)), folder if is_file(folder) else None)
+    whole = folder.parent if has_file(folder.parent, "modules.json") else folder  # of a module, the folder of all
     if old is not None:
         return UserError(
             "these weights are a pickle, which could run code", where=str(old), expected="safetensors",
-            todo=f"convert them safely: heedful convert {shlex.quote(str(folder))} NEW_FOLDER",
+            todo=f"convert them safely: heedful convert {shlex.quote(str(whole))} NEW_FOLDER",
         )  # fmt: skip
     return UserError(
         "there are no weights in this folder", where=str(folder), expected=f"{WHOLE}, or {INDEX} and its files",

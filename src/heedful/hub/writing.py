@@ -15,6 +15,7 @@ from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.files.reading import is_file, is_folder
 from heedful.hub import rules as convert
+from heedful.hub.dense import dense_weights
 from heedful.hub.folder import find_exchange
 from heedful.hub.image_models import image_files
 from heedful.hub.loading import Pretrained
@@ -54,7 +55,7 @@ def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
     end = tokenizer.end if isinstance(tokenizer, Gpt2Tokenizer) else tokenizer.sep if is_encoder else None
     settings = exchange.config_json(config, kind, labels, pad, end)
     tensors = model.tensors | ({} if head is None else {f"head.{name}": value for name, value in head.tensors.items()})
-    require_finite(tensors, "model", "go back to an earlier checkpoint")
+    require_finite({**tensors, **model.dense_tensors}, "model", "go back to an earlier checkpoint")
     written, ledger = convert.write_tensors(tensors, exchange.table(config, kind))
     if all(name.startswith(exchange.PREFIX) for name in written):
         written = {name.removeprefix(exchange.PREFIX): tensor for name, tensor in written.items()}
@@ -74,8 +75,12 @@ def hugging_face_files(model: Pretrained) -> tuple[dict[str, Pieces], tuple[Ledg
         texts |= model.word_ends.files(config.context, model.starts)
     if model.pooling is not None:
         texts |= sentence_files(config.width, model.sentences, config.context)
-    header, *pieces = pack(written)
-    weights: dict[str, Pieces] = {"model.safetensors": [_with_format(header), *pieces]}
+    below, lines = dense_weights(config.width, model.sentences, model.dense_tensors)
+    weights: dict[str, Pieces] = {}
+    for name, part in {"model.safetensors": written, **below}.items():
+        header, *pieces = pack(part)
+        weights[name] = [_with_format(header), *pieces]
+    ledger += lines
     return {name: [text.encode() if isinstance(text, str) else text] for name, text in texts.items()} | weights, ledger
 
 

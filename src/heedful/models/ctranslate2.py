@@ -48,9 +48,9 @@ def options(config: Any) -> dict[str, Any]:
     return {"pre_norm": config.norm == "pre", "activation": Activation[ACTIVATIONS[config.activation]], **rotary}
 
 
-def fill_embedding(spec: Any, model: Any, vocab: int) -> Tensor:
+def fill_embedding(spec: Any, model: Any, tokens: Any, vocab: int) -> Tensor:
     """Set the vectors of tokens and positions of an encoder or a decoder, and return the matrix of the logits."""
-    config, tokens = model.config, model.tokens
+    config = model.config
     inner = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
     inner.weight = weight(tokens.table[:vocab])
     spec.scale_embeddings = tokens.scale != 1

@@ -101,7 +101,7 @@ class Rule(NamedTuple):
     rows: tuple[int, ...] = ()  # the row of theirs that each row of ours is; (): the same
     flat: bool = False  # whether theirs has one dimension more, of size 1, before those of ours
     counter: bool = False  # whether it counts batches: a whole number, which some files lack
-    instead: str = ""  # the name that it has in older files
+    instead: tuple[str, ...] = ()  # the names that it may have in other files, the first that is there
 
     @property
     def operation(self) -> str:
@@ -177,7 +177,7 @@ def logit_rules(output: str, layer: str, table: str, bias: str | None = None) ->
     """
     ours, weight, its = "masked_words.bias", f"{layer}.weight", f"{layer}.bias"
     if output == "untied":
-        return [Rule("masked_words.weight", (weight,)), Rule(ours, (its,), instead=bias or "")], []
+        return [Rule("masked_words.weight", (weight,)), Rule(ours, (its,), instead=(bias,) if bias else ())], []
     other = [] if bias is None else [Twin(its, bias)]
     return [Rule(ours, (bias or its,))], [Twin(weight, table), *other]
 

@@ -32,10 +32,10 @@ WordOutput = Annotated[
     ),
 ]
 Output = Annotated[
-    Literal["tied", "biased", "untied"],
+    Literal["tied", "biased", "untied", "untied_biased"],
     Field(
         exclude_if=lambda output: output == "tied",  # recipes and folders without it stay as they are
-        description="the matrix of the logits: that of the embedding, also with a bias, or one of its own",
+        description="the matrix of the logits: that of the embedding or one of its own, each also with a bias",
     ),
 ]
 
@@ -57,7 +57,7 @@ def score_parameters(score: Score | Literal["depth_scaled_dot"], query_width: in
 
 def output_parameters(output: Output, vocab: int, width: int) -> int:
     """The number of parameters of the logits, without those of the embedding."""
-    return {"tied": 0, "biased": vocab, "untied": vocab * width}[output]
+    return {"tied": 0, "biased": vocab, "untied": vocab * width, "untied_biased": vocab * width + vocab}[output]
 
 
 def require_words(output: WordOutput, masked_words: bool) -> None:

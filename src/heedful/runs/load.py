@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import torch
@@ -17,6 +17,7 @@ from heedful.config import Config, parse
 from heedful.errors import UserError, shown
 from heedful.files.json import read_json
 from heedful.files.reading import exists, is_file, is_folder, require_folder
+from heedful.hub.dense import DenseLayers, split_tensors
 from heedful.hub.folder import is_external
 from heedful.hub.loading import no_tokenizer_error, pretrained, task_model
 from heedful.hub.model_folder import read_model, write_model
@@ -41,6 +42,7 @@ from heedful.training.checkpoint.weights import load_strictly, require_fit
 if TYPE_CHECKING:
     from heedful.tasks.answering.predictor import QuestionAnswerer
     from heedful.tasks.captioning.predictor import ImageCaptioner
+    from heedful.tasks.classification.numbers import MultiRegressor
     from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
     from heedful.tasks.control.predictor import Agent
     from heedful.tasks.dialogue.predictor import DialogueModel
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
 
 AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
-    "MultiLabelClassifier | "
+    "MultiRegressor | MultiLabelClassifier | "
     "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | ImageCaptioner | "
     "ImageDescriber | TablePredictor | TreeClassifier | SentenceAutoencoder | TextStyleTransfer | Agent | "
     "StoryAnswerer | DialogueModel"
@@ -122,7 +124,8 @@ def _load(path: Path, device: torch.device, checkpoint: str | int | None, model:
     if isinstance(found, Path):
         return _published(found, device)
     built = _built(found.config, found.tensors, found.file, model)
-    return found.task.predictor(built, found.config, found.vocabulary, found.decode, device, found.notes)
+    predictor = found.task.predictor(built, found.config, found.vocabulary, found.decode, device, found.notes)
+    return _with_dense(predictor, found.dense)
 
 
 class Opened(NamedTuple):
@@ -137,6 +140,7 @@ class Opened(NamedTuple):
     recipe: Mapping[str, Any]  # settings it was trained with, if known
     notes: tuple[str, ...] = ()
     own: str = ""  # the class name of the user's own model
+    dense: Mapping[str, Tensor] = MappingProxyType({})  # tensors of Dense layers on a text's vector
 
 
 def opened(path: Path) -> Opened | Path:
@@ -149,10 +153,11 @@ def opened(path: Path) -> Opened | Path:
     if which is None and (portable != folder or is_file(folder / "config.json")):
         if portable != folder and is_file(folder / "recipe.yaml"):
             require_own_model(portable, folder, read_recipe(folder).model_dump(mode="json"))
-        task, config, decode, vocabulary, tensors, own = _portable(portable)
+        task, config, decode, vocabulary, tensors, own, dense = _portable(portable)
         about = read_manifest(portable).about if is_file(portable / "manifest.json") else {}
         recipe = about.get("recipe") or {}
-        return Opened(task, config, decode, vocabulary, tensors, portable / "model.safetensors", recipe, own=own)
+        file = portable / "model.safetensors"
+        return Opened(task, config, decode, vocabulary, tensors, file, recipe, own=own, dense=dense)
     described = task_of(read_recipe(folder))
     if not is_saved(folder):
         begun = any(exists(folder / name) for name in described.artifacts)
@@ -199,11 +204,19 @@ def _published(folder: Path, device: torch.device) -> object:
         decode = decode.model_copy(update={"start_token": found.starts})
     elif kind == "pretraining":
         decode = found.sentences
-    return task.predictor(_built(config, tensors, folder), config, found.tokenizer, decode, device, notes)
+    predictor = task.predictor(_built(config, tensors, folder), config, found.tokenizer, decode, device, notes)
+    return _with_dense(predictor, found.dense_tensors if kind == "pretraining" else {})
 
 
-def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Tensor], str]:
-    """The verified contents of a model folder: task, model, decoding, vocabulary and weights."""
+def _with_dense(predictor: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The predictor with the weights of its Dense layers, if there are any."""
+    if tensors:
+        predictor.dense.load_state_dict(tensors)
+    return predictor
+
+
+def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Tensor], str, dict[str, Tensor]]:
+    """The verified contents of a model folder: task, model, decoding, vocabulary, weights, own class, Dense layers."""
     where = folder / "config.json"
 
     def task_in(text: str) -> tuple[str, type[AnyTask]]:
@@ -221,8 +234,13 @@ def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Ten
             todo="copy the whole folder again",
         )  # fmt: skip
     decode: Any = parse(task.decoding, _group(settings, "decode", where), file=where) if task.decoding else None
+    tensors, dense = split_tensors(found.tensors)
+    sentences = SentenceConfig()
     if settings.get("sentences") is not None:
-        decode = parse(SentenceConfig, _group(settings, "sentences", where), file=where)
+        decode = sentences = parse(SentenceConfig, _group(settings, "sentences", where), file=where)
+    with torch.device("meta"):
+        layers = DenseLayers.of(dict(config).get("width", 0), sentences)
+    require_fit(layers, dense, folder / "model.safetensors")
     if missing := [name for name in task.artifacts if name not in found.artifacts]:
         raise UserError("this file is missing", where=str(folder / missing[0]), todo="copy the whole folder")
     vocabulary = open_artifacts(task, found.artifacts, folder)
@@ -236,7 +254,7 @@ def _portable(folder: Path) -> tuple[type[AnyTask], Any, Any, Any, dict[str, Ten
             where=f"{where}: model",
             todo="copy the whole folder again",
         )
-    return task, config, decode, vocabulary, found.tensors, str(settings.get("own_model", ""))
+    return task, config, decode, vocabulary, tensors, str(settings.get("own_model", "")), dense
 
 
 def _known(settings: dict[str, Any], name: str, known: Collection[str], where: Path) -> str:

@@ -134,7 +134,12 @@ class Predictor(Protocol[I_contra, O_co, X_contra]):
         settings |= {"own_model": own} if own else {}
         settings |= {} if self.decode_settings is None else {self._settings_key: self.decode_settings.model_dump()}
         artifacts = {name: artifact.json for name, artifact in task.artifacts_of(self.tokenizer).items()}
-        write_model(Path(folder), json.dumps(settings, indent=2) + "\n", self.model.state_dict(), artifacts, {})
+        write_model(Path(folder), json.dumps(settings, indent=2) + "\n", self.saved_tensors, artifacts, {})
+
+    @property
+    def saved_tensors(self) -> dict[str, Tensor]:
+        """The tensors of a model folder."""
+        return self.model.state_dict()
 
     _settings_key: ClassVar[str] = "decode"  # where config.json keeps these settings
 

@@ -124,7 +124,9 @@ def embed(
     ] = "last",
     pooling: Annotated[
         Literal["mean", "first", "max", "weighted_mean", "mean_sqrt_length"] | None,
-        typer.Option(help="How the vectors of tokens are pooled; by default as the model's own folder says."),
+        typer.Option(
+            help="How token vectors are pooled; by default as the model's own folder says, with its Dense layers."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file for the vectors: .npy, .safetensors or .jsonl.")

@@ -1,7 +1,8 @@
-"""Two SentencePiece models and one vocabulary, as Marian has them: a text is split by the model of its language.
+"""Two SentencePiece models with a vocabulary, as Marian has them: a text is split by the model of its language.
 
 The vocabulary has the pieces of both models in an order of its own, and maybe target languages such as `>>fra<<`,
-which begin a text. A piece that is not in it is unknown, although the model has a number for it.
+which begin a text; or each model has a vocabulary of its own. A piece that is not in it is unknown, although the model
+has a number for it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     import tokenizers
 
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
-VOCAB, MODELS = "vocab.json", ("source.spm", "target.spm")
+VOCAB, TARGET_VOCAB, MODELS = "vocab.json", "target_vocab.json", ("source.spm", "target.spm")
+SEPARATE = "separate_vocabs"
 END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"  # their names; their ids are 0, 1 and the last one
 KEPT = ("source_lang", "target_lang", "model_max_length")  # settings that are written as they were read
 
@@ -42,45 +44,67 @@ class SentencePieceTokenizer(TrainedTokenizer):
         """Parse a file; `where` is its name in errors."""
         data = parse_json(text, where, self.invalid_file)
         found = data.get("sentencepiece") if isinstance(data, dict) else None
-        pieces = found.get("pieces") if isinstance(found, dict) else None
-        if (
-            not isinstance(found, dict)
-            or not isinstance(pieces, list)
-            or not all(isinstance(one, str) for one in pieces)
-        ):
+        if not isinstance(found, dict) or not _are_pieces(found.get("pieces")):
             raise self.invalid_file(where, "a file without its pieces")
+        if "source_pieces" in found and not _are_pieces(found["source_pieces"]):
+            raise self.invalid_file(where, "a file without the pieces of the source")
         try:
             models = [base64.b64decode(found[name], validate=True) for name in MODELS]
         except (KeyError, TypeError, ValueError):
             raise self.invalid_file(where, f"a file without {' and '.join(MODELS)} in base64") from None
         settings = found.get("settings")
-        self._fill(models, pieces, settings if isinstance(settings, dict) else {}, where)
+        settings = settings if isinstance(settings, dict) else {}
+        self._fill(models, found["pieces"], found.get("source_pieces"), settings, where)
 
     @classmethod
-    def of(cls, models: Sequence[bytes], pieces: Sequence[str], settings: dict[str, Any], where: str) -> Any:
-        """The tokenizer of two model files, and the pieces after the special ones."""
+    def of(
+        cls,
+        models: Sequence[bytes],
+        pieces: Sequence[str],
+        source_pieces: Sequence[str] | None,
+        settings: dict[str, Any],
+        where: str,
+    ) -> Any:
+        """The tokenizer of two model files, and the pieces after the special ones; the source may have its own."""
         found = cls.__new__(cls)
-        found._fill(models, pieces, settings, where)
+        found._fill(models, pieces, source_pieces, settings, where)
         return found
 
-    def _fill(self, models: Sequence[bytes], pieces: Sequence[str], settings: dict[str, Any], where: str) -> None:
+    def _fill(
+        self,
+        models: Sequence[bytes],
+        pieces: Sequence[str],
+        source_pieces: Sequence[str] | None,
+        settings: dict[str, Any],
+        where: str,
+    ) -> None:
         self.models, self.settings = tuple(models), settings
-        self._names = [SPECIAL[self.pad], SPECIAL[self.unk], SPECIAL[self.bos], END, *pieces]
-        self.vocab = len(self._names)
-        self._numbers = {piece: number for number, piece in enumerate(self._names[4:], 4)}
-        if len(self._numbers) < len(pieces) or any(replace_surrogates(piece)[1] for piece in pieces):
-            raise self.invalid_file(where, "pieces that occur twice, or are not valid text")
+        self._names, self._numbers = self._vocabulary(pieces, where)
+        self._source_names, self._source_numbers = self._names, self._numbers
+        self.vocab, own = len(self._names), {}
+        if source_pieces is not None:
+            self._source_names, self._source_numbers = self._vocabulary(source_pieces, where)
+            self.source_vocab, own = len(self._source_names), {"source_pieces": list(source_pieces)}
         engines = (_engine(data, f"{where}: {name}") for data, name in zip(models, MODELS, strict=True))
         self._engine, self._target_engine = engines
         files = {name: base64.b64encode(data).decode() for name, data in zip(MODELS, models, strict=True)}
-        self.json = json.dumps({"sentencepiece": {**files, "pieces": list(pieces), "settings": settings}})
+        self.json = json.dumps({"sentencepiece": {**files, "pieces": list(pieces), **own, "settings": settings}})
+
+    def _vocabulary(self, pieces: Sequence[str], where: str) -> tuple[list[str], dict[str, int]]:
+        """The names of all tokens, and the ids of the pieces after the special ones."""
+        numbers = {piece: number for number, piece in enumerate(pieces, len(SPECIAL))}
+        if len(numbers) < len(pieces) or any(replace_surrogates(piece)[1] for piece in pieces):
+            raise self.invalid_file(where, "pieces that occur twice, or are not valid text")
+        return [SPECIAL[self.pad], SPECIAL[self.unk], SPECIAL[self.bos], END, *pieces], numbers
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode each text, a language first if it begins with one."""
-        return self._encode(self._engine, texts)
+        """Encode each text as a source, a language first if it begins with one."""
+        return self._encode(self._engine, self._source_names, self._source_numbers, texts)
 
-    def _encode(self, engine: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Encoding]:
-        """The encodings of texts, which an engine splits."""
+    def _encode(
+        self, engine: tokenizers.Tokenizer, known: Sequence[str], numbers: dict[str, int], texts: Sequence[str]
+    ) -> list[Encoding]:
+        """The encodings of texts, which an engine splits into pieces of a vocabulary."""
         split = [_split_language(text) for text in require_list(texts)]
         cleaned = [replace_surrogates(rest) for _, rest in split]
         found = engine.encode_batch([rest for rest, _ in cleaned], add_special_tokens=False)
@@ -89,8 +113,8 @@ class SentencePieceTokenizer(TrainedTokenizer):
             names = [*([code] if code else []), *one.tokens]
             first = [(0, len(code))] if code else []
             spans = [*first, *((start + len(code), end + len(code)) for start, end in one.offsets)]
-            ids = [self._numbers.get(name, self.unk) for name in names]
-            encoded.append(Encoding(ids, spans, self.pieces(ids), replaced))
+            ids = [numbers.get(name, self.unk) for name in names]
+            encoded.append(Encoding(ids, spans, [known[number] for number in ids], replaced))
         return encoded
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -99,7 +123,11 @@ class SentencePieceTokenizer(TrainedTokenizer):
 
     def target_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text in the language of the target, which its own model splits."""
-        return [one.ids for one in self._encode(self._target_engine, texts)]
+        return [one.ids for one in self._encode(self._target_engine, self._names, self._numbers, texts)]
+
+    def source_pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces of ids of a source."""
+        return [self._source_names[number] for number in ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids to text, without special tokens."""
@@ -111,53 +139,76 @@ class SentencePieceTokenizer(TrainedTokenizer):
         """The name of each token in Marian's vocabulary, after the special ones."""
         return self._names
 
+    @property
+    def source_names(self) -> list[str]:
+        """The name of each token of a source, after the special ones."""
+        return self._source_names
+
     @cached_property
     def _pieces(self) -> list[str]:
         return self._names
 
     def files(self, longest: int) -> dict[str, str | bytes]:
         """The Hugging Face tokenizer files, by name."""
-        names = [END, UNKNOWN, *self._names[4:], PAD]
+        separate = self.source_vocab is not None
         settings = {"tokenizer_class": "MarianTokenizer", "model_max_length": longest, **self.settings}
-        settings |= {"eos_token": END, "unk_token": UNKNOWN, "pad_token": PAD, "separate_vocabs": False}
-        vocab = {name: number for number, name in enumerate(names)}
-        return {
-            **dict(zip(MODELS, self.models, strict=True)),
-            VOCAB: json.dumps(vocab, ensure_ascii=False, indent=2) + "\n",
-            CONFIG: json.dumps(settings, ensure_ascii=False, indent=2) + "\n",
-        }
+        settings |= {"eos_token": END, "unk_token": UNKNOWN, "pad_token": PAD, SEPARATE: separate}
+        vocabularies = {VOCAB: self._source_names, **({TARGET_VOCAB: self._names} if separate else {})}
+        contents: dict[str, Any] = {CONFIG: settings}
+        for file, names in vocabularies.items():
+            contents[file] = {name: number for number, name in enumerate([END, UNKNOWN, *names[4:], PAD])}
+        texts = {file: json.dumps(value, ensure_ascii=False, indent=2) + "\n" for file, value in contents.items()}
+        return {**dict(zip(MODELS, self.models, strict=True)), **texts}
 
     @classmethod
-    def from_folder(cls, folder: Path, vocab: int) -> SentencePieceTokenizer | None:
-        """The tokenizer of a Hugging Face folder, if it has one; `vocab` is the number of tokens with our `<bos>`."""
+    def from_folder(cls, folder: Path, vocab: int, source_vocab: int | None) -> SentencePieceTokenizer | None:
+        """The tokenizer of a Hugging Face folder, if it has one.
+
+        The sizes of the vocabularies are those of the model, with our `<bos>`; None: it has one for both sides.
+        """
         if not has_file(folder, VOCAB):
             return None
-        where, settings = folder / VOCAB, read_tokenizer_settings(folder)
-        if settings.get("separate_vocabs"):
+        settings, separate = read_tokenizer_settings(folder), source_vocab is not None
+        if bool(settings.get(SEPARATE)) != separate:
             raise UserError(
-                "not supported: a vocabulary for each language, since source and target share one embedding here",
-                where=f"{folder / CONFIG}: separate_vocabs", found="true", expected="false",
-                todo="choose the folder of a model with one vocabulary",
+                "not supported: a vocabulary for each language without an embedding for each, or the other way around",
+                where=f"{folder / CONFIG}: {SEPARATE}", found=str(not separate).lower(),
+                expected=f"{str(separate).lower()}, as share_encoder_decoder_embeddings in config.json says",
+                todo=AGAIN,
             )  # fmt: skip
-        for name in MODELS:
+        sizes = {VOCAB: vocab} if source_vocab is None else {VOCAB: source_vocab, TARGET_VOCAB: vocab}
+        for name in (*MODELS, *sizes):
             if not has_file(folder, name):
                 raise UserError("this file is missing", where=str(folder / name), todo=AGAIN)
-        names = _in_order(read_json(folder, VOCAB), where)
-        if len(names) + 1 != vocab:
-            raise UserError(
-                "the tokenizer does not match the model", where=str(where), found=f"{len(names):,} pieces",
-                expected=f"{vocab - 1:,}, the vocab_size of the model", todo=AGAIN,
-            )  # fmt: skip
-        if [*names[:2], names[-1]] != [END, UNKNOWN, PAD]:
-            raise UserError(
-                "not supported: special tokens in other places", where=str(where),
-                found=shown([*names[:2], names[-1]]), expected=f"{END} and {UNKNOWN} first, and {PAD} last",
-                todo="choose the folder of an OPUS-MT model as it was published",
-            )  # fmt: skip
+        pieces = [_pieces_in(folder, name, size) for name, size in sizes.items()]
         models = [read_bytes(folder, name, MAX_FILE) for name in MODELS]
         kept = {key: settings[key] for key in KEPT if isinstance(settings.get(key), str | int)}
-        found: SentencePieceTokenizer = cls.of(models, names[2:-1], kept, str(folder))
+        source = pieces[0] if separate else None
+        found: SentencePieceTokenizer = cls.of(models, pieces[-1], source, kept, str(folder))
         return found
+
+
+def _are_pieces(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(one, str) for one in found)
+
+
+def _pieces_in(folder: Path, name: str, size: int) -> list[str]:
+    """The pieces of a vocabulary file without the special ones; `size` is that of the model's vocabulary."""
+    where = folder / name
+    names = _in_order(read_json(folder, name), where)
+    if len(names) + 1 != size:
+        key = "decoder_vocab_size" if name == TARGET_VOCAB else "vocab_size"
+        raise UserError(
+            "the tokenizer does not match the model", where=str(where), found=f"{len(names):,} pieces",
+            expected=f"{size - 1:,}, the {key} of the model", todo=AGAIN,
+        )  # fmt: skip
+    if [*names[:2], names[-1]] != [END, UNKNOWN, PAD]:
+        raise UserError(
+            "not supported: special tokens in other places", where=str(where),
+            found=shown([*names[:2], names[-1]]), expected=f"{END} and {UNKNOWN} first, and {PAD} last",
+            todo="choose the folder of an OPUS-MT model as it was published",
+        )  # fmt: skip
+    return names[2:-1]
 
 
 def _split_language(text: str) -> tuple[str, str]:

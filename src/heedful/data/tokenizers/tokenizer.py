@@ -94,9 +94,20 @@ class TrainedTokenizer(EngineTokenizer):
     suppressed: tuple[int, ...] = (pad, unk, bos)  # tokens that are never generated
     forces_end: bool = False  # whether a text that is cut at a maximum length has the end token there
 
+    source_vocab: int | None = None  # where the source of a translation has ids of its own; `vocab` is of the target
+
     def target_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text as the target of a translation; by default, those of any text."""
         return self.ids(texts)
+
+    def source_pieces(self, ids: Iterable[int]) -> list[str]:
+        """The text of each token of a source; by default, that of any token."""
+        return self.pieces(ids)
+
+    @property
+    def source_names(self) -> list[str]:
+        """The name of each token of a source; by default, that of any token."""
+        return self.token_names
 
     def __init__(self, text: str, where: str) -> None:
         """Parse a tokenizer.json; `where` is the file's name in errors."""

@@ -303,9 +303,10 @@ def is_layer_output(tap: str) -> bool:
 
 
 def table(subject: Subject) -> Tensor | None:
-    """The token embeddings (V, D), if the model has them."""
+    """The embeddings (V, D) of the tokens that a model reads, if it has them."""
     models = [model for model in (subject.model, part_of(subject.model, "encoder")) if model is not None]
-    tables = [tokens for model in models if (tokens := part_of(model, "tokens")) is not None]
+    names = ("source_tokens", "tokens")
+    tables = [tokens for model in models for name in names if (tokens := part_of(model, name)) is not None]
     inner = tables[0] if tables else None
     weight = None if inner is None else part_of(inner, "input")  # an output matrix of its own has another name
     weight = part_of(inner, "weight") if weight is None and inner is not None else weight
@@ -486,6 +487,9 @@ def pooled(subject: Subject, line: Line) -> dict[str, Tensor]:
     how = subject.predictor if isinstance(subject.predictor, TextEncoder) else None
     mode = "mean" if how is None or how.pooling is None else how.pooling
     found = {name: pool(x[None], None, mode)[0] for name, x in line.layers.items()}
+    if how is not None and how.dense.config:
+        last = max((name for name in found if name.isdigit()), key=int)
+        found[last] = how.dense(found[last].to(how.device)).detach().cpu()
     return {name: normalize(x, dim=-1) for name, x in found.items()} if how is not None and how.normalize else found
 
 
@@ -493,7 +497,7 @@ def embeddings(subject: Subject, request: MapRequest) -> Cloud:
     """The embeddings of a vocabulary's first words, which are its most frequent ones."""
     weights = table(subject)
     assert weights is not None, "`offered` checks it"
-    pieces = subject.predictor.tokenizer.pieces(range(subject.predictor.tokenizer.vocab))
+    pieces = inspect.vocabulary_of(subject.predictor)
     whole = [number for number, piece in enumerate(pieces) if len(piece.strip()) > 2 and piece.strip().isalpha()]
     shown_ones = (whole if len(whole) >= 30 else list(range(len(pieces))))[:TABLE]
     names = [pieces[number] for number in shown_ones]

@@ -33,7 +33,8 @@ def specification(model: Gpt, vocab: int) -> Any:
 
     c = model.config
     decoder = parts.TransformerDecoderSpec(c.layers, c.heads, with_encoder_attention=False, **options(c))
-    fill_projection(decoder.projection, model.tokens, fill_embedding(decoder, model, vocab), vocab)
+    matrix = fill_embedding(decoder, model, model.tokens, vocab)
+    fill_projection(decoder.projection, model.tokens, matrix, vocab)
     if isinstance(model.norm, nn.LayerNorm):
         fill_norm(decoder.layer_norm, model.norm)
     block: Any  # a ModuleList does not know the type of its blocks

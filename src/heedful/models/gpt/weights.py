@@ -177,7 +177,7 @@ def config_json(
     scales = next((pair for pair, score in SCORES.items() if score == config.score), None)
     if scales is None or config.normalize != "softmax" or (family == "openai-gpt" and config.score != "scaled_dot"):
         refuse_attention(config, NAMES)
-    if config.output == "biased":
+    if config.output not in ("tied", "untied"):
         raise unwritable(NAMES, "output", config.output, "tied or untied")
     if config.positions != "learned":
         raise unwritable(NAMES, "positions", config.positions, "learned")

@@ -30,6 +30,13 @@ class TransformerConfig(ModelConfig):
 
     kind: Literal["transformer"] = "transformer"
     vocab: int | None = Field(None, ge=4, le=10_000_000, description="vocabulary size; null: that of the tokenizer")
+    source_vocab: int | None = Field(
+        None,
+        ge=4,
+        le=10_000_000,
+        exclude_if=lambda size: size is None,  # recipes and folders without it stay as they are
+        description="vocabulary size of the source, where it has an embedding of its own; null: both sides share one",
+    )
     width: int = Field(512, ge=1, le=65_536, description="width of the model")
     heads: int = Field(8, ge=1, le=1024, description="attention heads; each has an equal part of the width")
     score: HeadScore = "scaled_dot"
@@ -69,14 +76,14 @@ class TransformerConfig(ModelConfig):
         return has_kernel(self.score, self.normalize)
 
     def parameters(self, vocab: int) -> int:
-        """The number of parameters, the embedding counted once, since encoder and decoder share it."""
+        """The number of parameters, the embedding counted once where encoder and decoder share it."""
         block = block_parameters(self.width, self.hidden, self.heads, self.score)
         attention, norm = attention_parameters(self.width, self.heads, self.score), 2 * self.width
         encoder = self.encoder_layers * block
         decoder = self.decoder_layers * (block + attention + norm)  # which also attend to the source
         last = 2 * norm if self.norm == "pre" else 0
         places = self.context * self.width if self.positions == "learned" else 0
-        tokens = vocab * self.width + output_parameters(self.output, vocab, self.width)
+        tokens = (vocab + (self.source_vocab or 0)) * self.width + output_parameters(self.output, vocab, self.width)
         return tokens + encoder + decoder + last + places
 
     @classmethod

@@ -32,8 +32,9 @@ def specification(model: Transformer, vocab: int) -> Any:
     c = model.config
     encoder = parts.TransformerEncoderSpec(c.encoder_layers, c.heads, **options(c))
     decoder = parts.TransformerDecoderSpec(c.decoder_layers, c.heads, **options(c))
-    fill_embedding(encoder, model, vocab)
-    fill_projection(decoder.projection, model.tokens, fill_embedding(decoder, model, vocab), vocab)
+    fill_embedding(encoder, model, model.source_embedding, c.source_vocab or vocab)
+    matrix = fill_embedding(decoder, model, model.tokens, vocab)
+    fill_projection(decoder.projection, model.tokens, matrix, vocab)
     for spec, norm in zip((encoder, decoder), model.norms, strict=True):
         if isinstance(norm, nn.LayerNorm):
             fill_norm(spec.layer_norm, norm)

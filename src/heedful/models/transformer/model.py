@@ -2,7 +2,7 @@
 
 An encoder reads the source; a decoder predicts the target token by token, attending to itself and to the source.
 
-B batch, S source positions, T target positions, D width, V vocabulary.
+B batch, S source positions, T target positions, D width, V vocabulary (of the target, where the source has its own).
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from heedful.blocks.attention import KV, MultiHead
-from heedful.blocks.embedding import EMBEDDINGS
+from heedful.blocks.embedding import EMBEDDINGS, Embedding, TiedEmbedding
 from heedful.blocks.encoder import EncoderBlock
 from heedful.blocks.feedforward import ACTIVATIONS, FeedForward
 from heedful.blocks.layouts import Layout, Unpadded
@@ -86,7 +86,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = c = config
         assert c.vocab is not None, "the vocabulary size comes from the tokenizer"
-        self.tokens = EMBEDDINGS[c.output](c.vocab, c.width, None if c.scale_embedding else 1.0)
+        scale = None if c.scale_embedding else 1.0
+        self.tokens = EMBEDDINGS[c.output](c.vocab, c.width, scale)
+        # Only its vectors are used: the logits are those of the target.
+        self.source_tokens = TiedEmbedding(c.source_vocab, c.width, scale) if c.source_vocab is not None else None
         positions: dict[str, Callable[[], nn.Module]] = {
             "sinusoid": lambda: FixedPositions(sinusoids(c.context, c.width)),
             "sinusoid_halves": lambda: FixedPositions(sinusoid_halves(c.context, c.width)),
@@ -98,12 +101,20 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_layers))
         self.norms = nn.ModuleList(nn.LayerNorm(c.width) if c.norm == "pre" else nn.Identity() for _ in range(2))
 
+    @property
+    def source_embedding(self) -> Embedding:
+        """That of the encoder: of its own, or the one that it shares with the decoder."""
+        return self.tokens if self.source_tokens is None else self.source_tokens
+
+    def place(self, x: Tensor, at: Tensor) -> Tensor:
+        return self.dropout(self.positions(x, at))  # (B, T, D)
+
     def embed(self, tokens: Tensor, at: Tensor) -> Tensor:
-        return self.dropout(self.positions(self.tokens(tokens), at))  # (B, T, D)
+        return self.place(self.tokens(tokens), at)  # (B, T, D)
 
     def encode(self, source: Tensor, layout: Layout) -> Tensor:
         at, mask = layout.at, layout.mask
-        x = self.embed(source, at)  # (B, S, D)
+        x = self.place(self.source_embedding(source), at)  # (B, S, D)
         bias = alibi(self.config.heads, at=at) if self.config.positions == "alibi" else None
         for block in self.encoder:
             x = block(x, mask, bias, at)  # (B, S, D)

@@ -19,6 +19,7 @@ from heedful.data.text.token_documents import TokenFiles, TokenizedDocuments
 from heedful.data.tokenizers.base import MaskTokenizer
 from heedful.data.tokenizers.encoders import encoder_tokenizer, load_encoder_tokenizer, open_encoder_tokenizer
 from heedful.errors import UserError
+from heedful.hub.dense import DenseLayers
 from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.models.roles import EncoderConfig
 from heedful.tasks.base import Codec, Evaluated, Example, Names, Task
@@ -95,7 +96,9 @@ class DocumentsTask(Task[Prose | TokenizedDocuments, MaskTokenizer, EncodedDocum
         notes: tuple[str, ...] = (),
     ) -> TextEncoder:
         """The text encoder of a trained model."""
-        return TextEncoder(model, vocabulary, device, notes, **dict(decode or ()))
+        sentences = decode or SentenceConfig()
+        settings = {**dict(sentences), "dense": DenseLayers.of(config.width, sentences)}
+        return TextEncoder(model, vocabulary, device, notes, **settings)
 
     def example(self, sample: tuple[str, str, str]) -> None:
         """None: tokens of a sample are masked or replaced."""

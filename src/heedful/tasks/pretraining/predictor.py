@@ -1,6 +1,6 @@
 """Predictor of pre-trained encoders: embeddings of texts and tokens, masked tokens, and next-sentence prediction.
 
-N texts, T tokens of a text, D width, L layers, B texts of a batch, G masks, V vocabulary.
+N texts, T tokens of a text, D width, E width of a text's vector, L layers, B texts of a batch, G masks, V vocabulary.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
@@ -30,8 +31,9 @@ from heedful.data.tokenizers.base import (
     truncate_pair,
 )
 from heedful.errors import UserError, shown
+from heedful.hub.dense import DenseLayers, joined_tensors
 from heedful.hub.pooling import pool
-from heedful.hub.sentence_transformers import Poolings, SentenceConfig
+from heedful.hub.sentence_transformers import Poolings, SentenceConfig, pooled_width
 from heedful.tasks.predictor import Evaluation, Predictor, Result
 from heedful.tasks.pretraining.joint import best_joint, chain_log_prob
 from heedful.tasks.pretraining.loss import evaluate_pretraining
@@ -117,7 +119,9 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
     """A pre-trained encoder: embeddings of texts and tokens, masked tokens, and next-sentence prediction.
 
     `pooling`, `normalize` and `longest` are the defaults of `embed`, which puts `prompt` before each text and converts
-    both to lower case if `lowercase`. An example to evaluate on is a text with one mask and the expected token.
+    both to lower case if `lowercase`. The `dense` layers follow the default pooling of the last layer; vectors of
+    other layers, or pooled otherwise, go without them. An example to evaluate on is a text with one mask and the
+    expected token.
     """
 
     task: ClassVar = "pretraining"
@@ -131,14 +135,25 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
     longest: int | None = None  # maximum number of tokens of a text
     lowercase: bool = False
     prompt: str = ""
+    dense: DenseLayers = field(default_factory=DenseLayers)  # on the pooled vector of a text
 
     _settings_key: ClassVar[str] = "sentences"
 
     @property
     def decode_settings(self) -> SentenceConfig | None:
         """The settings of `embed`, if they are not the defaults."""
-        found = SentenceConfig(**{name: getattr(self, name) for name in SentenceConfig.model_fields})
+        names = SentenceConfig.model_fields.keys() - {"dense"}
+        found = SentenceConfig(dense=self.dense.config, **{name: getattr(self, name) for name in names})
         return None if found == SentenceConfig() else found
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.dense.to(self.device).eval()
+
+    @property
+    def saved_tensors(self) -> dict[str, Tensor]:
+        """The tensors of a model folder, those of Dense layers included."""
+        return joined_tensors(super().saved_tensors, self.dense.state_dict())
 
     def save(self, folder: str | Path) -> None:
         """Write a model folder, from which `heedful.load` makes the same predictor."""
@@ -200,7 +215,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         A text has the same vector in any batch: only texts of the same length are batched, since padding would change
         the rounding of sums, and a value between two quantization levels could then be rounded to either.
         """
-        return replace(self, model=int8(self.model), device=torch.device("cpu"))
+        return replace(self, model=int8(self.model), dense=deepcopy(self.dense), device=torch.device("cpu"))
 
     # -------------------------------------------------------------- vectors
     def embed(
@@ -210,7 +225,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         pooling: Poolings | None = None,
         normalize: bool | None = None,
     ) -> Tensor:
-        """A vector for each text (N, D), pooled over its tokens, special ones included."""
+        """A vector for each text (N, E), pooled over its tokens, special ones included."""
         given = self.tokenize(texts)
         self._warn(given.cut)
         return self.embed_tokenized(given, layers, pooling, normalize)
@@ -232,12 +247,14 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
         pooling: Poolings | None = None,
         normalize: bool | None = None,
     ) -> Tensor:
-        """A vector for each tokenized text (N, D)."""
+        """A vector for each tokenized text (N, E)."""
         how = pooling or self.pooling or "mean"
+        dense = self._dense(layers, pooling)
         found: Tensor | None = None
         for places, each, real in self._read(texts.rows):
             x = feature(layers, each).float()  # (B, T, D)
-            x = pool(x, real, how)  # (B, D)
+            with torch.inference_mode():
+                x = dense(pool(x, real, how))  # (B, E)
             if found is None:
                 found = x.new_empty(len(texts.rows), x.shape[1], device="cpu")
             found[torch.tensor(places)] = x.cpu()
@@ -247,8 +264,12 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
 
     def width(self, layers: str = "last", pooling: Poolings | None = None) -> int:
         """The size of a vector."""
-        width, how = int(self._net.config.width), pooling or self.pooling
-        return width * (4 if layers == "concat_last_four" else 1) * (len(how) if isinstance(how, tuple) else 1)
+        width = int(self._net.config.width) * (4 if layers == "concat_last_four" else 1)
+        return self._dense(layers, pooling).width(pooled_width(width, pooling or self.pooling))
+
+    def _dense(self, layers: str, pooling: Poolings | None) -> DenseLayers:
+        """The Dense layers that follow this pooling of these layers."""
+        return self.dense if layers == "last" and pooling in (None, self.pooling) else DenseLayers()
 
     def vectors(self, texts: Sequence[str], layers: str = "last") -> list[TokenEmbeddings]:
         """A vector for each token of each text, special ones included."""

@@ -295,8 +295,8 @@ class Translator(Predictor[str, Translation, tuple[str, str]]):
         layers = [torch.cat(values, 2).float().mean(dim=(0, 1)) for values in seen.all.values()]  # (T, S) each
         entropies = [float(torch.special.entr(weights).sum()) for weights in layers]
         sharpest = entropies.index(min(entropies))
-        pieces = self.tokenizer.pieces
-        return Alignment(pieces(ids), pieces(translation.ids), layers[sharpest].cpu(), sharpest + 1)
+        source, target = self.tokenizer.source_pieces(ids), self.tokenizer.pieces(translation.ids)
+        return Alignment(source, target, layers[sharpest].cpu(), sharpest + 1)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """The number of tokens of each text, at most `context` of which the model can read."""

@@ -83,6 +83,20 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
             return MultilingualTokenizer.learn(self.recipe.tokenizer, texts, data.codes)
         return TrainedTokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
 
+    @staticmethod
+    def fitted(config: Any, vocabulary: TrainedTokenizer, where: str) -> Any:
+        """The settings of a model whose source has a vocabulary of its own if the tokenizer has one for it."""
+        if (found := dict(config).get("source_vocab")) != vocabulary.source_vocab:
+            known = vocabulary.source_vocab
+            raise UserError(
+                "the model's vocabulary of the source is not the tokenizer's", where=f"{where}.source_vocab",
+                found="null" if found is None else f"{found:,}",
+                expected="null: one vocabulary for both sides" if known is None else f"{known:,}",
+                todo="leave it out; only a model that starts from a Marian folder with two vocabularies has it"
+                if known is None else f"write source_vocab: {known}",
+            )  # fmt: skip
+        return Task.fitted(config, vocabulary, where)
+
     def elsewhere(self, folder: Path) -> Source | None:
         """The weights and the tokenizer of a published translator, whose settings the recipe must have."""
         if not is_external(folder):
