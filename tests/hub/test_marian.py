@@ -29,6 +29,7 @@ from test_convert import convert
 
 import heedful
 from heedful.cli.app import main
+from heedful.cli.convert import write_own
 from heedful.data.tokenizers.multilingual import open_translation_tokenizer
 from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
 from heedful.errors import UserError
@@ -282,6 +283,23 @@ def test_targets_are_split_by_the_model_of_their_language(form: str, tmp_path: P
     found = [theirs_of(torch.tensor(ids, dtype=torch.long), count).tolist() for ids in ours.target_ids(texts)]
     assert found == [theirs(text_target=text)["input_ids"][:-1] for text in texts]
     assert ours.target_ids(TARGET) != ours.ids(TARGET)
+
+
+@pytest.mark.parametrize("form", ["one vocabulary", "two vocabularies"])
+def test_model_and_tokenizer_of_our_own_folder_belong_together(form: str, tmp_path: Path) -> None:
+    model = pretrained(marian_folder(random_marian(**FORMS[form]), tmp_path / "theirs"))
+    write_own(tmp_path / "ours", model, tmp_path / "theirs")
+    file, cut = tmp_path / "ours" / "tokenizer.json", ["source_pieces", "pieces"] if FORMS[form] else ["pieces"]
+    whole = json.loads(file.read_text())
+    (tmp_path / "ours" / "manifest.json").unlink()
+    for key in cut:
+        file.write_text(json.dumps({"sentencepiece": {**whole["sentencepiece"], key: ["a", "b"]}}))
+        for read in (pretrained, heedful.load):
+            with pytest.raises(UserError, match="do not belong together"):
+                read(tmp_path / "ours")
+        file.write_text(json.dumps({"sentencepiece": {**whole["sentencepiece"], key: None}}))
+        with pytest.raises(UserError, match="damaged"):
+            pretrained(tmp_path / "ours")
 
 
 def test_source_tokens_are_shown_by_their_own_pieces(tmp_path: Path) -> None:
