@@ -183,6 +183,25 @@ def test_model_without_a_bias_of_the_logits_is_written_without_one(tmp_path: Pat
     assert safetensors.torch.load_file(tmp_path / "back" / "model.safetensors").keys() == tensors.keys()
 
 
+def test_tied_matrices_may_have_any_of_their_names(tmp_path: Path) -> None:
+    shared, *others = ("model.shared.weight", *(f"model.{side}coder.embed_tokens.weight" for side in ("en", "de")))
+    for number, names in enumerate((["lm_head.weight"], others, [*others, shared, "lm_head.weight"])):
+        folder = marian_folder(random_marian(), tmp_path / str(number))
+        tensors, expected = safetensors.torch.load_file(folder / "model.safetensors"), pretrained(folder).tensors
+        tensors |= dict.fromkeys(names, tensors.pop(shared))
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        safetensors.torch.save_file(copies, folder / "model.safetensors", {"format": "pt"})
+        found = pretrained(folder)
+        assert all(torch.equal(found.tensors[name], tensor) for name, tensor in expected.items())
+        assert len(found.ledger) == len(copies)
+    folder = marian_folder(random_marian(**two_vocabularies()), tmp_path / "two")
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors[others[1]] + 1
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"lm_head.weight of its own(.|\n)*tie_word_embeddings"):
+        pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
