@@ -50,6 +50,7 @@ __all__ = [
     "MonoText",
     "MultiHead",
     "MultiLabelClassifier",
+    "MultiRegressor",
     "MultipleChoiceAnswerer",
     "PairedText",
     "ParallelText",
@@ -70,6 +71,7 @@ __all__ = [
     "TextEncoder",
     "TextGenerator",
     "TextLabels",
+    "TextNumbers",
     "TextRegressor",
     "TextStyleTransfer",
     "TokenEmbeddings",
@@ -126,6 +128,7 @@ if TYPE_CHECKING:
     from heedful.runs.train import train
     from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
     from heedful.tasks.captioning.predictor import Caption, ImageCaptioner
+    from heedful.tasks.classification.numbers import MultiRegressor, TextNumbers
     from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextRegressor
     from heedful.tasks.control.predictor import Action, Agent, Episode
     from heedful.tasks.dialogue.predictor import DialogueModel, Reply
@@ -179,6 +182,7 @@ _MODULES = {
     "runs.train": ("train",),
     "tasks.answering.predictor": ("Answer", "QuestionAnswerer"),
     "tasks.captioning.predictor": ("Caption", "ImageCaptioner"),
+    "tasks.classification.numbers": ("MultiRegressor", "TextNumbers"),
     "tasks.classification.predictor": ("Classification", "Regression", "TextClassifier", "TextRegressor"),
     "tasks.control.predictor": ("Action", "Agent", "Episode"),
     "tasks.dialogue.predictor": ("DialogueModel", "Reply"),

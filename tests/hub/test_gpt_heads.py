@@ -140,6 +140,22 @@ def test_a_published_classifier_predicts_as_the_pipeline_of_transformers(
             assert [*found.probabilities] == ["no", "maybe", "yes"]
 
 
+def test_several_numbers_of_a_gpt2_are_those_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, folder = with_head(POOLED, tmp_path / "theirs", num_labels=2, problem_type="regression")
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    for source, target in ((folder, tmp_path / "ours"), (tmp_path / "ours", tmp_path / "back")):
+        assert convert(monkeypatch, source, target) == 0
+    again = transformers.GPT2ForSequenceClassification.from_pretrained(tmp_path / "back")
+    assert (again.config.problem_type, again.config.num_labels) == ("regression", 2)
+    before, after = (safetensors.torch.load_file(one / "model.safetensors") for one in (folder, tmp_path / "back"))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], value) for name, value in after.items())
+    with torch.no_grad():
+        right = torch.cat([theirs(**words(text, return_tensors="pt")).logits for text in TEXTS[:2]])
+    for place in (folder, tmp_path / "ours"):
+        found = heedful.load(place, heedful.MultiRegressor, "cpu").predict(TEXTS[:2])
+        close(torch.tensor([list(one.values.values()) for one in found]), right)
+
+
 DATA = "text,label\nthe child came home,yes\nschool again,no\nthe house,yes\nthen home,no\n"
 
 

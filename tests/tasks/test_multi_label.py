@@ -18,10 +18,9 @@ import torch
 import transformers
 
 import heedful
+from classifier_folders import FAMILIES, TEXTS, TOKENIZER, WORDS, folder, theirs_on
 from heedful.cli.app import main
 from heedful.data.labelled.batches import encode_texts
-from heedful.data.tokenizers.tokenizer import WordPiece
-from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.runs.load import load
@@ -30,49 +29,7 @@ from heedful.runs.train import train
 from heedful.tasks.multi_label.predictor import MultiLabelClassifier, label_loss, label_scores
 from tolerance import close
 
-WORDS = ["the", "red", "cat", "sees", "a", "big", "dog", "and", "runs", "home", "to", "old", "stone"]
-TOKENIZER = BertTokenizer.train(WordPiece(vocab=60), [" ".join(WORDS)])
-TEXTS = [" ".join(WORDS[:5]), "a dog", ("a red dog", "the cat"), " ".join(WORDS * 2)]
-FAMILIES: dict[str, dict[str, Any]] = {
-    "Bert": {},
-    "DistilBert": {},
-    "Albert": {"embedding_size": 12},
-    "BigBird": {"attention_type": "original_full"},
-}
 Run = Callable[..., tuple[int, str, str]]
-
-
-def folder(path: Path, family: str, rng: random.Random, problem: str, outputs: int, **named: Any) -> Any:
-    """A random model of `transformers`, and a folder of it with a vocabulary."""
-    heads = rng.randint(1, 4)
-    width, layers, hidden = heads * 2 * rng.randint(2, 7), rng.randint(1, 3), rng.randint(5, 60)
-    names = {"dim": width, "n_layers": layers, "n_heads": heads, "hidden_dim": hidden}
-    usual = {
-        "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": hidden,
-    }  # fmt: skip
-    config = getattr(transformers, f"{family}Config")(
-        vocab_size=TOKENIZER.vocab, max_position_embeddings=32, problem_type=problem, num_labels=outputs,
-        **(names if family == "DistilBert" else usual), **FAMILIES[family], **named,
-    )  # fmt: skip
-    model = getattr(transformers, f"{family}ForSequenceClassification")(config).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.3)
-    model.save_pretrained(path)
-    (path / "tokenizer.json").write_text(TOKENIZER.json, encoding="utf-8")
-    return model
-
-
-def theirs_on(model: Any, family: str) -> torch.Tensor:
-    """Their logits (N, C) for the texts."""
-    batch = encode_texts(
-        [(text, None) if isinstance(text, str) else text for text in TEXTS], np.zeros(len(TEXTS), int), TOKENIZER, 32
-    ).batch(np.arange(len(TEXTS)))
-    real = (torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]).long()
-    segments = {} if family == "DistilBert" else {"token_type_ids": batch.segments}
-    with torch.no_grad():
-        found: torch.Tensor = model(batch.ids, attention_mask=real, **segments).logits
-    return found
 
 
 @pytest.mark.parametrize("seed", [pytest.param(at, marks=[pytest.mark.slow] if at > 3 else []) for at in range(24)])
@@ -206,9 +163,3 @@ def test_texts_without_any_label_are_refused(settings: str, tmp_path: Path) -> N
     (tmp_path / "train.jsonl").write_text('{"text": "a cat", "label": ""}\n')
     with pytest.raises(UserError, match="no text has a label"):
         list(train(recipe_of(settings, "test"), tmp_path / "run"))
-
-
-def test_regression_with_several_outputs_is_refused(tmp_path: Path) -> None:
-    folder(tmp_path, "Bert", random.Random(0), "regression", 2)
-    with pytest.raises(UserError, match="not supported: regression with several outputs"):
-        pretrained(tmp_path)

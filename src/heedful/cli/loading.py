@@ -12,6 +12,7 @@ from heedful.errors import UserError, printable
 from heedful.runs.load import few_threads, load
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import ImageCaptioner
+from heedful.tasks.classification.numbers import MultiRegressor
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.control.predictor import Agent
 from heedful.tasks.dialogue.predictor import DialogueModel
@@ -40,6 +41,7 @@ USES: dict[type, tuple[str, str]] = {
     TreeClassifier: ("classifies trees", "`heedful classify-tree`"),
     TextClassifier: ("classifies texts", "`heedful classify`"),
     TextRegressor: ("predicts a number for texts", "`heedful classify`"),
+    MultiRegressor: ("predicts numbers for texts", "`heedful classify`"),
     MultiLabelClassifier: ("labels texts", "`heedful classify`"),
     MultipleChoiceAnswerer: ("chooses continuations", "`heedful choose`"),
     TablePredictor: ("predicts a column of a table", "`heedful predict RUN rows.csv`"),

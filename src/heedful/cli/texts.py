@@ -21,6 +21,7 @@ from heedful.files.reading import is_file
 from heedful.plots.figures import bars
 from heedful.plots.style import Style, require_figure, save
 from heedful.tasks.answering.predictor import Answer, QuestionAnswerer
+from heedful.tasks.classification.numbers import MultiRegressor, TextNumbers
 from heedful.tasks.classification.predictor import Classification, Regression, TextClassifier, TextOrPair, TextRegressor
 from heedful.tasks.image_classification.glimpses import GlimpseClassifier
 from heedful.tasks.image_classification.predictor import ImageClassifier
@@ -35,6 +36,7 @@ from heedful.tasks.tagging.predictor import Entity, TaggedText, TokenTagger
 from heedful.tasks.tree_classification.predictor import TreeClassification, TreeClassifier, check_arity, class_name
 
 QUESTIONS = 64  # in a batch
+Classified = Classification | Regression | TextNumbers | TextLabels
 
 
 # ------------------------------------------------------------------ classes
@@ -53,27 +55,29 @@ def classify_command(
         return
     inputs = join_pairs(texts) if pair else texts
     source = Source(inputs, f'heedful classify {run} "some text"', "pair" if pair else "text")
-    if not isinstance(predictor, TextClassifier | TextRegressor | MultiLabelClassifier):
+    if not isinstance(predictor, TextClassifier | TextRegressor | MultiRegressor | MultiLabelClassifier):
         raise wrong_command_error(predictor, run)
     width = max(map(len, predictor.labels)) if isinstance(predictor, TextClassifier) else 0
     truncated = 0
 
-    def predict(batch: list[TextOrPair]) -> Sequence[Classification | Regression | TextLabels]:
+    def predict(batch: list[TextOrPair]) -> Sequence[Classified]:
         nonlocal truncated
-        results: Sequence[Classification | Regression | TextLabels] = predictor.predict(batch)
+        results: Sequence[Classified] = predictor.predict(batch)
         truncated += sum(one.cut > 0 for one in results)
         return results
 
-    def line(inputs: TextOrPair, result: Classification | Regression | TextLabels) -> Iterator[str]:
+    def line(inputs: TextOrPair, result: Classified) -> Iterator[str]:
         text = inputs if isinstance(inputs, str) else " || ".join(inputs)
         if isinstance(result, Regression):
             yield f"{result.value:8.3f}  {text}"
+        elif isinstance(result, TextNumbers):
+            yield f"{', '.join(f'{name} {value:.3f}' for name, value in result.values.items())}  {text}"
         elif isinstance(result, TextLabels):
             yield f"{', '.join(f'{one} {result.probabilities[one]:.0%}' for one in result.labels) or '-'}  {text}"
         else:
             yield f"{result.label:<{width}} {result.probability:4.0%}  {text}"
 
-    def record(inputs: TextOrPair, result: Classification | Regression | TextLabels) -> dict[str, Any]:
+    def record(inputs: TextOrPair, result: Classified) -> dict[str, Any]:
         texts = {"text": inputs} if isinstance(inputs, str) else {"text": inputs[0], "pair": inputs[1]}
         return texts | result.to_dict()
 

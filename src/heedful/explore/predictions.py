@@ -28,6 +28,7 @@ from heedful.explore.inspect import (
     pair_ids,
 )
 from heedful.tasks.answering import predictor as answering
+from heedful.tasks.classification.numbers import MultiRegressor
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.tagging import predictor as tagging
@@ -72,8 +73,8 @@ def prediction_of(predictor: Any, given: TextInput, reading: Reading, place: int
 def by_kind() -> tuple[tuple[type, Callable[[Any, TextInput], Prediction]], ...]:
     """The predictions of models with a head, by the class of their predictor."""
     return (
-        (TextClassifier, label), (TextRegressor, value), (MultiLabelClassifier, labels), (tagging.TokenTagger, tags),
-        (answering.QuestionAnswerer, span),
+        (TextClassifier, label), (TextRegressor, value), (MultiRegressor, values), (MultiLabelClassifier, labels),
+        (tagging.TokenTagger, tags), (answering.QuestionAnswerer, span),
     )  # fmt: skip
 
 
@@ -206,6 +207,21 @@ def value(predictor: Any, given: TextInput) -> Prediction:
         "the value", "squared difference from the full model's value", [f"{full:.4g}"],
         lambda: [Candidate(f"{predicted():.4g}")],
         lambda: torch.tensor([(predicted() - full) ** 2], dtype=torch.float64),
+    )  # fmt: skip
+
+
+def values(predictor: Any, given: TextInput) -> Prediction:
+    """Several numbers; the losses are their squared differences from the full model's."""
+
+    def predicted() -> dict[str, float]:
+        found: dict[str, float] = predictor.predict([paired(given)])[0].values
+        return found
+
+    full = predicted()
+    return Prediction(
+        "the values", "mean squared difference from the full model's values", list(full),
+        lambda: [Candidate(f"{name}: {value:.4g}") for name, value in predicted().items()],
+        lambda: torch.tensor([(value - full[name]) ** 2 for name, value in predicted().items()], dtype=torch.float64),
     )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ HEADS: dict[str, str] = {  # task by head
     "tagger": "tagging",
     "answerer": "answering",
 }
-OUTPUTS = {"answerer": 2, "regressor": 1, "multiple_choice": 1}  # outputs of heads without labels
+OUTPUTS = {"answerer": 2, "multiple_choice": 1}  # outputs of heads without labels
 
 
 class Head(NamedTuple):
@@ -286,17 +286,12 @@ def _convert(
 
 def _output_labels(labels: tuple[str, ...], count: int, head: str, where: Path) -> tuple[str, ...]:
     """The labels of a head's outputs; LABEL_0, LABEL_1, ... if the config has only such default labels."""
-    if head == "regressor" and count > 1:
-        raise UserError(
-            "not supported: regression with several outputs", where=f"{where}: problem_type",
-            found=f"{count:,} outputs", expected="1 output", todo="fine-tune its encoder on one of the numbers",
-        )  # fmt: skip
     if (expected := OUTPUTS.get(head, count)) != count:
         raise UserError(
             "this head has the wrong number of outputs", where=str(where), found=str(count), expected=str(expected),
             todo=AGAIN,
         )  # fmt: skip
-    if head in OUTPUTS:
+    if head in OUTPUTS or (head == "regressor" and count == 1):
         return ()
     if len(labels) == count:
         return labels
@@ -405,7 +400,8 @@ def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tu
     config = parse(config_class(kind), model, file=where)
     if not {"head.weight"} <= rest.keys() <= {"head.weight", "head.bias"} or model.get("features", "last") != "last":
         return None, config.longest
-    labels: tuple[str, ...] = tuple(config.model_dump().get("labels") or ())
+    known = dict(config)
+    labels: tuple[str, ...] = tuple(known.get("labels") or known.get("numbers") or ())
     return Head(kind, labels, {name.removeprefix("head."): value for name, value in rest.items()}), config.longest
 
 
@@ -443,10 +439,11 @@ def task_model(model: Pretrained) -> TaskModel:
         "encoder": encoder,
         "dropout": model.config.dropout,
         "labels": labels,
+        "numbers": labels,
         "longest": model.longest,
     }
     settings = {name: value for name, value in settings.items() if name in cls.model_fields}
-    config = validate_config(cls, settings, {"labels": "id2label"}, where)
+    config = validate_config(cls, settings, {"labels": "id2label", "numbers": "id2label"}, where)
     with torch.device("meta"):
         needed = build(encoder).state_dict()
     tensors = {f"encoder.{name}": value for name, value in model.below_head.items() if name in needed}

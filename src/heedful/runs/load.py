@@ -42,6 +42,7 @@ from heedful.training.checkpoint.weights import load_strictly, require_fit
 if TYPE_CHECKING:
     from heedful.tasks.answering.predictor import QuestionAnswerer
     from heedful.tasks.captioning.predictor import ImageCaptioner
+    from heedful.tasks.classification.numbers import MultiRegressor
     from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
     from heedful.tasks.control.predictor import Agent
     from heedful.tasks.dialogue.predictor import DialogueModel
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
 AnyPredictor: TypeAlias = (
     "Translator | TextGenerator | BidirectionalLanguageModel | TextEncoder | TextClassifier | TextRegressor | "
-    "MultiLabelClassifier | "
+    "MultiRegressor | MultiLabelClassifier | "
     "TokenTagger | QuestionAnswerer | MultipleChoiceAnswerer | ImageAutoencoder | ImageClassifier | ImageCaptioner | "
     "ImageDescriber | TablePredictor | TreeClassifier | SentenceAutoencoder | TextStyleTransfer | Agent | "
     "StoryAnswerer | DialogueModel"

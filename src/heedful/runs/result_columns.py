@@ -9,6 +9,7 @@ from heedful.data.tables.writing import ValueType
 from heedful.errors import UserError
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import ImageCaptioner
+from heedful.tasks.classification.numbers import MultiRegressor
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.control.predictor import Agent
 from heedful.tasks.dialogue.predictor import DialogueModel
@@ -56,6 +57,7 @@ COLUMNS: dict[type, tuple[ResultColumn, ...]] = {
     TextGenerator: (field("prediction", "text", "completion"), WRITTEN[1]),
     TextClassifier: CLASS,
     TextRegressor: NUMBER,
+    MultiRegressor: (field("prediction", "json", "values"), CUT),
     MultiLabelClassifier: (field("prediction", "texts", "labels"), CUT),
     TextStyleTransfer: (TEXT, PROBABILITY, CUT),
     TokenTagger: (

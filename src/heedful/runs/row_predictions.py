@@ -24,6 +24,7 @@ from heedful.runs.journal import Journal
 from heedful.runs.result_columns import ResultColumn, class_names, values_of
 from heedful.runs.row_source import RowSource, digest
 from heedful.runs.rows import RowReader
+from heedful.tasks.classification.numbers import TextNumbers
 from heedful.tasks.classification.predictor import Classification, Regression
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.predictor import TextGenerator
@@ -150,7 +151,10 @@ class RowPredictor:
 
 def is_cut(result: object) -> bool:
     """Whether only the beginning of a text was read."""
-    return isinstance(result, Classification | Regression | TextLabels | Choice | StyledText) and result.cut > 0
+    return (
+        isinstance(result, Classification | Regression | TextNumbers | TextLabels | Choice | StyledText)
+        and result.cut > 0
+    )
 
 
 def require_room(translator: Translator, texts: Sequence[str], window: Window) -> None:

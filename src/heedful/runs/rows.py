@@ -21,6 +21,7 @@ from heedful.files.reading import exists
 from heedful.runs.row_source import RowSource
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import ImageCaptioner
+from heedful.tasks.classification.numbers import MultiRegressor
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.control.predictor import Agent
 from heedful.tasks.dialogue.predictor import DialogueModel
@@ -47,6 +48,7 @@ FIELDS: dict[type, tuple[str, ...]] = {  # the fields of a row that are a model'
     TextGenerator: ("prompt",),
     TextClassifier: ("text",),
     TextRegressor: ("text",),
+    MultiRegressor: ("text",),
     MultiLabelClassifier: ("text",),
     TextStyleTransfer: ("text", "style"),
     TokenTagger: ("text",),
@@ -75,7 +77,7 @@ class RowReader:
         self.predictor, self.source, self.todo = predictor, source, todo
         self.fields = FIELDS[type(predictor)]
         self.names = tuple(names) or self.fields
-        takes_pairs = isinstance(predictor, TextClassifier | TextRegressor | MultiLabelClassifier)
+        takes_pairs = isinstance(predictor, TextClassifier | TextRegressor | MultiRegressor | MultiLabelClassifier)
         if len(self.names) > len(self.fields) + takes_pairs or len(self.names) < len(self.fields):
             expected = ", ".join(self.fields) + " and optionally a second text" * takes_pairs
             raise UserError(

@@ -15,6 +15,7 @@ from heedful.data.images.image_files import open_image
 from heedful.data.images.inputs import prepare
 from heedful.errors import UserError, shown
 from heedful.runs.rows import FIELDS, numbers_in, row_input
+from heedful.tasks.classification.numbers import MultiRegressor
 from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
@@ -55,7 +56,8 @@ def parse_row(predictor: Any, row: object, fields: tuple[str, ...], where: str) 
         row = {fields[0]: row}
     if isinstance(predictor, TablePredictor):
         return table_row(predictor, row, where)
-    optional = ("pair",) if isinstance(predictor, TextClassifier | TextRegressor | MultiLabelClassifier) else ()
+    takes_pairs = isinstance(predictor, TextClassifier | TextRegressor | MultiRegressor | MultiLabelClassifier)
+    optional = ("pair",) if takes_pairs else ()
     known = (*fields, *optional)
     if unknown := [name for name in row if name not in known]:
         raise UserError("an unknown field", where=where, found=shown(unknown[0]), expected=", ".join(known))

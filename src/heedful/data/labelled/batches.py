@@ -34,8 +34,10 @@ class LabelledBatch(SequenceBatch):
 
     @property
     def numbers(self) -> Tensor:
-        """Targets that are numbers, 0 for padding."""
-        return torch.where(self.indices >= 0, self.targets.view(torch.float64), 0.0).float()  # (N,)
+        """Targets that are numbers, one or several of a text, 0 for padding."""
+        real = self.indices >= 0  # (N,)
+        real = real[:, None] if self.targets.dim() == 2 else real
+        return torch.where(real, self.targets.view(torch.float64), 0.0).float()  # (N,) or (N, C)
 
     @property
     def tokens(self) -> int:

@@ -26,15 +26,16 @@ class Classifier(Head):
 
 
 class Regressor(Head):
-    """tokens (B, T) -> one number per text (N,), such as a choice's score."""
+    """tokens (B, T) -> one number per text (N,), such as a choice's score, or several (N, C)."""
 
     def __init__(self, config: RegressorConfig | MultipleChoiceConfig) -> None:
         super().__init__(config)
         assert config.encoder is not None
         self.config = config
         self.dropout = nn.Dropout(config.dropout)
-        self.head = head_layer(config.encoder.width, 1, config.encoder.pooled_bias)
+        count = len(config.numbers) if isinstance(config, RegressorConfig) else 0
+        self.head = head_layer(config.encoder.width, count or 1, config.encoder.pooled_bias)
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None, layout: EncoderLayout | None = None) -> Tensor:
         x = self.pool_texts(tokens, segments, layout)  # (N, D)
-        return self.head(self.dropout(x)).squeeze(-1)  # (N,)
+        return self.head(self.dropout(x)).squeeze(-1)  # (N,), or (N, C) of several

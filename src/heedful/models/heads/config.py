@@ -138,18 +138,31 @@ class MultiLabelConfig(HeadConfig):
 
 
 class RegressorConfig(HeadConfig):
-    """A number for a text or a pair of texts, such as how alike they are: the same layer with one output."""
+    """A number, or several, for a text or a pair of texts, such as how alike they are: the same layer."""
 
     implementation: ClassVar = "classifier.Regressor"
     pools: ClassVar = True
 
     kind: Literal["regressor"] = "regressor"
+    numbers: tuple[Label, ...] = Field(
+        (),
+        max_length=100_000,
+        exclude_if=lambda numbers: not numbers,  # recipes and folders without them stay as they are
+        description="names of the numbers, where a text has several; none: it has one",
+    )
     dropout: HeadDropout = 0.1
+
+    @field_validator("numbers")
+    @classmethod
+    def _numbers_differ(cls, numbers: tuple[str, ...]) -> tuple[str, ...]:
+        if len(numbers) == 1:
+            raise ValueError("one number has no name; leave numbers out")
+        return unique_labels(numbers) or ()
 
     def parameters(self, vocab: int) -> int:
         """The number of parameters."""
         assert self.encoder is not None
-        return self.encoder.parameters(vocab) + pooled_parameters(self.encoder, 1)
+        return self.encoder.parameters(vocab) + pooled_parameters(self.encoder, len(self.numbers) or 1)
 
 
 class MultipleChoiceConfig(HeadConfig):

@@ -35,7 +35,7 @@ TextOrPair = str | tuple[str, str]
 
 
 def outputs(model: Any, batch: LabelledBatch) -> Tensor:
-    """The model's outputs for the texts of a batch: logits (N, C), or a number each (N,)."""
+    """The model's outputs for the texts of a batch: logits or numbers (N, C), or a number each (N,)."""
     found: Tensor = model(batch.ids, batch.segments, layout_of(batch.sequences))
     return found
 
@@ -50,9 +50,10 @@ def class_loss(
 
 
 def number_loss(model: Any, batch: LabelledBatch) -> Loss:
-    """The squared error of the predicted numbers."""
-    real = batch.indices >= 0
-    squares = torch.where(real, (outputs(model, batch).float() - batch.numbers).square(), 0.0)  # (N,)
+    """The squared error of the predicted numbers, averaged over those of a text."""
+    real = batch.indices >= 0  # (N,)
+    squares = (outputs(model, batch).float() - batch.numbers).square()  # (N,) or (N, C)
+    squares = torch.where(real, squares if squares.dim() == 1 else squares.mean(-1), 0.0)  # (N,)
     return Loss(squares.sum(), squares.detach().sum(), real.sum())
 
 

@@ -25,6 +25,7 @@ from heedful.data.word_vectors import WordVectors
 from heedful.errors import UserError, shown
 from heedful.models.heads.config import RegressorConfig
 from heedful.tasks.base import Codec, Evaluated, Example, HeldOut, Names, P
+from heedful.tasks.classification.numbers import MultiRegressor, mean_scores, number_targets
 from heedful.tasks.classification.predictor import (
     TextClassifier,
     TextRegressor,
@@ -291,11 +292,13 @@ class TextClassificationTask(ClassificationTask):
         return [*vectors.notes, f"{len(indices):,} of {vocabulary.vocab:,} words start from {source.file}"]
 
 
-class RegressionTask(TextTask[TextRegressor]):
-    """Predict a number for a text or for a pair of texts."""
+class RegressionTask(TextTask[TextRegressor | MultiRegressor]):
+    """Predict a number, or several, for a text or for a pair of texts."""
 
     def targets(self, read: Items, vocabulary: PairTokenizer) -> NDArray[np.int64]:
-        """The bits of the number of each text."""
+        """The bits of the number of each text, or of its numbers (N, C)."""
+        if names := self.recipe.model.numbers:
+            return number_targets(read.items, names).view(np.int64)
         return np.array(label_values(read.items), dtype=np.float64).view(np.int64)
 
     def text_loss(self, model: Any, batch: LabelledBatch) -> Loss:
@@ -314,16 +317,23 @@ class RegressionTask(TextTask[TextRegressor]):
         decode: None,
         device: torch.device,
         notes: tuple[str, ...] = (),
-    ) -> TextRegressor:
+    ) -> TextRegressor | MultiRegressor:
         """The regressor of a trained model."""
+        if config.numbers:
+            return MultiRegressor(model, vocabulary, device, config.numbers, config.context, notes)
         return TextRegressor(model, vocabulary, device, config.context, notes)
 
-    def evaluate(self, predictor: TextRegressor, held_out: HeldOut[Items, EncodedTexts]) -> Evaluated:
+    def evaluate(self, predictor: TextRegressor | MultiRegressor, held_out: HeldOut[Items, EncodedTexts]) -> Evaluated:
         """Both correlations, and a few texts with predicted numbers."""
         items, encoded = held_out.read.items, held_out.encoded
-        found = outputs_of(predictor.model, encoded, predictor.device).double().numpy()  # (N,)
+        found = outputs_of(predictor.model, encoded, predictor.device).double().numpy()  # (N,) or (N, C)
         rows = held_out.rows(len(items), self.recipe.train.samples)
         samples = [
-            (sample_text(items[row].text, items[row].pair), items[row].label, f"{found[row]:.2f}") for row in rows
-        ]
-        return held_out.result(number_scores(found, encoded.targets.view(np.float64)), samples)
+            (
+                sample_text(items[row].text, items[row].pair), items[row].label,
+                ", ".join(f"{value:.2f}" for value in np.atleast_1d(found[row])),
+            )
+            for row in rows
+        ]  # fmt: skip
+        scores = number_scores if found.ndim == 1 else mean_scores
+        return held_out.result(scores(found, encoded.targets.view(np.float64)), samples)
