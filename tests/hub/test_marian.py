@@ -30,6 +30,7 @@ from test_convert import convert
 import heedful
 from heedful.cli.app import main
 from heedful.cli.convert import write_own
+from heedful.contracts.doctor import doctor
 from heedful.data.tokenizers.multilingual import open_translation_tokenizer
 from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
 from heedful.errors import UserError
@@ -335,6 +336,13 @@ def test_source_tokens_are_shown_by_their_own_pieces(tmp_path: Path) -> None:
     written = tokenizer.target_ids([TARGET[0]])[0]
     assert [token.id for token in sides["written"]] == [*written, 3] and written != tokenizer.ids([TARGET[0]])[0]
     assert vocabulary_of(translator)[4:] == list(own_vocabulary(0))[2:-1]
+
+
+def test_doctor_finds_nothing_wrong_with_two_vocabularies(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    folder = marian_folder(random_marian(**two_vocabularies(untied=True)), tmp_path / "theirs")
+    findings = doctor(folder).findings
+    assert {one.verdict for one in findings} == {"passed"}, findings
 
 
 @pytest.mark.parametrize("untied", [False, True])

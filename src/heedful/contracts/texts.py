@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from heedful.contracts.comparison import Loaded
 from heedful.contracts.report import Finding
+from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import shown
 
 TEXTS = (
@@ -54,6 +55,8 @@ def codec_of(tokenizer: object) -> Codec | None:
     if not isinstance(tokenizer, TextTokenizer):
         return None
     found = tokenizer
+    if isinstance(found, TrainedTokenizer):  # of a translator, what is decoded is a target
+        return Codec(lambda text: found.target_ids([text])[0], found.decode, found.vocab)
     return Codec(lambda text: found.encode(text).ids, found.decode, found.vocab)
 
 
