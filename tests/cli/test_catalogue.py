@@ -28,7 +28,10 @@ def test_a_kind_is_shown_in_full(heedful: Heedful) -> None:
     code, out, _ = heedful("catalogue", "decoder")
     assert code == 0 and "gpt: The causal Transformer of Radford et al. (2018, 2019)" in out
     assert "  shapes   tokens (B, T), state -> logits (B, T, V) of the token after each" in out
-    assert "  key      model.kind: gpt\n" in out and "  recipes  gpt-prose, gpt-shakespeare" in out
+    assert (
+        "  key      model.kind: gpt, model.encoder.kind: gpt\n" in out
+        and "  recipes  gpt-prose, gpt-shakespeare" in out
+    )
 
 
 def test_json_has_a_record_for_each_part(heedful: Heedful) -> None:

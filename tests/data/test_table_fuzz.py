@@ -104,7 +104,7 @@ def label_table(tmp_path: Path, name: str, data: bytes, **settings: Any) -> Labe
         ("t.csv", b"text,label\n" + b"a" * 5000 + b",b\n", "too long"),
         ("t.jsonl", b'[{"text": "a"}]\n', "not a JSON object"),
         ("t.jsonl", b'{"text": "a", "label": \n', "not JSON"),
-        ("t.xlsx", b"PK", "no table"),
+        ("t.xlsx", b"PK", "spreadsheets are not read"),
         ("t.csv.gz", gzip.compress(b"text,label\na,b\n", mtime=0)[:-9], "damaged"),
         ("t.parquet", b"PAR1 no PAR1", "not a Parquet file"),
     ],

@@ -22,6 +22,7 @@ from heedful.explore.views import VIEWS, home
 from heedful.hub.model_folder import write_model
 from heedful.models import MODELS, build, config_class
 from heedful.models.bert.config import BertConfig
+from heedful.models.captioner.config import TransformerDecoder
 from heedful.models.tracing import RUNS
 from patience import until
 from tolerance import near
@@ -75,6 +76,18 @@ def test_rows_of_blocks_are_folded() -> None:
     (decoder,) = [part for part in root.parts if part.name == "decoder"]
     assert decoder.numbers == (0, 1)
     assert [part.name for part in decoder.parts] == ["attention", "add1", "cross", "add2", "mlp", "add3"]
+
+
+def test_parts_are_in_the_order_of_the_data() -> None:
+    """A norm of a list stands behind its own stack; cross-attention, which reads the map first, is in its block."""
+    whole = architecture(build(config_class("transformer").tiny().model_copy(update={"norm": "pre"})))
+    names = [part.name for part in whole.parts]
+    assert names[-4:] == ["encoder", "norms.0", "decoder", "norms.1"]
+    captioner = config_class("captioner").tiny()
+    decoder = captioner.model_copy(update={"decoder": TransformerDecoder(width=8, heads=2, layers=2, hidden=8)})
+    (inner,) = (part for part in architecture(build(decoder)).parts if part.name == "decoder")
+    places = {part.name: place for place, part in enumerate(inner.parts)}
+    assert places["memory"] < places["tokens"] < places["blocks"] < places["norm"]
 
 
 def test_module_that_cannot_run_on_a_small_input_is_shown_too() -> None:

@@ -84,9 +84,11 @@ class _Builder:
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.shapes = traced_shapes(model)
         self.order = {name: place for place, name in enumerate(self.shapes)}
-        for place, name in enumerate(self.shapes):  # a module that is not called itself stands where its parts are
-            while name := name.rpartition(".")[0]:
-                self.order.setdefault(name, place)
+        for name in sorted(self.modules, key=lambda one: -one.count(".")):  # if not called, it is at its first part
+            below = [join(name, child) for child, _ in self.modules[name].named_children()]
+            places = [self.order[one] for one in below if one in self.order]
+            if places:
+                self.order.setdefault(name, min(places))
         self.own: dict[str, list[Matrix]] = {}
         for name, weight in model.named_parameters():
             above, _, last = name.rpartition(".")
@@ -95,8 +97,7 @@ class _Builder:
     def part(self, path: str, name: str, numbers: tuple[int, ...] = ()) -> Part:
         """The module of a path; of a row, its first."""
         module = self.modules[path]
-        below = [join(path, child) for child, one in module.named_children() if self.is_shown(join(path, child), one)]
-        below.sort(key=self.place)
+        below = sorted(self.below(path), key=self.place)
         own = tuple(self.own.get(path, ()))
         parts = tuple(self.rows(path, below))
         if name and not numbers and not own and isinstance(module, LISTS) and len(parts) == 1:
@@ -105,6 +106,20 @@ class _Builder:
         count = sum(matrix.parameters for matrix in own) + sum(part.parameters * part.times for part in parts)
         heads = module.heads if isinstance(module, HasHeads) else 0
         return Part(name, type(module).__name__, self.shape(path), count, heads, numbers, own, parts)
+
+    def below(self, path: str) -> list[str]:
+        """The modules in a module; of a list between whose members others are called, its members."""
+        named = [(join(path, child), one) for child, one in self.modules[path].named_children()]
+        shown = [(name, one) for name, one in named if self.is_shown(name, one)]
+        found = []
+        for name, one in shown:
+            inner = [join(name, child) for child, _ in one.named_children()]
+            places = [self.order[each] for each in inner if each in self.order]
+            others = [self.order[other] for other, _ in shown if other != name and other in self.order]
+            apart = name not in self.shapes and isinstance(one, LISTS) and 0 < len(places) == len(inner)
+            apart = apart and any(min(places) < place < max(places) for place in others)
+            found += inner if apart else [name]
+        return found
 
     def rows(self, path: str, below: list[str]) -> Iterator[Part]:
         """The modules in a list of paths; neighbours alike with numbers for names are one row."""

@@ -8,6 +8,11 @@ export function format(value: number, digits = 4): string {
   return minus(String(Number(value.toPrecision(digits)) || 0));
 }
 
+/** A number rounded to this many significant digits, for an address. */
+export function rounded(value: number, digits: number): number {
+  return Number(value.toPrecision(digits));
+}
+
 /** A fixed number of digits after the point, so that columns can be compared. */
 export function fixed(value: number, digits: number): string {
   if (!Number.isFinite(value)) return beyond(value);

@@ -1,4 +1,5 @@
 /** Scales from values to pixels with marks at round values, and paths through points. */
+import { rounded } from "./numbers";
 
 export interface Scale {
   (value: number): number;
@@ -44,7 +45,7 @@ function round(low: number, high: number, count: number): number[] {
   if (!(high > low)) return [low];
   const step = stepOf(low, high, count);
   const first = Math.ceil(low / step - 1e-9);
-  return Array.from({ length: Math.max(0, Math.floor(high / step + 1e-9) - first + 1) }, (_, number) => Number(((first + number) * step).toPrecision(12)));
+  return Array.from({ length: Math.max(0, Math.floor(high / step + 1e-9) - first + 1) }, (_, number) => rounded((first + number) * step, 12));
 }
 
 /** The ends moved outwards to round values. */

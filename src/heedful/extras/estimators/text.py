@@ -52,6 +52,7 @@ from heedful.extras.estimators.text_inputs import (
     value_errors,
     words_of,
 )
+from heedful.files.reading import entries, read_file
 from heedful.hub.sentence_transformers import Pooling
 from heedful.runs.init import settings_of_run
 from heedful.runs.load import cores, load
@@ -227,7 +228,7 @@ class TextEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             with TemporaryDirectory(prefix="heedful-") as folder:
                 model = Path(folder) / "model"
                 state["predictor_"].save(model)
-                state["predictor_"] = {file.name: file.read_bytes() for file in sorted(model.iterdir())}
+                state["predictor_"] = {file.name: read_file(file) for file in entries(model)}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
