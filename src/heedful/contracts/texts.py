@@ -7,7 +7,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from heedful.contracts.comparison import Loaded
 from heedful.contracts.report import Finding
-from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import shown
 
 TEXTS = (
@@ -50,12 +49,20 @@ class TextTokenizer(Protocol):
         """Decode ids."""
 
 
+@runtime_checkable
+class PairTokenizer(TextTokenizer, Protocol):
+    """A tokenizer of sources and targets, which may have ids of their own."""
+
+    def target_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text as a target."""
+
+
 def codec_of(tokenizer: object) -> Codec | None:
     """A tokenizer of ours as two functions, if it is one of texts."""
     if not isinstance(tokenizer, TextTokenizer):
         return None
     found = tokenizer
-    if isinstance(found, TrainedTokenizer):  # of a translator, what is decoded is a target
+    if isinstance(found, PairTokenizer):  # what is decoded is a target
         return Codec(lambda text: found.target_ids([text])[0], found.decode, found.vocab)
     return Codec(lambda text: found.encode(text).ids, found.decode, found.vocab)
 
