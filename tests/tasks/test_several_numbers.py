@@ -21,6 +21,7 @@ from heedful.data.labelled.batches import encode_texts
 from heedful.errors import UserError
 from heedful.explore.inspect import TextInput
 from heedful.explore.predictions import values
+from heedful.export.write import export
 from heedful.hub import pretrained, write
 from heedful.runs.recipe import recipe_of
 from heedful.runs.train import train
@@ -133,3 +134,10 @@ def test_the_command_line_and_the_explorer_show_every_number(
     found = values(ours, TextInput(text="a dog"))
     assert [one.text for one in found.candidates()] == [f"{name}: {value:.4g}" for name, value in right.items()]
     assert found.losses().tolist() == [0.0] * 3 and found.pieces == list(NAMES)
+
+
+@pytest.mark.slow
+def test_several_numbers_are_exported(tmp_path: Path) -> None:
+    folder(tmp_path / "theirs", "Bert", random.Random(1), "regression", 3)
+    (file,) = export(heedful.load(tmp_path / "theirs", heedful.MultiRegressor, "cpu"), tmp_path / "onnx", "onnx")
+    assert file.difference < 1e-4

@@ -33,9 +33,10 @@ class Regressor(Head):
         assert config.encoder is not None
         self.config = config
         self.dropout = nn.Dropout(config.dropout)
-        count = len(config.numbers) if isinstance(config, RegressorConfig) else 0
-        self.head = head_layer(config.encoder.width, count or 1, config.encoder.pooled_bias)
+        self.several = len(config.numbers) if isinstance(config, RegressorConfig) else 0
+        self.head = head_layer(config.encoder.width, self.several or 1, config.encoder.pooled_bias)
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None, layout: EncoderLayout | None = None) -> Tensor:
         x = self.pool_texts(tokens, segments, layout)  # (N, D)
-        return self.head(self.dropout(x)).squeeze(-1)  # (N,), or (N, C) of several
+        found: Tensor = self.head(self.dropout(x))  # (N, C)
+        return found if self.several else found.squeeze(-1)  # (N, C) or (N,)
