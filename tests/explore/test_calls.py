@@ -164,6 +164,7 @@ def make_request(kind: type[Config], subject: Subject, chance: random.Random) ->
         elif name in names(subject) and field.get("type") == "string" and "enum" not in field:
             found[name] = chance.choice(names(subject)[name])
         elif name == "text":
+            field = field.get("anyOf", [field])[0]
             found[name] = (chance.choice(LONG) if chance.random() < 0.1 else chance.choice(TEXTS))[: field["maxLength"]]
         elif "default" not in field or chance.random() < 0.5:
             found[name] = within(field, chance)

@@ -195,10 +195,11 @@ def test_page_filters_heads_by_pattern_and_threshold(browse: Callable[..., Any],
 
 def test_weights_of_the_alignment_start_at_a_threshold(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("translation"))
-    given = {"model": "translation", **browsing.explorer.subject("translation").sample}
+    text = browsing.explorer.subject("translation").examples.examples[0].text
+    given = {"model": "translation", "text": text}
     _, arrays = unpack(browsing.explorer.answer("alignment", "weights", given))
     for least in (0, 30):
-        page = browsing.go("alignment", least=least or None)
+        page = browsing.go("alignment", text=text, least=least or None)
         drawn = page.locator("[data-testid=alignment] svg rect[fill]:not(.paper)").count()
         assert drawn == int((arrays["mean"] >= max(least / 100, 1 / 510)).sum())
 

@@ -194,7 +194,10 @@ def test_page_reads_drawings_and_files(browse: Callable[..., Any], run: Callable
         assert shown == [f"{100 * share:.1f} %" for share in arrays["probabilities"]]
         assert canvas_pixels(".two canvas") == arrays["picture"].flatten().tolist()
 
-    check()
+    opened, _ = unpack(explorer.answer("image", "opening", {"model": "lenet"}))
+    assert page.get_by_test_id("why").inner_text() == opened["why"]
+    assert browsing.address["image"] == str(opened["state"]["image"])
+    check(**opened["state"])
     page.get_by_test_id("image-4").click()
     page.get_by_test_id("layer").select_option("1")
     page.get_by_test_id("method").select_option("deconvnet")

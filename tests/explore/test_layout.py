@@ -245,7 +245,7 @@ def test_heads_open_on_the_query_with_the_largest_weight_on_another_word(layout:
 
 def test_small_changes_of_the_loss_are_pale(layout: Layout) -> None:
     """The colours of the ablation mean the same in every text: paper at zero, the deepest from one nat on."""
-    page = layout.go("ablation", alone="1")
+    page = layout.go("ablation", alone="1", off="")
     found = page.locator(".switch").evaluate_all(
         "all => all.map((one) => [Number(one.dataset.change), getComputedStyle(one).backgroundColor])"
     )

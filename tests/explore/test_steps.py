@@ -225,6 +225,15 @@ def test_page_plays_the_stages_with_the_model_s_values(browse: Callable[..., Any
     page.get_by_test_id("play").click()
     page.locator('[data-testid="steps"][data-step="2"]').wait_for()
     assert page.get_by_test_id("scale-0").is_visible()
+    # The numbers move over from the column before, where motion is wanted.
+    assert (
+        page.locator(".moved [data-testid=scale-0]").get_attribute("data-from")
+        == page.get_by_test_id("dot-0").inner_text()
+    )
+    moves = "one => getComputedStyle(one, '::before').animationName + getComputedStyle(one).animationName"
+    assert "none" not in page.get_by_test_id("scale-0").evaluate(moves)
+    page.emulate_media(reduced_motion="reduce")
+    assert "none" in page.get_by_test_id("scale-0").evaluate(moves)
     page.locator('[data-testid="steps"][data-step="3"]').wait_for()
     page.get_by_test_id("play").click()
     # A strip shows its numbers.
@@ -306,6 +315,12 @@ def test_page_unfolds_a_dot_product_and_goes_on_to_the_logits(
     logits = page.locator("[data-testid^=logit-]").evaluate_all("all => all.map((one) => one.dataset.value)")
     assert [float(one) for one in logits] == pytest.approx([logit for _, logit, _ in words["top"]])
     assert page.locator("[data-testid^=rest-]").count() == len(words["stages"])
+    page.get_by_test_id("next-block").click()
+    page.wait_for_url(lambda url: "layer=1" in url and "step=0" in url and "head=1" in url and "token=3" in url)
+    browsing.ready()
+    page.get_by_test_id("stage-5").click()
+    page.get_by_test_id("rest").wait_for()
+    assert page.get_by_test_id("next-block").count() == 0  # the last layer
     page.get_by_test_id("text").fill(TEXT + " town")
     page.wait_for_url(lambda url: "town" in url)
     browsing.ready()

@@ -29,6 +29,8 @@ from test_convert import convert
 
 import heedful
 from heedful.cli.app import main
+from heedful.cli.convert import write_own
+from heedful.contracts.doctor import doctor
 from heedful.data.tokenizers.multilingual import open_translation_tokenizer
 from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
 from heedful.errors import UserError
@@ -182,6 +184,25 @@ def test_model_without_a_bias_of_the_logits_is_written_without_one(tmp_path: Pat
     assert safetensors.torch.load_file(tmp_path / "back" / "model.safetensors").keys() == tensors.keys()
 
 
+def test_tied_matrices_may_have_any_of_their_names(tmp_path: Path) -> None:
+    shared, *others = ("model.shared.weight", *(f"model.{side}coder.embed_tokens.weight" for side in ("en", "de")))
+    for number, names in enumerate((["lm_head.weight"], others, [*others, shared, "lm_head.weight"])):
+        folder = marian_folder(random_marian(), tmp_path / str(number))
+        tensors, expected = safetensors.torch.load_file(folder / "model.safetensors"), pretrained(folder).tensors
+        tensors |= dict.fromkeys(names, tensors.pop(shared))
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        safetensors.torch.save_file(copies, folder / "model.safetensors", {"format": "pt"})
+        found = pretrained(folder)
+        assert all(torch.equal(found.tensors[name], tensor) for name, tensor in expected.items())
+        assert len(found.ledger) == len(copies)
+    folder = marian_folder(random_marian(**two_vocabularies()), tmp_path / "two")
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors[others[1]] + 1
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"lm_head.weight of its own(.|\n)*tie_word_embeddings"):
+        pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -284,6 +305,23 @@ def test_targets_are_split_by_the_model_of_their_language(form: str, tmp_path: P
     assert ours.target_ids(TARGET) != ours.ids(TARGET)
 
 
+@pytest.mark.parametrize("form", ["one vocabulary", "two vocabularies"])
+def test_model_and_tokenizer_of_our_own_folder_belong_together(form: str, tmp_path: Path) -> None:
+    model = pretrained(marian_folder(random_marian(**FORMS[form]), tmp_path / "theirs"))
+    write_own(tmp_path / "ours", model, tmp_path / "theirs")
+    file, cut = tmp_path / "ours" / "tokenizer.json", ["source_pieces", "pieces"] if FORMS[form] else ["pieces"]
+    whole = json.loads(file.read_text())
+    (tmp_path / "ours" / "manifest.json").unlink()
+    for key in cut:
+        file.write_text(json.dumps({"sentencepiece": {**whole["sentencepiece"], key: ["a", "b"]}}))
+        for read in (pretrained, heedful.load):
+            with pytest.raises(UserError, match="do not belong together"):
+                read(tmp_path / "ours")
+        file.write_text(json.dumps({"sentencepiece": {**whole["sentencepiece"], key: None}}))
+        with pytest.raises(UserError, match="damaged"):
+            pretrained(tmp_path / "ours")
+
+
 def test_source_tokens_are_shown_by_their_own_pieces(tmp_path: Path) -> None:
     torch.manual_seed(1)
     translator: Any = heedful.load(marian_folder(random_marian(**two_vocabularies()), tmp_path / "theirs"), "cpu")
@@ -298,6 +336,13 @@ def test_source_tokens_are_shown_by_their_own_pieces(tmp_path: Path) -> None:
     written = tokenizer.target_ids([TARGET[0]])[0]
     assert [token.id for token in sides["written"]] == [*written, 3] and written != tokenizer.ids([TARGET[0]])[0]
     assert vocabulary_of(translator)[4:] == list(own_vocabulary(0))[2:-1]
+
+
+def test_doctor_finds_nothing_wrong_with_two_vocabularies(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    folder = marian_folder(random_marian(**two_vocabularies(untied=True)), tmp_path / "theirs")
+    findings = doctor(folder).findings
+    assert {one.verdict for one in findings} == {"passed"}, findings
 
 
 @pytest.mark.parametrize("untied", [False, True])

@@ -49,11 +49,21 @@ class TextTokenizer(Protocol):
         """Decode ids."""
 
 
+@runtime_checkable
+class PairTokenizer(TextTokenizer, Protocol):
+    """A tokenizer of sources and targets, which may have ids of their own."""
+
+    def target_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text as a target."""
+
+
 def codec_of(tokenizer: object) -> Codec | None:
     """A tokenizer of ours as two functions, if it is one of texts."""
     if not isinstance(tokenizer, TextTokenizer):
         return None
     found = tokenizer
+    if isinstance(found, PairTokenizer):  # what is decoded is a target
+        return Codec(lambda text: found.target_ids([text])[0], found.decode, found.vocab)
     return Codec(lambda text: found.encode(text).ids, found.decode, found.vocab)
 
 

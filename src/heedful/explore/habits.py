@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.head_patterns import Finding, Profile, finding, profiles
 from heedful.explore.inspect import TextInput, Trace
+from heedful.explore.openings import Telling, quoted
 from heedful.explore.samples import LONG, SHORT
 from heedful.tasks.base import Example
 
@@ -56,15 +57,19 @@ def habits_on(subject: Subject, examples: Sequence[Example]) -> Habits:
     return Habits(known, {text: one.gain for text, one in found.items() if one is not None})
 
 
-def opening(finding: Finding | None, trace: Trace, state: dict[str, Any]) -> dict[str, Any]:
-    """A state for a view to open on, and the reason in a sentence."""
+def most_unusual(
+    subject: Subject, given: TextInput, state: Callable[[Finding], Mapping[str, int | str]]
+) -> Telling | None:
+    """The most unusual weight of a text, and the state that shows it in a view."""
+    trace = subject.trace(given)
+    finding = subject.habits.finding(trace, given.text)
     if finding is None:
-        return {"state": {}, "why": ""}
+        return None
     attention = finding.attention
-    query = trace.reading.sides[attention.queries][finding.query].piece.strip()
-    key = trace.reading.sides[attention.keys][finding.key].piece.strip()
+    query = quoted(trace.reading.sides[attention.queries][finding.query].piece)
+    key = quoted(trace.reading.sides[attention.keys][finding.key].piece)
     why = (
-        f"Layer {finding.layer + 1}, head {finding.head + 1}, because “{query}” attends to “{key}” "
+        f"Layer {finding.layer + 1}, head {finding.head + 1}, because {query} attends to {key} "
         f"with {finding.weight:.2f}: no weight is further above its head's mean at that distance ({finding.mean:.2f})."
     )
-    return {"state": {"look": attention.name, "layer": finding.layer, **state}, "why": why}
+    return Telling(finding.gain, why, {"look": attention.name, "layer": finding.layer, **state(finding)})

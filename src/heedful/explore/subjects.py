@@ -21,6 +21,7 @@ from heedful.explore.habits import Habits, habits_on
 from heedful.explore.inspect import TextInput, Trace
 from heedful.explore.lessons.lesson import Lesson
 from heedful.explore.lessons.reading import shipped
+from heedful.explore.openings import TextOpening
 from heedful.explore.samples import Examples
 from heedful.explore.views import VIEWS, ModelRequest, View, find
 from heedful.files.reading import is_file
@@ -221,7 +222,7 @@ class Explorer:
     def about(self) -> dict[str, Any]:
         """The description of all subjects and views for the page."""
         views = [
-            {"name": name, "title": find(name).TITLE, "about": find(name).ABOUT, "opens": "opening" in find(name).CALLS}
+            {"name": name, "title": find(name).TITLE, "about": find(name).ABOUT, "opens": kind_of_opening(find(name))}
             for name in VIEWS
         ]
         return {"subjects": [each.about() for each in self.subjects.values()], "views": views}
@@ -238,6 +239,12 @@ class Explorer:
         subject = self.subject(request.model)
         require_fit(module, subject)
         return function(subject, request)
+
+
+def kind_of_opening(view: View) -> str:
+    """What a view chooses to open on: a text, an image, or nothing."""
+    kind, _ = view.CALLS.get("opening", (None, None))
+    return "" if kind is None else "text" if issubclass(kind, TextOpening) else "image"
 
 
 def require_fit(view: View, subject: Subject) -> None:

@@ -352,6 +352,13 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     tokenizer: Any = OPEN[config.role](text, where)
     files.require(tokenizer)
     config = config.model_copy(update={"vocab": config.vocab or tokenizer.vocab})
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        here, there = (tokenizer.vocab, tokenizer.source_vocab), (config.vocab, dict(config).get("source_vocab"))
+        if here != there:
+            raise UserError(
+                "the model and its tokenizer.json do not belong together", where=where,
+                found=_sizes(*here), expected=_sizes(*there), todo="copy the whole folder again",
+            )  # fmt: skip
     model = settings["model"]
     below = "encoder." if "encoder" in model else ""
     tensors = {name.removeprefix(below): tensor for name, tensor in weights.items() if name.startswith(below)}
@@ -378,6 +385,11 @@ def _own(folder: Path, roles: tuple[Role, ...]) -> Pretrained:
     if config.role == "seq2seq" and decode is not None:
         more["decode"] = parse(DecodeConfig, decode, file=portable / "config.json")
     return Pretrained(config, tokenizer, tensors, tuple(ledger), head, dense_tensors=dense, starts=starts, **more)
+
+
+def _sizes(vocab: int, source: int | None) -> str:
+    """The size of the vocabulary of a translator, or of both, in words."""
+    return f"{vocab:,} tokens" if source is None else f"{source:,} tokens of the source, and {vocab:,} of the target"
 
 
 def _own_head(model: dict[str, Any], rest: dict[str, Tensor], where: Path) -> tuple[Head | None, int | None]:

@@ -27,7 +27,7 @@ export interface Subject {
 
 export interface About {
   subjects: Subject[];
-  views: { name: string; title: string; about: string; opens: boolean }[];
+  views: { name: string; title: string; about: string; opens: "" | "text" | "image" }[];
 }
 
 interface Held {

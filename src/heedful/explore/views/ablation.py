@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
-from heedful.explore.inspect import Attention
+from heedful.explore.inspect import Attention, TextInput
+from heedful.explore.openings import Telling, on_text
 from heedful.explore.packets import pack
 from heedful.explore.predictions import Prediction, prediction_of
 from heedful.explore.views import Call, InputRequest, heads, input_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TITLE = "Head ablation"
 ABOUT = "What the model predicts with some heads ablated, and which heads matter most."
+EXAMPLES, TRIED = 2, 32  # to choose the first picture from: examples, and heads of each
 MAX_HEADS = 5000  # that are ablated
 FILE_HEADS = 64  # up to this number of heads, a file holds the predictions without each of them
 
@@ -80,6 +82,39 @@ def losses_of_heads(subject: Subject, request: LayerRequest) -> bytes:
             with ablated(subject.model, heads_by_tap(attentions, [(request.look, request.layer, head)])):
                 losses.append(found.losses().mean())
     return pack({}, losses=torch.stack(losses).float())
+
+
+@torch.inference_mode()
+def tell(subject: Subject, given: TextInput) -> Telling | None:
+    """The head without which the loss rises most: of all heads, or of one layer where there are many."""
+    request = PredictionRequest(model=subject.name, text=given.text, other=given.other)
+    with subject.lock:
+        attentions, found = full_model(subject, request)
+        every = [
+            (number, layer, head)
+            for number, one in enumerate(attentions)
+            for layer in range(len(one.taps))
+            for head in range(one.heads)
+        ]
+        if len(every) > TRIED and (unusual := subject.habits.finding(subject.trace(given), given.text)) is not None:
+            layer = (attentions.index(unusual.attention), unusual.layer)
+            every = [one for one in every if one[:2] == layer]
+        if not found.pieces or len(every) < 2:
+            return None
+        full = float(found.losses().mean())
+        rises = []
+        for one in every[:TRIED]:
+            with ablated(subject.model, heads_by_tap(attentions, [one])):
+                rises.append((float(found.losses().mean()) - full, one))
+    (most, head), (second, _) = sorted(rises, reverse=True)[:2]
+    if most <= 0:
+        return None
+    which = f"{attentions[head[0]].title}, layer {head[1] + 1}, head {head[2] + 1}"
+    why = (
+        f"Because one head matters most here: without {which}, the loss rises by {most:.2g}; without any other of the "
+        f"{len(rises)} heads tried, by {max(second, 0):.2g} at most."
+    )
+    return Telling(most - second, why, {"off": ".".join(map(str, head))})
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
@@ -145,4 +180,7 @@ def ablated(model: nn.Module, off: Mapping[str, Sequence[int]]) -> Iterator[None
         yield
 
 
-CALLS = {"says": (AblationRequest, predictions), "alone": (LayerRequest, losses_of_heads)}
+CALLS = {
+    "says": (AblationRequest, predictions), "alone": (LayerRequest, losses_of_heads),
+    "opening": on_text(tell, EXAMPLES),
+}  # fmt: skip

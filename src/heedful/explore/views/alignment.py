@@ -6,12 +6,15 @@ L layers, H heads, T generated tokens, S source tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import Field
 
-from heedful.explore.inspect import Attention, Trace, is_translator
+from heedful.explore.head_patterns import is_word
+from heedful.explore.inspect import Attention, TextInput, Trace, is_translator
+from heedful.explore.openings import Telling, on_text, quoted
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, input_of
 from heedful.tasks.translation.predictor import aligns
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 TITLE = "Alignment"
 ABOUT = "The cross-attention from each generated token to the source, step by step."
+EXAMPLES = 8  # to choose the first picture from
 TOP = 4  # most probable tokens of a step
 
 
@@ -59,6 +63,32 @@ def weights(subject: Subject, request: AlignmentRequest) -> bytes:
     return pack({"layer": layer}, mean=found.mean(0), heads=found.half())
 
 
+def tell(subject: Subject, given: TextInput) -> Telling | None:
+    """The step that goes furthest back in the source: there the order of words is another one."""
+    trace = subject.trace(given)
+    cross, sides = cross_attention(trace), trace.reading.sides
+    mean = trace.weights(cross, sharpest(trace, cross)).float().mean(0)  # (T, S)
+    source = [place for place, token in enumerate(sides["source"]) if is_word(token)]
+    written = [place for place, token in enumerate(sides["written"]) if is_word(token)]
+    if not source:
+        return None
+    keys = [source[one] for one in mean[:, source].argmax(-1).tolist()]  # (T,), of each step
+    jumps = [(keys[before] - keys[step], before, step) for before, step in pairwise(written)]
+    back, before, step = max(jumps, default=(0, 0, 0))
+    if back <= 0:
+        return Telling(
+            0.5 / len(source), "Because each word attends to a word further on: the order is the same in both."
+        )
+    names = [quoted(sides["written"][one].piece) for one in (step, before)]
+    key = quoted(sides["source"][keys[step]].piece)
+    away = f"{back} token{'s' * (back > 1)}"
+    why = (
+        f"Because the order of words changes: {names[0]} attends most to {key}, "
+        f"{away} before what {names[1]} attends to."
+    )
+    return Telling(back, why)
+
+
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     settings = input_of(state)
     layers = range(len(cross_attention(subject.trace(InputRequest(**settings))).taps))
@@ -78,4 +108,7 @@ def sharpest(trace: Trace, cross: Attention) -> int:
     return entropies.index(min(entropies))
 
 
-CALLS = {"steps": (InputRequest, steps), "weights": (AlignmentRequest, weights)}
+CALLS = {
+    "steps": (InputRequest, steps), "weights": (AlignmentRequest, weights),
+    "opening": on_text(tell, EXAMPLES, read_references=True),
+}  # fmt: skip

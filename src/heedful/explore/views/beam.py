@@ -19,7 +19,8 @@ from heedful.decode.search import Paths, Search
 from heedful.errors import UserError
 from heedful.explore import subjects
 from heedful.explore.decoding import end_token, is_generator, next_logits, numbers_of, prefix_of, require_tokens
-from heedful.explore.inspect import is_translator, source_ids
+from heedful.explore.inspect import TextInput, is_translator, source_ids
+from heedful.explore.openings import Telling, on_text, quoted
 from heedful.explore.packets import pack, unpack
 from heedful.explore.views import Call, InputRequest
 
@@ -30,6 +31,7 @@ TITLE = "Beam search"
 ABOUT = "The search tree: in each step only the k best hypotheses are kept."
 
 MOST_BEAMS, MOST_STEPS = 16, 200
+EXAMPLES = 3  # to choose the first picture from
 BEAMS = 3  # at least, by default: a single beam is no tree
 STEPS = 12  # of a language model, by default
 NEAR = 16  # tokens of context by which a candidate is decoded: whether it starts a word, for example
@@ -93,6 +95,42 @@ def tree(subject: Subject, request: SearchRequest) -> bytes:
         log=np.array([one.log for one in nodes], np.float32),
         score=np.array([one.score for one in nodes], np.float32),
     )  # fmt: skip
+
+
+def tell(subject: Subject, given: TextInput) -> Telling | None:
+    """Where the best hypothesis leaves the path of a greedy search, which takes the most probable token."""
+    predictor = subject.predictor
+    request = SearchRequest(model=subject.name, text=given.text)
+    with subject.lock:
+        how = settings_of(predictor, request)
+        nodes, paths = build_tree(predictor.steps(request.text, how.k, how.t, how.penalty, how.limit, ()), how.penalty)
+    hypotheses = ranked(nodes, paths)
+    if not hypotheses:
+        return None
+    best = [nodes[one] for one in path_to([(one.token, one.parent) for one in nodes], hypotheses[0]["node"])]
+    likeliest = {one.parent: one for one in sorted(nodes, key=lambda one: one.log)}
+    leaves = [(likeliest[one.parent], one) for one in best if likeliest[one.parent].log > one.log]
+    if leaves:
+        greedy, taken = max(leaves, key=lambda pair: pair[0].log - pair[1].log)
+        names = predictor.tokenizer.pieces([greedy.token, taken.token])
+        before = nodes[taken.parent].log if taken.parent >= 0 else 0.0
+        each = [
+            f"{quoted(name)} ({math.exp(one.log - before):.2f})"
+            for name, one in zip(names, (greedy, taken), strict=True)
+        ]
+        why = (
+            f"Because a greedy search would miss the best hypothesis: in step {taken.step + 1} it takes {each[0]}, "
+            f"not {each[1]}."
+        )
+        return Telling(1 + greedy.log - taken.log, why)
+    if len(hypotheses) == 1:
+        return None
+    gap = hypotheses[0]["score"] - hypotheses[1]["score"]
+    why = (
+        f"Because the two best hypotheses are close: their scores differ by {gap:.2f}. "
+        "A greedy search would find the best one, too."
+    )
+    return Telling(1 / (1 + gap), why)
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
@@ -199,4 +237,4 @@ def score(predictor: Any, request: SearchRequest, penalty: float) -> dict[str, A
     return {"tokens": len(logs), "log": log, "score": log / len(logs) ** penalty}
 
 
-CALLS = {"tree": (SearchRequest, tree)}
+CALLS = {"tree": (SearchRequest, tree), "opening": on_text(tell, EXAMPLES)}

@@ -19,6 +19,7 @@ from heedful.data.images.captions import CaptionedImages
 from heedful.errors import UserError
 from heedful.explore.album import Album, FileRequest, ImageRequest, finite, longest_first, read_upload
 from heedful.explore.once import OncePerModel
+from heedful.explore.openings import Telling, on_image
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import Call
 from heedful.explore.views.beam import build_tree, path_to
@@ -31,6 +32,7 @@ TITLE = "Caption"
 ABOUT = "An image in words, and the region that each word attended to."
 
 BEAMS, MOST_BEAMS = 3, 8
+IMAGES = 4  # to choose the first picture from
 KINDS = ("soft", "hard")
 
 
@@ -140,6 +142,23 @@ def search(subject: Subject, request: CaptionRequest) -> bytes:
     )  # fmt: skip
 
 
+def tell(subject: Subject, image: int) -> Telling | None:
+    """The last word of the best caption with a clear map, and its largest weight."""
+    album = albums.of(subject)
+    captioner: ImageCaptioner = album.predictor
+    with album.lock:
+        found = captioner.search([album.pixels(ImageRequest(model=subject.name, image=image))], BEAMS, BEAMS)[0][0]
+    if found.maps is None or not len(found.maps):
+        return None
+    largest = found.maps.flatten(1).amax(1)  # (W,)
+    step = int((largest >= largest.mean()).nonzero()[-1])  # the word that the page shows first: mostly a noun
+    weight, regions = float(largest[step]), found.maps[0].numel()
+    why = (
+        f"Because “{found.words[step]}” looks at one place: of its weight, {weight:.2f} is on one of {regions} regions."
+    )
+    return Telling(weight, why)
+
+
 # ------------------------------------------------------------------ export
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The image of a state with any number of beams that the page offers."""
@@ -150,4 +169,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     return [Call("caption", call, each) for each in every for call in ("captions", "search")]
 
 
-CALLS = {"captions": (CaptionRequest, captions), "search": (CaptionRequest, search), "read": (FileRequest, read_upload)}
+CALLS = {
+    "captions": (CaptionRequest, captions), "search": (CaptionRequest, search), "read": (FileRequest, read_upload),
+    "opening": on_image(lambda subject: albums.of(subject).order[:IMAGES], tell),
+}  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -14,7 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from heedful.explore import inspect
-from heedful.explore.inspect import Trace
+from heedful.explore.inspect import TextInput, Trace
+from heedful.explore.openings import Telling, best, on_text, quoted, rivals
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, input_of
 from heedful.explore.views.heads import described
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 TITLE = "Fill mask"
 ABOUT = "Mask tokens of a text: what the model predicts for them, and how its attention changes."
+EXAMPLES, WORDS = 4, 6  # to choose the first picture from
 TOP = 8  # tokens for a masked position
 FILE = 6_000_000  # bytes of attention in a file for the tokens its reader may click
 
@@ -78,6 +81,30 @@ def guess(subject: Subject, request: MaskRequest) -> bytes:
         places=torch.tensor(places, dtype=torch.int32), shares=best, rank=rank.int(), share=share,
         moved=moved(subject, request),
     )  # fmt: skip
+
+
+def tell(subject: Subject, given: TextInput) -> Telling | None:
+    """The masked word for which another one is as likely as possible, of the longest words."""
+    tokenizer = subject.predictor.tokenizer
+    row, segments = inspect.pair_ids(tokenizer, given, subject.model.config.context)
+    if tokenizer.mask in row:
+        return None
+    pieces = tokenizer.pieces(row)
+    words = sorted((one for one in maskable(subject, row) if pieces[one].isalpha()), key=lambda one: -len(pieces[one]))
+
+    def tell_place(place: int) -> Telling:
+        with subject.lock:
+            covered = masked(subject, row, [place])
+            shares = subject.predictor.masked_log_probabilities(covered, segments, [place])[0].exp()
+        shares[list(tokenizer.special)] = 0.0
+        found = shares.topk(2)
+        names = tokenizer.pieces(found.indices.tolist())
+        return rivals(f"words for the masked {quoted(pieces[place])}", *zip(names, found.values.tolist(), strict=True))
+
+    if not words:
+        return None
+    place, found = best(tell_place, words[:WORDS])
+    return replace(found, state={"hidden": place})
 
 
 def layer(subject: Subject, request: LayerRequest) -> bytes:
@@ -161,4 +188,7 @@ def follows(subject: Subject, request: InputRequest, row: Sequence[int], segment
         return float(subject.predictor.next_sentence_probability(row, segments))
 
 
-CALLS = {"tokens": (InputRequest, tokens), "guess": (MaskRequest, guess), "layer": (LayerRequest, layer)}
+CALLS = {
+    "tokens": (InputRequest, tokens), "guess": (MaskRequest, guess), "layer": (LayerRequest, layer),
+    "opening": on_text(tell, EXAMPLES),
+}  # fmt: skip

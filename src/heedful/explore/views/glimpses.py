@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from heedful.data.images.sources import Images, scale_pixels
 from heedful.explore.album import SHOWN, Album, FileRequest, ImageRequest, finite, read_upload
 from heedful.explore.once import OncePerModel
+from heedful.explore.openings import Telling, on_image
 from heedful.explore.packets import pack
 from heedful.explore.views import Call
 from heedful.plots.autoencoder_plots import first_of_each
@@ -78,6 +79,24 @@ def path(subject: Subject, request: ImageRequest) -> bytes:
     )  # fmt: skip
 
 
+def tell(subject: Subject, image: int) -> Telling | None:
+    """The glimpse after which the class that is most probable in the end has gained most."""
+    album = albums.of(subject)
+    with album.lock, torch.no_grad():
+        seen = album.model.look(album.inputs(ImageRequest(model=subject.name, image=image)))
+        shares = finite(album.model.head(seen.states[0]).float()).softmax(-1).cpu()  # (T, N)
+    best = int(shares[-1].argmax())
+    rises = shares[1:, best] - shares[:-1, best]  # (T - 1,)
+    if not len(rises):
+        return None
+    step = int(rises.argmax()) + 1
+    why = (
+        f"Because glimpse {step + 1} decides: it raises “{album.predictor.labels[best]}” from "
+        f"{float(shares[step - 1, best]):.2f} to {float(shares[step, best]):.2f}."
+    )
+    return Telling(float(rises[step - 1]), why)
+
+
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The image of a state, and the others to choose from."""
     album = albums.of(subject)
@@ -86,4 +105,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     return [Call("glimpses", "path", each) for each in every]
 
 
-CALLS = {"path": (ImageRequest, path), "read": (FileRequest, read_upload)}
+CALLS = {
+    "path": (ImageRequest, path), "read": (FileRequest, read_upload),
+    "opening": on_image(lambda subject: albums.of(subject).order, tell),
+}  # fmt: skip

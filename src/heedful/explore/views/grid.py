@@ -6,6 +6,7 @@ L layers, H heads, T queries, S keys.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.explore.capabilities import HasHeads
+from heedful.explore.habits import most_unusual
+from heedful.explore.inspect import TextInput
+from heedful.explore.openings import Telling, on_text
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, heads, input_of
 
@@ -63,6 +67,12 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     return found
 
 
+def tell(subject: Subject, given: TextInput) -> Telling | None:
+    """The head of the most unusual weight; no head is enlarged, so that all are seen first."""
+    found = most_unusual(subject, given, lambda _: {})
+    return None if found is None else replace(found, state={})
+
+
 def thumbnails(weights: Tensor) -> Tensor:
     """The square roots of weights (H, T, S) as bytes, so that small ones are visible too.
 
@@ -84,4 +94,4 @@ def statistics(weights: Tensor) -> Tensor:
     return torch.stack([part.mean(-1) for part in (entropy, distance, weights[..., 0], near)], -1)  # (H, 4)
 
 
-CALLS = {"wall": (InputRequest, wall)}
+CALLS = {"wall": (InputRequest, wall), "opening": on_text(tell)}

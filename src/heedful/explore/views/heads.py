@@ -12,10 +12,11 @@ import torch
 from pydantic import Field
 
 from heedful.errors import UserError, shown
-from heedful.explore.habits import opening
+from heedful.explore.habits import most_unusual
 from heedful.explore.head_patterns import PATTERNS
-from heedful.explore.inspect import Attention, Trace
+from heedful.explore.inspect import Attention, TextInput, Trace
 from heedful.explore.occurrences import TEXTS_PER_CALL, Pattern, Same, search
+from heedful.explore.openings import Telling, on_text
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, ModelRequest, index_of, input_of
 
@@ -69,11 +70,9 @@ def patterns(subject: Subject, request: ModelRequest) -> bytes:
                  "texts": len(known.gains)})  # fmt: skip
 
 
-def open_on(subject: Subject, request: InputRequest) -> bytes:
+def tell(subject: Subject, given: TextInput) -> Telling | None:
     """The layer, head and query to open on: the weight that is furthest above its head's mean at that distance."""
-    trace = subject.trace(request)
-    found = subject.habits.finding(trace, request.text)
-    return pack(opening(found, trace, {"heads": found.head, "token": f"ask-{found.query}"} if found else {}))
+    return most_unusual(subject, given, lambda found: {"heads": found.head, "token": f"ask-{found.query}"})
 
 
 def occurrences(subject: Subject, request: OccurrencesRequest) -> bytes:
@@ -135,5 +134,5 @@ def attention_in(trace: Trace, name: str) -> Attention:
 
 CALLS = {
     "tokens": (InputRequest, tokens), "layer": (LayerRequest, layer), "patterns": (ModelRequest, patterns),
-    "opening": (InputRequest, open_on), "occurrences": (OccurrencesRequest, occurrences),
+    "opening": on_text(tell), "occurrences": (OccurrencesRequest, occurrences),
 }  # fmt: skip

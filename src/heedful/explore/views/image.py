@@ -19,6 +19,7 @@ from heedful.data.images.sources import Images
 from heedful.errors import UserError
 from heedful.explore.album import SHOWN, Album, FileRequest, ImageRequest, finite, read_upload
 from heedful.explore.once import OncePerModel
+from heedful.explore.openings import Telling, on_image, rivals
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, require_index
 from heedful.extras.vision.attention import attention_weights, over_image, rollout
@@ -163,6 +164,18 @@ def attention(subject: Subject, request: MapRequest) -> bytes:
     )
 
 
+def tell(subject: Subject, image: int) -> Telling | None:
+    """How close the second most probable class is to the first."""
+    album = albums.of(subject)
+    with album.lock, torch.no_grad():
+        logits = album.model(album.inputs(ImageRequest(model=subject.name, image=image)))[0].float().cpu()
+    if len(logits) < 2:
+        return None
+    best = finite(logits).softmax(-1).topk(2)
+    names = [album.predictor.labels[one] for one in best.indices.tolist()]
+    return rivals("classes", *zip(names, best.values.tolist(), strict=True))
+
+
 # ------------------------------------------------------------------ export
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The image of a state in all layers, by all methods, and in the attention of each layer."""
@@ -181,5 +194,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 CALLS = {
     "classes": (ImageRequest, classes), "maps": (MapRequest, maps), "pixels": (PixelRequest, pixels),
     "attention": (MapRequest, attention),
-    "read": (FileRequest, read_upload),
+    "read": (FileRequest, read_upload), "opening": on_image(lambda subject: albums.of(subject).order, tell),
 }  # fmt: skip

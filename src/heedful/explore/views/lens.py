@@ -16,7 +16,9 @@ from torch import Tensor
 from heedful.blocks.taps import taps
 from heedful.explore import inspect
 from heedful.explore.capabilities import LogitLens
-from heedful.explore.inspect import Token, Trace
+from heedful.explore.head_patterns import is_word
+from heedful.explore.inspect import TextInput, Token, Trace
+from heedful.explore.openings import Telling, on_text, quoted
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, input_of, require_index
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 TITLE = "Logit lens"
 ABOUT = "What each layer would predict if it were the last."
+EXAMPLES, PLACES = 3, 6  # to choose the first picture from: examples, and tokens that are seen without scrolling
 TOP = 5  # tokens of a cell
 
 
@@ -81,6 +84,27 @@ def ranks(subject: Subject, request: PositionRequest) -> bytes:
     )  # fmt: skip
 
 
+def tell(subject: Subject, given: TextInput) -> Telling | None:
+    """The token whose prediction is found in the last layers alone, and is most probable then."""
+    trace, tokens, _ = traced(subject, InputRequest(model=subject.name, text=given.text, other=given.other))
+    every = [logits(subject, trace.values[name]).softmax(-1).max(-1) for name in layers_of(subject.model)]
+    best = torch.stack([each.indices for each in every])  # (L, T)
+    late = (best != best[-1]).int()  # (L, T)
+    layer = len(best) - 1 - late.flip(0).argmax(0)  # (T,), the last one that predicts another token
+    words = torch.tensor([place < PLACES and is_word(token) for place, token in enumerate(tokens)])
+    gains = torch.where(late.any(0) & words, layer + every[-1].values, 0.0)
+    place = int(gains.argmax())
+    if not gains[place]:
+        return None
+    last = int(layer[place])
+    after, before = map(quoted, subject.predictor.tokenizer.pieces(best[[-1, last], place].tolist()))
+    why = (
+        f"Because the prediction at {quoted(tokens[place].piece)} changes late: layer {last + 1} of {len(best)} still "
+        f"predicts {before}, the last layer {after}."
+    )
+    return Telling(float(gains[place]), why, {"place": place})
+
+
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     settings = input_of(state)
     _, tokens, _ = traced(subject, InputRequest(**settings))
@@ -110,4 +134,4 @@ def logits(subject: Subject, x: Tensor) -> Tensor:
     return found.float().cpu()
 
 
-CALLS = {"words": (InputRequest, words), "ranks": (PositionRequest, ranks)}
+CALLS = {"words": (InputRequest, words), "ranks": (PositionRequest, ranks), "opening": on_text(tell, EXAMPLES)}

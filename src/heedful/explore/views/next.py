@@ -17,6 +17,8 @@ from heedful.config import Config
 from heedful.decode.rules import Generated
 from heedful.explore import subjects
 from heedful.explore.decoding import end_token, is_generator, next_logits, numbers_of, prefix_of
+from heedful.explore.inspect import TextInput
+from heedful.explore.openings import Telling, on_text, rivals
 from heedful.explore.packets import pack, unpack
 from heedful.explore.views import Call, InputRequest, ModelRequest
 from heedful.tasks.language_model.perplexity import perplexity
@@ -29,6 +31,7 @@ TITLE = "Next token"
 ABOUT = "The logit and the probability of every token, with temperature, top-k and top-p."
 
 MAX_TOKENS = 256  # that are generated
+EXAMPLES = 8  # to choose the first picture from
 BARS = 20  # tokens that a reader can choose
 FILE = 6_000_000  # bytes of logits in a file
 
@@ -86,6 +89,15 @@ def excluded(predictor: Any, logits: Tensor) -> Tensor:
     return ruled[0].isneginf().nonzero()[:, 0].int()
 
 
+def tell(subject: Subject, given: TextInput) -> Telling:
+    """How close the second most probable token is to the first."""
+    predictor = subject.predictor
+    with subject.lock:
+        logits, _ = next_logits(predictor, prefix_of(predictor, given, ()))
+    best = logits.index_fill(0, excluded(predictor, logits).long(), -torch.inf).softmax(-1).topk(2)
+    return rivals("tokens", *zip(predictor.tokenizer.pieces(best.indices.tolist()), best.values.tolist(), strict=True))
+
+
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The chosen tokens, each prefix of them, and one more of the most probable tokens, as many as fit."""
     model = {"model": state["model"]}
@@ -104,4 +116,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 
 CALLS = {
     "logits": (TokensRequest, logits), "vocabulary": (ModelRequest, vocabulary), "luck": (SeedRequest, uniform_numbers),
+    "opening": on_text(tell, EXAMPLES),
 }  # fmt: skip

@@ -21,6 +21,7 @@ from heedful.errors import UserError
 from heedful.explore import inspect, subjects
 from heedful.explore.capabilities import part_of
 from heedful.explore.inspect import Pass, Reading, TextInput, Token, Trace
+from heedful.explore.openings import Telling, on_text, quoted
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, require_index
 from heedful.tasks.tagging.predictor import TokenTagger
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 TITLE = "Recurrent trace"
 ABOUT = "Gates and states of a recurrent layer at each step, and the gradient back through time."
 
+EXAMPLES, FELT = 3, 0.1  # to choose the first picture from; of the largest gradient
 LONGEST = 2000  # characters of a text: each step is a column of the figure
 FILE_STEPS = 60  # last steps whose gradients a file holds
 TAPS = "*.cell.*"
@@ -261,6 +263,30 @@ def label_of(predictor: Any, number: int) -> str:
     return found
 
 
+def tell(subject: Subject, given: TextInput) -> Telling | None:
+    """The token furthest back on which the last prediction still depends, by the gradient of the last layer there."""
+    if max(len(given.text), len(given.other or "")) > LONGEST:
+        return None
+    trace = traced(subject, StepsRequest(model=subject.name, text=given.text, other=given.other))
+    predicts = trace.reading.passes[-1].queries
+    tokens = trace.reading.sides[predicts]
+    layers = [one for one in recurrences(subject.model) if side_of(trace.reading, one) == predicts and not one.back]
+    if not layers:
+        return None
+    step = len(tokens) - 1
+    with subject.lock:
+        norms = gradient_norms(subject.model, trace.reading, step).norms[layers[-1].tap("hidden")][:step]
+    if not len(norms) or not bool(norms.isfinite().all() & norms.any()):
+        return None
+    first = int((norms >= FELT * norms.max()).int().argmax())
+    part = float(norms[first] / norms.max())
+    why = (
+        f"Because the last prediction depends on tokens as far back as {quoted(tokens[first].piece)}, {step - first} "
+        f"steps before: the gradient there is {part:.2f} of its largest."
+    )
+    return Telling(step - first, why)
+
+
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     settings = {name: state.get(name) for name in ("model", "text", "other")}
     request = subjects.parse_request(StepsRequest, json.dumps(settings).encode())
@@ -274,4 +300,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     ]
 
 
-CALLS = {"layers": (StepsRequest, layers), "layer": (LayerRequest, layer), "gradient": (GradientRequest, gradient)}
+CALLS = {
+    "layers": (StepsRequest, layers), "layer": (LayerRequest, layer), "gradient": (GradientRequest, gradient),
+    "opening": on_text(tell, EXAMPLES),
+}  # fmt: skip

@@ -21,8 +21,9 @@ from heedful.config import Config
 from heedful.errors import UserError
 from heedful.explore.block_steps import block_steps, output_matrix
 from heedful.explore.capabilities import HasNormalize, HasScore, part_of
-from heedful.explore.habits import opening
-from heedful.explore.inspect import Attention, Trace
+from heedful.explore.habits import most_unusual
+from heedful.explore.inspect import Attention, TextInput, Trace
+from heedful.explore.openings import Telling, on_text
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, heads, index_of, input_of, lens, require_index
 from heedful.explore.views.heads import LayerRequest, attention_in, described
@@ -72,11 +73,9 @@ def tokens(subject: Subject, request: InputRequest) -> bytes:
     return pack(header)
 
 
-def open_on(subject: Subject, request: InputRequest) -> bytes:
+def tell(subject: Subject, given: TextInput) -> Telling | None:
     """The layer, head and query to open on, as in the view of all heads."""
-    trace = subject.trace(request)
-    found = subject.habits.finding(trace, request.text)
-    return pack(opening(found, trace, {"head": found.head, "token": found.query} if found else {}))
+    return most_unusual(subject, given, lambda found: {"head": found.head, "token": found.query})
 
 
 def stages(subject: Subject, attention: Attention) -> list[str]:
@@ -225,5 +224,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 
 CALLS = {
     "tokens": (InputRequest, tokens), "head": (HeadRequest, head), "products": (QueryRequest, products),
-    "example": (ExampleRequest, example), "opening": (InputRequest, open_on), "rest": (QueryRequest, rest),
+    "example": (ExampleRequest, example), "opening": on_text(tell), "rest": (QueryRequest, rest),
 }  # fmt: skip

@@ -22,6 +22,7 @@ from heedful.data.tokenizers.multilingual import (
     load_translation_tokenizer,
     open_translation_tokenizer,
 )
+from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.errors import UserError
@@ -94,6 +95,11 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
                 expected="null: one vocabulary for both sides" if known is None else f"{known:,}",
                 todo="leave it out; only a model that starts from a Marian folder with two vocabularies has it"
                 if known is None else f"write source_vocab: {known}",
+            )  # fmt: skip
+        if isinstance(vocabulary, SentencePieceTokenizer) and config.vocab not in (None, vocabulary.vocab):
+            raise UserError(
+                "the model's vocabulary is not the tokenizer's", where=f"{where}.vocab", found=f"{config.vocab:,}",
+                expected=f"{vocabulary.vocab:,}", todo="leave model.vocab out",
             )  # fmt: skip
         return Task.fitted(config, vocabulary, where)
 
