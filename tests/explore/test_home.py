@@ -298,4 +298,10 @@ def test_image_and_answer_are_those_of_the_model_s_view(browse: Callable[..., An
     (subject,) = browsing.explorer.subjects.values()
     words, _ = unpack(browsing.explorer.answer("caption", "captions", {"model": subject.name, "beams": 3}))
     assert page.get_by_test_id("answer-0").inner_text() == words["captions"][0]["text"]
-    assert page.get_by_test_id("input").locator("canvas").count() == 1
+    assert page.get_by_test_id("input").locator("canvas").count() == 1 + 3  # with three to choose from
+    page.get_by_test_id("chip-2").click()
+    page.wait_for_url(lambda url: f"image={words['images'][2]}" in url)
+    browsing.ready()
+    given = {"model": subject.name, "beams": 3, "image": words["images"][2]}
+    words, _ = unpack(browsing.explorer.answer("caption", "captions", given))
+    assert page.get_by_test_id("answer-0").inner_text() == words["captions"][0]["text"]

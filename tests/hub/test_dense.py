@@ -21,6 +21,7 @@ from heedful.hub import pretrained, write
 from heedful.hub.folder import read_config
 from heedful.hub.sentence_transformers import TORCH, SentenceConfig, sentence_files
 from heedful.lectures.occurrences import principal_components
+from heedful.serve.models import embed
 from tolerance import close
 
 TEXTS = ["a bad cab", "a", "b c d e f, a bad cab"]
@@ -153,11 +154,14 @@ def test_weights_and_settings_of_our_folder_belong_together(tmp_path: Path) -> N
                 read(tmp_path / "ours")
 
 
-def test_int8_the_map_and_the_graph_have_the_layers(tmp_path: Path) -> None:
+def test_int8_the_server_the_map_and_the_graph_have_the_layers(tmp_path: Path) -> None:
     folder, _ = dense_folder(tmp_path / "theirs", [{"out": 5}], normalize=True)
     reader = heedful.load(folder, "cpu")
     right = reader.embed(TEXTS[:1])
-    assert torch.nn.functional.cosine_similarity(reader.int8().embed(TEXTS[:1]), right) > 0.999
+    smaller = reader.int8()
+    assert torch.nn.functional.cosine_similarity(smaller.embed(TEXTS[:1]), right) > 0.999
+    assert smaller.dense[0] is not reader.dense[0]  # each has its own device
+    assert [vector for vector, _ in embed(reader, TEXTS[:1])] == right.tolist()
     (graph,) = graphs_of(reader)
     row = torch.tensor(reader.tokenize(TEXTS[:1]).rows)
     given = {"input_ids": row, "attention_mask": torch.ones_like(row), "token_type_ids": torch.zeros_like(row)}
