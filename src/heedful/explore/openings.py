@@ -59,7 +59,7 @@ def on_text(tell: TextTeller, tries: int = 1, read_references: bool = False) -> 
         if request.text is not None:
             given = TextInput(text=request.text, other=request.other)
             known = any((one.text, one.other) == (given.text, given.other) for one in subject.examples.examples)
-            return packed(told(lambda one: tell(subject, one), given) if known else NOTHING)
+            return packed(judge(lambda one: tell(subject, one), given) if known else NOTHING)
         examples = subject.examples.examples[:tries]
         key = f"opening {tell.__module__} {json.dumps(examples)}"
         return packed(subject.cached(key, lambda: best_text(subject, examples)))
@@ -70,7 +70,7 @@ def on_text(tell: TextTeller, tries: int = 1, read_references: bool = False) -> 
         reference = read_references and inspect.is_translator(subject.predictor)
 
         def read(one: Example, other: str | None) -> Telling:
-            return told(lambda given: tell(subject, given), TextInput(text=one.text, other=other))
+            return judge(lambda given: tell(subject, given), TextInput(text=one.text, other=other))
 
         if reference:
             chosen, _ = best(lambda one: read(one, one.right), some)
@@ -99,11 +99,11 @@ def on_image(
 
 def best(tell: Callable[[Choice], Telling | None], choices: Sequence[Choice]) -> tuple[Choice, Telling]:
     """The choice with the largest gain; the first of them where none tells anything."""
-    every = [(one, told(tell, one)) for one in choices]
+    every = [(one, judge(tell, one)) for one in choices]
     return max(every, key=lambda each: each[1].gain)
 
 
-def told(tell: Callable[[Choice], Telling | None], choice: Choice) -> Telling:
+def judge(tell: Callable[[Choice], Telling | None], choice: Choice) -> Telling:
     """What a choice tells; nothing where the model cannot read it or its values are not finite."""
     try:
         found = tell(choice)
