@@ -23,7 +23,9 @@ def opened(explorer: Explorer, subject: Subject, view: str) -> dict[str, Any]:
     return header
 
 
-@pytest.mark.parametrize("name", ["translation", "gpt", "recurrent", "rnn"])
+@pytest.mark.parametrize(
+    "name", ["translation", "rnn", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gpt", "recurrent"))]
+)
 def test_every_view_of_a_text_opens_on_an_example(run: Callable[[str], Path], name: str) -> None:
     """The text is one of the examples; asked for that text, the view chooses the same and gives the same reason."""
     explorer = Explorer([run(name)])

@@ -53,7 +53,7 @@ def test_onnx_outputs_equal_the_model_at_any_size(tmp_path: Path) -> None:
         close(torch.from_numpy(results[names.index("sentence_embedding")]), mean)
 
 
-@pytest.mark.parametrize("kind", ["rnn_encoder", "conv_encoder"])
+@pytest.mark.parametrize("kind", [pytest.param("rnn_encoder", marks=pytest.mark.slow), "conv_encoder"])
 def test_encoders_without_attention_are_exported(kind: str, tmp_path: Path) -> None:
     config = config_class(kind).tiny().model_copy(update={"pooler": True})
     model: Any = build(config).eval()

@@ -222,7 +222,7 @@ def test_every_problem_is_reported_at_once_whatever_task() -> None:
 
 
 def test_schema_requires_each_tasks_settings() -> None:
-    schema = json.loads(schema_text())
+    whole = schema = json.loads(schema_text())
     found = {}
     while "if" in schema:
         asked = schema["if"]["properties"]
@@ -235,7 +235,7 @@ def test_schema_requires_each_tasks_settings() -> None:
     assert words == found["text_classification"]
     assert found == {kind: f"#/$defs/{cls.__name__}" for kind in TASKS for cls in (recipe_class(kind),)}
     for ref in found.values():
-        assert ref.removeprefix("#/$defs/") in json.loads(schema_text())["$defs"]
+        assert ref.removeprefix("#/$defs/") in whole["$defs"]
 
 
 def test_init_template_for_language_models(tmp_path: Path) -> None:

@@ -493,10 +493,10 @@ LANES: dict[str, Callable[[Team, Path, Parallel, int], list[Any]]] = {
     ("kind", "how"),
     [
         pytest.param("recurrent", "ddp"),
-        pytest.param("memory", "fsdp"),
+        pytest.param("memory", "fsdp", marks=pytest.mark.slow),
         pytest.param("permutation", "ddp", marks=pytest.mark.slow),
         pytest.param("memory", "ddp", marks=pytest.mark.slow),
-        pytest.param("recurrent", "fsdp", marks=pytest.mark.slow),
+        pytest.param("recurrent", "fsdp"),
     ],
 )
 def test_lanes_of_two_processes_resume_bit_for_bit(tmp_path: Path, how: Parallel, kind: str) -> None:

@@ -39,4 +39,4 @@ class Regressor(Head):
     def forward(self, tokens: Tensor, segments: Tensor | None = None, layout: EncoderLayout | None = None) -> Tensor:
         x = self.pool_texts(tokens, segments, layout)  # (N, D)
         found: Tensor = self.head(self.dropout(x))  # (N, C)
-        return found if self.several else found.squeeze(-1)  # (N, C) or (N,)
+        return found if self.several else found.squeeze(-1)
