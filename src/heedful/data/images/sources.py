@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from heedful.config import Config
 from heedful.data.formats.sources import SPLITS, Column, Name, Split, file_problem, missing_files, no_data
 from heedful.data.images.zip_files import ZipMember, members
-from heedful.data.tables.splits import held_out
+from heedful.data.tables.splits import Share, held_out
 from heedful.errors import UserError, shown
 from heedful.files.reading import entries, exists, is_file, is_folder
 
@@ -35,7 +35,6 @@ IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".ti
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Side = Annotated[int, Field(ge=1, le=100_000)]
 Shape = tuple[Side, Side, Side]  # channels, rows, columns
-Share = Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1, le=1_000_000_000)]  # of images, or a number
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +272,7 @@ class Listing:
     loose: Sequence[Path | ZipMember]
     others: int  # files that are not images
 
-    @property
+    @cached_property
     def files(self) -> list[Path | ZipMember]:
         """All of them, class by class."""
         return [*self.loose, *(file for found in self.classes.values() for file in found)]

@@ -16,7 +16,7 @@ from heedful.data.formats.sources import SPLITS, Encoding, Name, Split, missing_
 from heedful.data.formats.tables import MAX_FIELD
 from heedful.data.located import Placed
 from heedful.data.tables.reading import Format, Kind, Record, parsed, read_records, same_text, text_of
-from heedful.data.tables.splits import held_out
+from heedful.data.tables.splits import Share, held_out
 from heedful.errors import UserError, shown
 
 CLASS_COUNT = 100  # a label with more different values is a number, and rows are not stratified by it
@@ -36,7 +36,6 @@ def _usable(separator: str) -> str:
 
 
 Separator = Annotated[str, Field(min_length=1, max_length=1), AfterValidator(_usable)]
-Rows = Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1, le=1_000_000_000)]  # a share, or a number
 
 
 class HeldOut(Config):
@@ -64,10 +63,10 @@ class Table(Config):
         True,
         description="file for training: .csv, .tsv, .jsonl (each plain or .gz) or .parquet; true: rows from Python",
     )
-    valid: Name | Literal[True] | Rows = Field(
+    valid: Name | Literal[True] | Share = Field(
         0.1, description="file for validation, or the share or number of rows that are held out of train"
     )
-    test: Name | Literal[True] | Rows | None = Field(
+    test: Name | Literal[True] | Share | None = Field(
         None, description="file for the final score, or the share or number of rows that are held out of train"
     )
     held_out: HeldOut = Field(HeldOut(), description="which rows are held out")

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import groupby
+from typing import Annotated
+
+from pydantic import Field
 
 from heedful.data.formats.sources import Split
 from heedful.errors import UserError
 
-Share = float | int  # of the rows, or their number
+Share = Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1, le=1_000_000_000)]  # of all, or a number
 
 
 def held_out(
