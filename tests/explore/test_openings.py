@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful.explore.openings import Telling, TextOpening, best, on_image, rivals
+from heedful.explore.openings import Highlight, TextOpening, best, on_image, rivals
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import VIEWS, find
@@ -89,7 +89,7 @@ def test_ablation_opens_on_the_head_that_matters_most(run: Callable[[str], Path]
 
 def test_choice_has_the_largest_gain_and_skips_what_is_not_finite() -> None:
     gains = {1: 0.2, 2: float("nan"), 3: 0.7, 4: float("inf")}
-    assert best(lambda one: Telling(gains[one], str(one)), list(gains))[0] == 3
+    assert best(lambda one: Highlight(gains[one], str(one)), list(gains))[0] == 3
     assert best(lambda one: None, [5, 6])[0] == 5
     assert "compete" in rivals("tokens", ("a", 0.4), ("b", 0.3)).why
     assert "compete" not in rivals("tokens", ("a", 0.9), ("b", 0.1)).why
@@ -98,12 +98,12 @@ def test_choice_has_the_largest_gain_and_skips_what_is_not_finite() -> None:
 def test_image_is_chosen_once_and_named_in_the_state(run: Callable[[str], Path]) -> None:
     asked = []
 
-    def tell(subject: Subject, image: int) -> Telling:
+    def highlight(subject: Subject, image: int) -> Highlight:
         asked.append(image)
-        return Telling({4: 0.1, 7: 0.9}[image], f"Because of {image}.", {"step": image})
+        return Highlight({4: 0.1, 7: 0.9}[image], f"Because of {image}.", {"step": image})
 
     subject = Subject("gpt", run("gpt"))
-    kind, call = on_image(lambda _: [4, 7], tell)
+    kind, call = on_image(lambda _: [4, 7], highlight)
     for _ in range(2):
         found, _ = unpack(call(subject, kind.model_validate({"model": "gpt"})))
         assert found["state"] == {"image": 7, "step": 7} and found["why"] == "Because of 7."

@@ -10,7 +10,7 @@ from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.head_patterns import Finding, Profile, finding, profiles
 from heedful.explore.inspect import TextInput, Trace
-from heedful.explore.openings import Telling, quoted
+from heedful.explore.openings import Highlight, quoted
 from heedful.explore.samples import LONG, SHORT
 from heedful.tasks.base import Example
 
@@ -59,7 +59,7 @@ def habits_on(subject: Subject, examples: Sequence[Example]) -> Habits:
 
 def most_unusual(
     subject: Subject, given: TextInput, state: Callable[[Finding], Mapping[str, int | str]]
-) -> Telling | None:
+) -> Highlight | None:
     """The most unusual weight of a text, and the state that shows it in a view."""
     trace = subject.trace(given)
     finding = subject.habits.finding(trace, given.text)
@@ -72,4 +72,4 @@ def most_unusual(
         f"Layer {finding.layer + 1}, head {finding.head + 1}, because {query} attends to {key} "
         f"with {finding.weight:.2f}: no weight is further above its head's mean at that distance ({finding.mean:.2f})."
     )
-    return Telling(finding.gain, why, {"look": attention.name, "layer": finding.layer, **state(finding)})
+    return Highlight(finding.gain, why, {"look": attention.name, "layer": finding.layer, **state(finding)})

@@ -1,4 +1,4 @@
-"""The first picture of a view: the input of a model's own data that tells most in it, what is chosen there, and why."""
+"""The first picture of a view: the input of a model's own data that shows most in it, what is chosen there, and why."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Telling:
+class Highlight:
     """What an input shows in a view: how much, the reason in a sentence, and the state that shows it."""
 
     gain: float
@@ -43,15 +43,15 @@ class TextOpening(ModelRequest):
 
 
 OpeningCall = tuple[type[Config], Callable[..., bytes]]
-TextTeller = Callable[["Subject", TextInput], Telling | None]
+TextHighlighter = Callable[["Subject", TextInput], Highlight | None]
 Choice = TypeVar("Choice")
-NOTHING = Telling(0.0, "")
+NOTHING = Highlight(0.0, "")
 
 
-def on_text(tell: TextTeller, tries: int = 1, read_references: bool = False) -> OpeningCall:
-    """The call of a view that opens on the most telling of the first few examples; for one of them, on what it tells.
+def on_text(highlight: TextHighlighter, tries: int = 1, read_references: bool = False) -> OpeningCall:
+    """The call of a view that opens on the example that shows most; for one of them, on what it shows.
 
-    Of any other text it tells nothing, so that the work is bounded.
+    Of any other text it says nothing, so that the work is bounded.
     A translator may read them with their references, so that nothing has to be searched to compare them.
     """
 
@@ -59,18 +59,18 @@ def on_text(tell: TextTeller, tries: int = 1, read_references: bool = False) -> 
         if request.text is not None:
             given = TextInput(text=request.text, other=request.other)
             known = any((one.text, one.other) == (given.text, given.other) for one in subject.examples.examples)
-            return packed(judge(lambda one: tell(subject, one), given) if known else NOTHING)
+            return packed(judge(lambda one: highlight(subject, one), given) if known else NOTHING)
         examples = subject.examples.examples[:tries]
-        key = f"opening {tell.__module__} {json.dumps(examples)}"
+        key = f"opening {highlight.__module__} {json.dumps(examples)}"
         return packed(subject.cached(key, lambda: best_text(subject, examples)))
 
-    def best_text(subject: Subject, examples: Sequence[Example]) -> Telling:
-        """The most telling of the examples of a readable length, or of all."""
+    def best_text(subject: Subject, examples: Sequence[Example]) -> Highlight:
+        """The example of a readable length that shows most, or of all."""
         some = [one for one in examples if SHORT <= len(one.text) <= LONG] or examples
         reference = read_references and inspect.is_translator(subject.predictor)
 
-        def read(one: Example, other: str | None) -> Telling:
-            return judge(lambda given: tell(subject, given), TextInput(text=one.text, other=other))
+        def read(one: Example, other: str | None) -> Highlight:
+            return judge(lambda given: highlight(subject, given), TextInput(text=one.text, other=other))
 
         if reference:
             chosen, _ = best(lambda one: read(one, one.right), some)
@@ -83,36 +83,36 @@ def on_text(tell: TextTeller, tries: int = 1, read_references: bool = False) -> 
 
 
 def on_image(
-    choices: Callable[[Subject], Iterable[int]], tell: Callable[[Subject, int], Telling | None]
+    choices: Callable[[Subject], Iterable[int]], highlight: Callable[[Subject, int], Highlight | None]
 ) -> OpeningCall:
-    """The call of a view that opens on the most telling of a few test images, which it names in the state."""
+    """The call of a view that opens on the one of a few test images that shows most, which it names in the state."""
 
     def opening(subject: Subject, request: ModelRequest) -> bytes:
-        def compute() -> Telling:
-            number, found = best(lambda one: tell(subject, one), list(choices(subject)))
+        def compute() -> Highlight:
+            number, found = best(lambda one: highlight(subject, one), list(choices(subject)))
             return replace(found, state={"image": number, **found.state}) if found.why else found
 
-        return packed(subject.cached(f"opening {tell.__module__}", compute))
+        return packed(subject.cached(f"opening {highlight.__module__}", compute))
 
     return ModelRequest, opening
 
 
-def best(tell: Callable[[Choice], Telling | None], choices: Sequence[Choice]) -> tuple[Choice, Telling]:
-    """The choice with the largest gain; the first of them where none tells anything."""
-    every = [(one, judge(tell, one)) for one in choices]
+def best(highlight: Callable[[Choice], Highlight | None], choices: Sequence[Choice]) -> tuple[Choice, Highlight]:
+    """The choice with the largest gain; the first of them where none shows anything."""
+    every = [(one, judge(highlight, one)) for one in choices]
     return max(every, key=lambda each: each[1].gain)
 
 
-def judge(tell: Callable[[Choice], Telling | None], choice: Choice) -> Telling:
-    """What a choice tells; nothing where the model cannot read it or its values are not finite."""
+def judge(highlight: Callable[[Choice], Highlight | None], choice: Choice) -> Highlight:
+    """What a choice shows; nothing where the model cannot read it or its values are not finite."""
     try:
-        found = tell(choice)
+        found = highlight(choice)
     except UserError:
         return NOTHING
     return found if found is not None and math.isfinite(found.gain) else NOTHING
 
 
-def packed(found: Telling) -> bytes:
+def packed(found: Highlight) -> bytes:
     header: dict[str, Any] = {"why": found.why, "state": dict(found.state), "text": found.text, "other": found.other}
     return pack(header)
 
@@ -122,11 +122,11 @@ def quoted(piece: str) -> str:
     return f"“{piece.strip() or piece.replace(' ', '␣').replace(chr(10), '↵')}”"
 
 
-def rivals(what: str, first: tuple[str, float], second: tuple[str, float]) -> Telling:
+def rivals(what: str, first: tuple[str, float], second: tuple[str, float]) -> Highlight:
     """How close the second most probable is to the first."""
     (a, p), (b, q) = first, second
     if q >= p / 2:
-        return Telling(q, f"Because two {what} compete: {quoted(a)} with {p:.2f} and {quoted(b)} with {q:.2f}.")
-    return Telling(
+        return Highlight(q, f"Because two {what} compete: {quoted(a)} with {p:.2f} and {quoted(b)} with {q:.2f}.")
+    return Highlight(
         q, f"Because one of the {what} is well ahead: {quoted(a)} with {p:.2f}; the next is {quoted(b)} with {q:.2f}."
     )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heedful.blocks.taps import watch
 from heedful.errors import UserError
 from heedful.explore.inspect import Attention, TextInput
-from heedful.explore.openings import Telling, on_text
+from heedful.explore.openings import Highlight, on_text
 from heedful.explore.packets import pack
 from heedful.explore.predictions import Prediction, prediction_of
 from heedful.explore.views import Call, InputRequest, heads, input_of
@@ -85,7 +85,7 @@ def losses_of_heads(subject: Subject, request: LayerRequest) -> bytes:
 
 
 @torch.inference_mode()
-def tell(subject: Subject, given: TextInput) -> Telling | None:
+def highlight(subject: Subject, given: TextInput) -> Highlight | None:
     """The head without which the loss rises most: of all heads, or of one layer where there are many."""
     request = PredictionRequest(model=subject.name, text=given.text, other=given.other)
     with subject.lock:
@@ -114,7 +114,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
         f"Because one head matters most here: without {which}, the loss rises by {most:.2g}; without any other of the "
         f"{len(rises)} heads tried, by {max(second, 0):.2g} at most."
     )
-    return Telling(most - second, why, {"off": ".".join(map(str, head))})
+    return Highlight(most - second, why, {"off": ".".join(map(str, head))})
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
@@ -182,5 +182,5 @@ def ablated(model: nn.Module, off: Mapping[str, Sequence[int]]) -> Iterator[None
 
 CALLS = {
     "says": (AblationRequest, predictions), "alone": (LayerRequest, losses_of_heads),
-    "opening": on_text(tell, EXAMPLES),
+    "opening": on_text(highlight, EXAMPLES),
 }  # fmt: skip

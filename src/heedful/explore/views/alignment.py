@@ -14,7 +14,7 @@ from pydantic import Field
 
 from heedful.explore.head_patterns import is_word
 from heedful.explore.inspect import Attention, TextInput, Trace, is_translator
-from heedful.explore.openings import Telling, on_text, quoted
+from heedful.explore.openings import Highlight, on_text, quoted
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, input_of
 from heedful.tasks.translation.predictor import aligns
@@ -63,7 +63,7 @@ def weights(subject: Subject, request: AlignmentRequest) -> bytes:
     return pack({"layer": layer}, mean=found.mean(0), heads=found.half())
 
 
-def tell(subject: Subject, given: TextInput) -> Telling | None:
+def highlight(subject: Subject, given: TextInput) -> Highlight | None:
     """The step that goes furthest back in the source: there the order of words is another one."""
     trace = subject.trace(given)
     cross, sides = cross_attention(trace), trace.reading.sides
@@ -76,7 +76,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
     jumps = [(keys[before] - keys[step], before, step) for before, step in pairwise(written)]
     back, before, step = max(jumps, default=(0, 0, 0))
     if back <= 0:
-        return Telling(
+        return Highlight(
             0.5 / len(source), "Because each word attends to a word further on: the order is the same in both."
         )
     names = [quoted(sides["written"][one].piece) for one in (step, before)]
@@ -86,7 +86,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
         f"Because the order of words changes: {names[0]} attends most to {key}, "
         f"{away} before what {names[1]} attends to."
     )
-    return Telling(back, why)
+    return Highlight(back, why)
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
@@ -110,5 +110,5 @@ def sharpest(trace: Trace, cross: Attention) -> int:
 
 CALLS = {
     "steps": (InputRequest, steps), "weights": (AlignmentRequest, weights),
-    "opening": on_text(tell, EXAMPLES, read_references=True),
+    "opening": on_text(highlight, EXAMPLES, read_references=True),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from heedful.errors import UserError
 from heedful.explore import subjects
 from heedful.explore.decoding import end_token, is_generator, next_logits, numbers_of, prefix_of, require_tokens
 from heedful.explore.inspect import TextInput, is_translator, source_ids
-from heedful.explore.openings import Telling, on_text, quoted
+from heedful.explore.openings import Highlight, on_text, quoted
 from heedful.explore.packets import pack, unpack
 from heedful.explore.views import Call, InputRequest
 
@@ -97,7 +97,7 @@ def tree(subject: Subject, request: SearchRequest) -> bytes:
     )  # fmt: skip
 
 
-def tell(subject: Subject, given: TextInput) -> Telling | None:
+def highlight(subject: Subject, given: TextInput) -> Highlight | None:
     """Where the best hypothesis leaves the path of a greedy search, which takes the most probable token."""
     predictor = subject.predictor
     request = SearchRequest(model=subject.name, text=given.text)
@@ -122,7 +122,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
             f"Because a greedy search would miss the best hypothesis: in step {taken.step + 1} it takes {each[0]}, "
             f"not {each[1]}."
         )
-        return Telling(1 + greedy.log - taken.log, why)
+        return Highlight(1 + greedy.log - taken.log, why)
     if len(hypotheses) == 1:
         return None
     gap = hypotheses[0]["score"] - hypotheses[1]["score"]
@@ -130,7 +130,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
         f"Because the two best hypotheses are close: their scores differ by {gap:.2f}. "
         "A greedy search would find the best one, too."
     )
-    return Telling(1 / (1 + gap), why)
+    return Highlight(1 / (1 + gap), why)
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
@@ -237,4 +237,4 @@ def score(predictor: Any, request: SearchRequest, penalty: float) -> dict[str, A
     return {"tokens": len(logs), "log": log, "score": log / len(logs) ** penalty}
 
 
-CALLS = {"tree": (SearchRequest, tree), "opening": on_text(tell, EXAMPLES)}
+CALLS = {"tree": (SearchRequest, tree), "opening": on_text(highlight, EXAMPLES)}

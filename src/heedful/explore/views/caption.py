@@ -19,7 +19,7 @@ from heedful.data.images.captions import CaptionedImages
 from heedful.errors import UserError
 from heedful.explore.album import Album, FileRequest, ImageRequest, finite, longest_first, read_upload
 from heedful.explore.once import OncePerModel
-from heedful.explore.openings import Telling, on_image
+from heedful.explore.openings import Highlight, on_image
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.views import Call
 from heedful.explore.views.beam import build_tree, path_to
@@ -142,7 +142,7 @@ def search(subject: Subject, request: CaptionRequest) -> bytes:
     )  # fmt: skip
 
 
-def tell(subject: Subject, image: int) -> Telling | None:
+def highlight(subject: Subject, image: int) -> Highlight | None:
     """The last word of the best caption with a clear map, and its largest weight."""
     album = albums.of(subject)
     captioner: ImageCaptioner = album.predictor
@@ -156,7 +156,7 @@ def tell(subject: Subject, image: int) -> Telling | None:
     why = (
         f"Because “{found.words[step]}” looks at one place: of its weight, {weight:.2f} is on one of {regions} regions."
     )
-    return Telling(weight, why)
+    return Highlight(weight, why)
 
 
 # ------------------------------------------------------------------ export
@@ -171,5 +171,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 
 CALLS = {
     "captions": (CaptionRequest, captions), "search": (CaptionRequest, search), "read": (FileRequest, read_upload),
-    "opening": on_image(lambda subject: albums.of(subject).order[:IMAGES], tell),
+    "opening": on_image(lambda subject: albums.of(subject).order[:IMAGES], highlight),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.explore import inspect
 from heedful.explore.inspect import TextInput, Trace
-from heedful.explore.openings import Telling, best, on_text, quoted, rivals
+from heedful.explore.openings import Highlight, best, on_text, quoted, rivals
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, input_of
 from heedful.explore.views.heads import described
@@ -83,7 +83,7 @@ def guess(subject: Subject, request: MaskRequest) -> bytes:
     )  # fmt: skip
 
 
-def tell(subject: Subject, given: TextInput) -> Telling | None:
+def highlight(subject: Subject, given: TextInput) -> Highlight | None:
     """The masked word for which another one is as likely as possible, of the longest words."""
     tokenizer = subject.predictor.tokenizer
     row, segments = inspect.pair_ids(tokenizer, given, subject.model.config.context)
@@ -92,7 +92,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
     pieces = tokenizer.pieces(row)
     words = sorted((one for one in maskable(subject, row) if pieces[one].isalpha()), key=lambda one: -len(pieces[one]))
 
-    def tell_place(place: int) -> Telling:
+    def tell_place(place: int) -> Highlight:
         with subject.lock:
             covered = masked(subject, row, [place])
             shares = subject.predictor.masked_log_probabilities(covered, segments, [place])[0].exp()
@@ -190,5 +190,5 @@ def follows(subject: Subject, request: InputRequest, row: Sequence[int], segment
 
 CALLS = {
     "tokens": (InputRequest, tokens), "guess": (MaskRequest, guess), "layer": (LayerRequest, layer),
-    "opening": on_text(tell, EXAMPLES),
+    "opening": on_text(highlight, EXAMPLES),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from heedful.data.images.sources import Images, scale_pixels
 from heedful.explore.album import SHOWN, Album, FileRequest, ImageRequest, finite, read_upload
 from heedful.explore.once import OncePerModel
-from heedful.explore.openings import Telling, on_image
+from heedful.explore.openings import Highlight, on_image
 from heedful.explore.packets import pack
 from heedful.explore.views import Call
 from heedful.plots.autoencoder_plots import first_of_each
@@ -79,7 +79,7 @@ def path(subject: Subject, request: ImageRequest) -> bytes:
     )  # fmt: skip
 
 
-def tell(subject: Subject, image: int) -> Telling | None:
+def highlight(subject: Subject, image: int) -> Highlight | None:
     """The glimpse after which the class that is most probable in the end has gained most."""
     album = albums.of(subject)
     with album.lock, torch.no_grad():
@@ -94,7 +94,7 @@ def tell(subject: Subject, image: int) -> Telling | None:
         f"Because glimpse {step + 1} decides: it raises “{album.predictor.labels[best]}” from "
         f"{float(shares[step - 1, best]):.2f} to {float(shares[step, best]):.2f}."
     )
-    return Telling(float(rises[step - 1]), why)
+    return Highlight(float(rises[step - 1]), why)
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
@@ -107,5 +107,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 
 CALLS = {
     "path": (ImageRequest, path), "read": (FileRequest, read_upload),
-    "opening": on_image(lambda subject: albums.of(subject).order, tell),
+    "opening": on_image(lambda subject: albums.of(subject).order, highlight),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from torch import Tensor
 from heedful.explore.capabilities import HasHeads
 from heedful.explore.habits import most_unusual
 from heedful.explore.inspect import TextInput
-from heedful.explore.openings import Telling, on_text
+from heedful.explore.openings import Highlight, on_text
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, heads, input_of
 
@@ -67,7 +67,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     return found
 
 
-def tell(subject: Subject, given: TextInput) -> Telling | None:
+def highlight(subject: Subject, given: TextInput) -> Highlight | None:
     """The head of the most unusual weight; no head is enlarged, so that all are seen first."""
     found = most_unusual(subject, given, lambda _: {})
     return None if found is None else replace(found, state={})
@@ -94,4 +94,4 @@ def statistics(weights: Tensor) -> Tensor:
     return torch.stack([part.mean(-1) for part in (entropy, distance, weights[..., 0], near)], -1)  # (H, 4)
 
 
-CALLS = {"wall": (InputRequest, wall), "opening": on_text(tell)}
+CALLS = {"wall": (InputRequest, wall), "opening": on_text(highlight)}

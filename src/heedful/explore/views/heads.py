@@ -16,7 +16,7 @@ from heedful.explore.habits import most_unusual
 from heedful.explore.head_patterns import PATTERNS
 from heedful.explore.inspect import Attention, TextInput, Trace
 from heedful.explore.occurrences import TEXTS_PER_CALL, Pattern, Same, search
-from heedful.explore.openings import Telling, on_text
+from heedful.explore.openings import Highlight, on_text
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, ModelRequest, index_of, input_of
 
@@ -70,7 +70,7 @@ def patterns(subject: Subject, request: ModelRequest) -> bytes:
                  "texts": len(known.gains)})  # fmt: skip
 
 
-def tell(subject: Subject, given: TextInput) -> Telling | None:
+def highlight(subject: Subject, given: TextInput) -> Highlight | None:
     """The layer, head and query to open on: the weight that is furthest above its head's mean at that distance."""
     return most_unusual(subject, given, lambda found: {"heads": found.head, "token": f"ask-{found.query}"})
 
@@ -134,5 +134,5 @@ def attention_in(trace: Trace, name: str) -> Attention:
 
 CALLS = {
     "tokens": (InputRequest, tokens), "layer": (LayerRequest, layer), "patterns": (ModelRequest, patterns),
-    "opening": on_text(tell), "occurrences": (OccurrencesRequest, occurrences),
+    "opening": on_text(highlight), "occurrences": (OccurrencesRequest, occurrences),
 }  # fmt: skip

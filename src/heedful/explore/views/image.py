@@ -19,7 +19,7 @@ from heedful.data.images.sources import Images
 from heedful.errors import UserError
 from heedful.explore.album import SHOWN, Album, FileRequest, ImageRequest, finite, read_upload
 from heedful.explore.once import OncePerModel
-from heedful.explore.openings import Telling, on_image, rivals
+from heedful.explore.openings import Highlight, on_image, rivals
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, require_index
 from heedful.extras.vision.attention import attention_weights, over_image, rollout
@@ -164,7 +164,7 @@ def attention(subject: Subject, request: MapRequest) -> bytes:
     )
 
 
-def tell(subject: Subject, image: int) -> Telling | None:
+def highlight(subject: Subject, image: int) -> Highlight | None:
     """How close the second most probable class is to the first."""
     album = albums.of(subject)
     with album.lock, torch.no_grad():
@@ -194,5 +194,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 CALLS = {
     "classes": (ImageRequest, classes), "maps": (MapRequest, maps), "pixels": (PixelRequest, pixels),
     "attention": (MapRequest, attention),
-    "read": (FileRequest, read_upload), "opening": on_image(lambda subject: albums.of(subject).order, tell),
+    "read": (FileRequest, read_upload), "opening": on_image(lambda subject: albums.of(subject).order, highlight),
 }  # fmt: skip

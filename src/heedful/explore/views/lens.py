@@ -18,7 +18,7 @@ from heedful.explore import inspect
 from heedful.explore.capabilities import LogitLens
 from heedful.explore.head_patterns import is_word
 from heedful.explore.inspect import TextInput, Token, Trace
-from heedful.explore.openings import Telling, on_text, quoted
+from heedful.explore.openings import Highlight, on_text, quoted
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, input_of, require_index
 
@@ -84,7 +84,7 @@ def ranks(subject: Subject, request: PositionRequest) -> bytes:
     )  # fmt: skip
 
 
-def tell(subject: Subject, given: TextInput) -> Telling | None:
+def highlight(subject: Subject, given: TextInput) -> Highlight | None:
     """The token whose prediction is found in the last layers alone, and is most probable then."""
     trace, tokens, _ = traced(subject, InputRequest(model=subject.name, text=given.text, other=given.other))
     every = [logits(subject, trace.values[name]).softmax(-1).max(-1) for name in layers_of(subject.model)]
@@ -102,7 +102,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
         f"Because the prediction at {quoted(tokens[place].piece)} changes late: layer {last + 1} of {len(best)} still "
         f"predicts {before}, the last layer {after}."
     )
-    return Telling(float(gains[place]), why, {"place": place})
+    return Highlight(float(gains[place]), why, {"place": place})
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
@@ -134,4 +134,4 @@ def logits(subject: Subject, x: Tensor) -> Tensor:
     return found.float().cpu()
 
 
-CALLS = {"words": (InputRequest, words), "ranks": (PositionRequest, ranks), "opening": on_text(tell, EXAMPLES)}
+CALLS = {"words": (InputRequest, words), "ranks": (PositionRequest, ranks), "opening": on_text(highlight, EXAMPLES)}

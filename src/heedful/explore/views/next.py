@@ -18,7 +18,7 @@ from heedful.decode.rules import Generated
 from heedful.explore import subjects
 from heedful.explore.decoding import end_token, is_generator, next_logits, numbers_of, prefix_of
 from heedful.explore.inspect import TextInput
-from heedful.explore.openings import Telling, on_text, rivals
+from heedful.explore.openings import Highlight, on_text, rivals
 from heedful.explore.packets import pack, unpack
 from heedful.explore.views import Call, InputRequest, ModelRequest
 from heedful.tasks.language_model.perplexity import perplexity
@@ -89,7 +89,7 @@ def excluded(predictor: Any, logits: Tensor) -> Tensor:
     return ruled[0].isneginf().nonzero()[:, 0].int()
 
 
-def tell(subject: Subject, given: TextInput) -> Telling:
+def highlight(subject: Subject, given: TextInput) -> Highlight:
     """How close the second most probable token is to the first."""
     predictor = subject.predictor
     with subject.lock:
@@ -116,5 +116,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 
 CALLS = {
     "logits": (TokensRequest, logits), "vocabulary": (ModelRequest, vocabulary), "luck": (SeedRequest, uniform_numbers),
-    "opening": on_text(tell, EXAMPLES),
+    "opening": on_text(highlight, EXAMPLES),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from heedful.errors import UserError
 from heedful.explore import inspect, subjects
 from heedful.explore.capabilities import part_of
 from heedful.explore.inspect import Pass, Reading, TextInput, Token, Trace
-from heedful.explore.openings import Telling, on_text, quoted
+from heedful.explore.openings import Highlight, on_text, quoted
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, require_index
 from heedful.tasks.tagging.predictor import TokenTagger
@@ -263,7 +263,7 @@ def label_of(predictor: Any, number: int) -> str:
     return found
 
 
-def tell(subject: Subject, given: TextInput) -> Telling | None:
+def highlight(subject: Subject, given: TextInput) -> Highlight | None:
     """The token furthest back on which the last prediction still depends, by the gradient of the last layer there."""
     if max(len(given.text), len(given.other or "")) > LONGEST:
         return None
@@ -284,7 +284,7 @@ def tell(subject: Subject, given: TextInput) -> Telling | None:
         f"Because the last prediction depends on tokens as far back as {quoted(tokens[first].piece)}, {step - first} "
         f"steps before: the gradient there is {part:.2f} of its largest."
     )
-    return Telling(step - first, why)
+    return Highlight(step - first, why)
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
@@ -302,5 +302,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 
 CALLS = {
     "layers": (StepsRequest, layers), "layer": (LayerRequest, layer), "gradient": (GradientRequest, gradient),
-    "opening": on_text(tell, EXAMPLES),
+    "opening": on_text(highlight, EXAMPLES),
 }  # fmt: skip

@@ -23,7 +23,7 @@ from heedful.explore.block_steps import block_steps, output_matrix
 from heedful.explore.capabilities import HasNormalize, HasScore, part_of
 from heedful.explore.habits import most_unusual
 from heedful.explore.inspect import Attention, TextInput, Trace
-from heedful.explore.openings import Telling, on_text
+from heedful.explore.openings import Highlight, on_text
 from heedful.explore.packets import pack
 from heedful.explore.views import Call, InputRequest, heads, index_of, input_of, lens, require_index
 from heedful.explore.views.heads import LayerRequest, attention_in, described
@@ -73,7 +73,7 @@ def tokens(subject: Subject, request: InputRequest) -> bytes:
     return pack(header)
 
 
-def tell(subject: Subject, given: TextInput) -> Telling | None:
+def highlight(subject: Subject, given: TextInput) -> Highlight | None:
     """The layer, head and query to open on, as in the view of all heads."""
     return most_unusual(subject, given, lambda found: {"head": found.head, "token": found.query})
 
@@ -224,5 +224,5 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 
 CALLS = {
     "tokens": (InputRequest, tokens), "head": (HeadRequest, head), "products": (QueryRequest, products),
-    "example": (ExampleRequest, example), "opening": on_text(tell), "rest": (QueryRequest, rest),
+    "example": (ExampleRequest, example), "opening": on_text(highlight), "rest": (QueryRequest, rest),
 }  # fmt: skip
