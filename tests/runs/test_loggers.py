@@ -142,6 +142,42 @@ def test_missing_package_is_a_clear_error(kind: str, recipe: Path, monkeypatch: 
     assert f"pip install 'heedful[{kind}]'" in str(error.value)
 
 
+@pytest.mark.parametrize("kind", ["wandb", "mlflow"])
+@pytest.mark.parametrize(
+    "call", ["init", "log", "finish", "set_tracking_uri", "set_experiment", "start_run", "log_metrics", "end_run"]
+)
+@pytest.mark.parametrize("error", [ValueError("bad\x07 name " + "x" * 999), ConnectionError(), SystemError("\ud800")])
+def test_error_of_a_package_is_one_message_and_the_run_resumes_without_it(
+    kind: str, call: str, error: Exception, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeWandb() if kind == "wandb" else FakeMlflow()
+    if not hasattr(fake, call):
+        return
+
+    def fails(*given: Any, **named: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(fake, call, fails)
+    monkeypatch.setitem(sys.modules, kind, fake)
+    with pytest.raises(UserError, match=f"the logger {kind} raised an error") as raised:
+        trained(recipe, f"{{kind: {kind}}}")
+    assert type(error).__name__ in str(raised.value) and len(str(raised.value)) < 900
+    run = recipe.parent / "run"
+    for _ in train(load_recipe(str(recipe)), run):
+        pass
+    assert (run / "model").is_dir()
+
+
+def test_why_a_run_ended_is_reported_and_not_its_logger(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb()
+    monkeypatch.setattr(fake, "finish", lambda: {}["finish"])
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    events = train(load_recipe(str(recipe), ["train.loggers=[{kind: wandb}]"]), recipe.parent / "run")
+    next(events)
+    with pytest.raises(KeyboardInterrupt):
+        events.throw(KeyboardInterrupt())
+
+
 def test_packages_are_imported_only_where_they_are_used(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual, seen = builtins.__import__, list[str]()
 

@@ -28,6 +28,7 @@ WANTED = re.compile(  # at the top, or in the folder of a module of sentence-tra
 PICKLE = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt|h5|msgpack|pkl)", re.ASCII)
 ABOUT = "source.json"  # where a folder came from
 MOST_FILES = 2000
+UNCHECKED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)  # of answers that are no JSON of a hub
 
 
 class RemoteFile(NamedTuple):
@@ -79,7 +80,8 @@ def pull(
     commit = str(info.sha)
     if not re.fullmatch("[0-9a-f]{40}", commit):
         raise UserError("the hub names no commit for this revision", where=repository, found=shown(info.sha))
-    files = _wanted(repository, info.siblings or [])
+    with hub_errors(repository):
+        files = _wanted(repository, info.siblings or [])
     part = target.with_name(f".{target.name}.{commit[:12]}.part")
     for file in files:
         if progress is not None:
@@ -198,6 +200,12 @@ def hub_errors(repository: str) -> Iterator[None]:
         raise UserError(
             "the connection to the hub failed", where=repository, found=f"{type(error).__name__}: {error}"[:300],
             todo="try again: a download continues where it stopped",
+        ) from error  # fmt: skip
+    except UNCHECKED as error:
+        found = f"{type(error).__name__}: {error}"[:300]
+        raise UserError(
+            "this answer of the hub is not understood", where=repository, found=found,
+            todo="is it the hub that answers, and not a proxy or a login page?",
         ) from error  # fmt: skip
 
 

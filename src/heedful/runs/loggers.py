@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
-from heedful.errors import UserError
+from heedful.errors import OwnCodeError, UserError, short
 from heedful.runs.progress import Event
 from heedful.tasks.base import Evaluated
 from heedful.tasks.recipe_parts import Recipe
@@ -17,20 +17,48 @@ from heedful.training.loggers import LoggerConfig, MlflowLogger, TensorBoardLogg
 from heedful.training.loop import Step
 
 Record = Callable[[Mapping[str, float], int], None]  # takes numbers by name, and the step
+Close = Callable[[], object]
 
 
 @contextmanager
 def loggers(recipe: Recipe, run: Path) -> Iterator[Callable[[Event], None]]:
     """A function that passes the numbers of an event to all loggers of a recipe."""
-    with ExitStack() as stack:
-        records = [stack.enter_context(_logger(config, recipe, run)) for config in recipe.train.loggers]
+    made = list[tuple[str, Record, Close]]()
 
-        def log(event: Event) -> None:
-            if found := numbers(event, recipe.train.log_every):
-                for record in records:
+    def log(event: Event) -> None:
+        if found := numbers(event, recipe.train.log_every):
+            for kind, record, _ in made:
+                with _own_errors(kind):
                     record(*found)
 
+    try:
+        for config in recipe.train.loggers:
+            with _own_errors(config.kind):
+                made.append((config.kind, *_logger(config, recipe, run)))
         yield log
+    except BaseException:
+        for _, _, close in made:
+            with suppress(Exception):  # why the run ended is what is reported
+                close()
+        raise
+    for kind, _, close in made:
+        with _own_errors(kind):
+            close()
+
+
+@contextmanager
+def _own_errors(kind: str) -> Iterator[None]:
+    """An error of another package is one message; the run can go on without it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # any: of another package
+        raise OwnCodeError(
+            f"the logger {kind} raised an error", where=f"train.loggers: {kind}",
+            found=f"{type(error).__name__}: {short(str(error), 300)}",
+            todo="remove this logger, whose numbers are in metrics.jsonl too, or repair it; then run the same command",
+        ) from error  # fmt: skip
 
 
 def numbers(event: Event, every: int = 1) -> tuple[dict[str, float], int] | None:
@@ -47,8 +75,7 @@ def numbers(event: Event, every: int = 1) -> tuple[dict[str, float], int] | None
     return None
 
 
-@contextmanager
-def _logger(config: LoggerConfig, recipe: Recipe, run: Path) -> Iterator[Record]:
+def _logger(config: LoggerConfig, recipe: Recipe, run: Path) -> tuple[Record, Close]:
     settings = recipe.model_dump(mode="json")
     match config:
         case TensorBoardLogger():
@@ -59,29 +86,20 @@ def _logger(config: LoggerConfig, recipe: Recipe, run: Path) -> Iterator[Record]
                 for name, value in values.items():
                     board.add_scalar(name, value, step)
 
-            try:
-                yield add
-            finally:
-                board.close()
+            return add, board.close
         case WandbLogger():
             wandb = _require("wandb", "wandb")
             made = wandb.init(
                 project=config.project, mode=config.mode, dir=str(run), name=run.resolve().name, id=_id(run),
                 resume="allow", config=settings,
             )  # fmt: skip
-            try:
-                yield lambda values, step: made.log(dict(values), step=step)
-            finally:
-                made.finish()
+            return lambda values, step: made.log(dict(values), step=step), made.finish
         case MlflowLogger():
             mlflow = _require("mlflow", "mlflow")
             mlflow.set_tracking_uri(config.uri or (run.resolve() / "mlflow").as_uri())
             mlflow.set_experiment(config.experiment)
             mlflow.start_run(run_name=run.resolve().name)
-            try:
-                yield lambda values, step: mlflow.log_metrics(dict(values), step=step)
-            finally:
-                mlflow.end_run()
+            return lambda values, step: mlflow.log_metrics(dict(values), step=step), mlflow.end_run
 
 
 def _id(run: Path) -> str:

@@ -10,12 +10,15 @@ from typing import Any, Generic, TypeVar
 
 from heedful.errors import UserError, shown
 from heedful.runs.load import AnyPredictor, load
+from heedful.runs.rows import FIELDS
 from heedful.tasks import TASKS
 from heedful.tasks.answering.predictor import QuestionAnswerer
 from heedful.tasks.captioning.predictor import ImageCaptioner
-from heedful.tasks.classification.predictor import TextClassifier
+from heedful.tasks.classification.numbers import MultiRegressor
+from heedful.tasks.classification.predictor import TextClassifier, TextRegressor
 from heedful.tasks.image_classification.predictor import ImageClassifier
 from heedful.tasks.language_model.predictor import TextGenerator
+from heedful.tasks.multi_label.predictor import MultiLabelClassifier
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.tasks.tagging.predictor import TokenTagger
 from heedful.tasks.translation.predictor import Translator
@@ -42,7 +45,14 @@ def is_asked(given: Any) -> bool:
     return isinstance(given, Mapping) and all(isinstance(given.get(key), str) for key in ("question", "context"))
 
 
-ONE = (str, bytes, tuple, Mapping)  # what is never a list of inputs
+def fits_of(predictor: AnyPredictor) -> Fits | None:
+    """What an input of a predictor of texts has to be; None of others."""
+    if FIELDS.get(type(predictor)) not in (("source",), ("prompt",), ("text",), ("tree",)):
+        return None
+    paired = isinstance(predictor, TextClassifier | TextRegressor | MultiRegressor | MultiLabelClassifier)
+    return is_text_or_pair if paired else is_text
+
+
 EXPECTED: dict[Fits, str] = {
     is_text: "a text",
     is_text_or_pair: "a text, or a pair of texts",
@@ -182,7 +192,7 @@ def pipeline(task: str, path: str | Path, device: str | None = None) -> Pipeline
                 f"this folder does not hold a model of the task {name}", where=str(path),
                 found=f"a {type(predictor).__name__}", todo=f"heedful.pipeline({predictor.task!r}, path)",
             )  # fmt: skip
-        return Pipeline(name, predictor, fields)
+        return Pipeline(name, predictor, fields, fits_of(predictor))
     if name not in PIPELINES:
         close = difflib.get_close_matches(name, [*PIPELINES, *ALIASES, *TASKS], n=1)
         raise UserError(
