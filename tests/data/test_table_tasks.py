@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from heedful.config import config_classes, parse
+from heedful.data.fields.rows import from_python
 from heedful.data.formats.sources import SPLITS
 from heedful.data.tables.checking import check_data
 from heedful.data.tables.findings import Finding
@@ -251,3 +252,21 @@ def test_a_column_of_another_name_is_suggested(task: str, images: Path) -> None:
     assert f"there is no column {key!r}" in str(problem) and f"={key}s_" in str(problem)
     with pytest.raises(UserError, match="there is no column"):
         cls(root=str(images), train=file.name).read("train")
+
+
+def frame(package: str, rows: list[dict[str, Any]]) -> Any:
+    """Rows as a table of a package."""
+    module = pytest.importorskip(package)
+    return module.Dataset.from_list(rows) if package == "datasets" else module.DataFrame(rows)
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars", "datasets"])
+@pytest.mark.parametrize("case", [*CASES, *OTHERS])
+def test_tables_of_other_packages_are_read_as_lists_of_rows(case: str, package: str, images: Path) -> None:
+    task, label, rows = (case, None, ROWS[case]) if case in ROWS else OTHERS[case][:3]
+    columns = {} if label is None else {"columns": {"label": label}}
+    data: Any = parse(table_class(task), {"root": str(images), "valid": 0.2, "test": 3, **columns})
+    tables = (data.with_rows({"train": from_python(some, "data.train").one_by_one()})
+              for some in (rows, frame(package, rows)))  # fmt: skip
+    plain, framed = ({split: read(table, split) for split in SPLITS} for table in tables)
+    assert framed == plain
