@@ -256,8 +256,9 @@ def test_datasets_give_their_rows() -> None:
 def test_numbers_of_classes_are_their_names_in_datasets() -> None:
     datasets = pytest.importorskip("datasets")
     tags = datasets.ClassLabel(names=["O", "B-PER"])
+    label = datasets.ClassLabel(names=["bad", "good"])
     features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "tags": datasets.List(tags),
-                                  "label": datasets.ClassLabel(names=["bad", "good"]), "n": datasets.Value("int64")})  # fmt: skip
+                                  "label": label, "n": datasets.Value("int64")})  # fmt: skip
     columns = {"tokens": [["Ada", "runs"]] * 2, "tags": [[1, 0]] * 2, "label": [1, -1], "n": [1, 0]}
     table = datasets.Dataset.from_dict(columns, features=features)
     expected = [
