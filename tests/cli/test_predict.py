@@ -6,8 +6,8 @@ import errno
 import gzip
 import json
 import os
-import signal
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
