@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from heedful.cli.output import print_table, say
-from heedful.cli.runs import last_step, values
+from heedful.cli.runs import last_step
 from heedful.config import flow
 from heedful.errors import UserError, short
 from heedful.files.json import read_json
 from heedful.files.reading import exists, is_file, read_file
 from heedful.files.yaml import load_yaml
 from heedful.plots.style import Style, require_suffix, save
-from heedful.runs.events import read_events
+from heedful.runs.events import read_events, values
+from heedful.training.checkpoint.ownership import leaves
 
 DATA = {"data": "train", "valid": "valid", "test": "test"}  # what manifests call the SHA-256 of a split
 CELL = 48  # characters of a value in a table
@@ -101,7 +102,7 @@ def describe(run: Path) -> dict[str, dict[str, Any]]:
         for event in read_events(run).evaluated(split)[-1:]:
             loss = {"loss": event["loss"]} if isinstance(event.get("loss"), int | float) else {}
             results |= {f"{split} {name}": value for name, value in {**loss, **values(event)}.items()}
-    recipe = dict(_leaves(load_yaml(run / "recipe.yaml")[0]))
+    recipe = leaves(load_yaml(run / "recipe.yaml")[0])
     return {"recipe": recipe, "environment": environment, "data": data, "results": results}
 
 
@@ -111,14 +112,6 @@ def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str,
         for key in dict.fromkeys([*a[part], *b[part]]):
             if _text(a[part].get(key)) != _text(b[part].get(key)):
                 yield part, key, a[part].get(key), b[part].get(key)
-
-
-def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield above + key, value
 
 
 def _json(path: Path) -> dict[str, Any]:
