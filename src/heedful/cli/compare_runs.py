@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.cli.output import print_table, say
-from heedful.cli.runs import last_step
+from heedful.cli.runs import find, last_step
 from heedful.config import flow
 from heedful.errors import UserError, short
 from heedful.files.json import read_json
@@ -33,7 +33,8 @@ def diff_command(runs: Sequence[Path], as_json: bool) -> None:
     records = ({"part": part, "key": key, "a": a, "b": b} for part, key, a, b in differences)
     lines = [f"a: {runs[0]}", f"b: {runs[1]}", ""]
     for part in PLACES:
-        rows = [(key, _brief(a), _brief(b)) for where, key, a, b in differences if where == part]
+        brief = _score if part == "results" else _brief
+        rows = [(key, brief(a), brief(b)) for where, key, a, b in differences if where == part]
         width = max((len(key) for key, _, _ in rows), default=0)
         lines += [
             f"{part}{'' if rows else ': no differences'}",
@@ -43,7 +44,8 @@ def diff_command(runs: Sequence[Path], as_json: bool) -> None:
 
 
 def compare_command(runs: Sequence[Path], picture: Path | None, as_json: bool, style: Style = "light") -> None:
-    """Print the settings in which runs differ beside their scores, and draw their curves."""
+    """Print the settings in which runs differ beside their scores, and draw their curves; a folder is all its runs."""
+    runs = [run for path in runs for run in sorted(find(path)) or [path]]
     if len(runs) < 2:
         raise UserError("one run cannot be compared", where="heedful runs compare", todo="name two runs or more")
     if picture is not None:
@@ -68,7 +70,7 @@ def _table(records: Sequence[Mapping[str, Any]], keys: Sequence[str], scores: Se
     yield "| " + " | ".join(["run", "step", *keys, *scores]) + " |"
     yield "|" + "|".join(["---", "---:", *["---"] * len(keys), *["---:"] * len(scores)]) + "|"
     for record in records:
-        results = [f"{record['results'][name]:.4f}" if name in record["results"] else "" for name in scores]
+        results = [_score(record["results"].get(name)) for name in scores]
         cells = [record["run"], f"{record['step']:,}", *(_brief(record["settings"][key]) for key in keys), *results]
         yield "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 
@@ -128,4 +130,8 @@ def _text(value: Any) -> str:
 
 
 def _brief(value: Any) -> str:
-    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else short(_text(value), CELL)
+    return "-" if value is None else short(_text(value), CELL)
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
