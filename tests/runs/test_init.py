@@ -6,16 +6,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import heedful
+from data.test_table_tasks import ROWS, write_rows
 from heedful.errors import UserError
 from heedful.runs.init import OF_TASK, init_recipe, table_of
-from heedful.runs.recipe import recipe_in
-from heedful.runs.train import Step, train
+from heedful.runs.recipe import check_recipe, check_rows, recipe_in
+from heedful.runs.train import Finished, Step, train
 from heedful.tasks import TASKS, task_class
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 FINETUNED = ("classification", "multi_label", "regression", "multiple_choice", "tagging", "answering")
+LONG = ("text", "source", "target", "passage", "story", "paragraph", "caption")  # columns that vary from row to row
 RUN_OF = {path.name.partition("-")[0]: path for path in sorted(GOLDEN.iterdir())}
 
 
@@ -45,12 +48,54 @@ def test_recipe_for_a_table_reads_its_columns(task: str, tmp_path: Path) -> None
     assert recipe.data.train == str(data) and recipe.data.test == 0.1
 
 
+def rows_of(task: str, folder: Path) -> Path:
+    """A table of 60 rows that fits a task, with images of 20 x 30 pixels beside it."""
+    found = [
+        {name: f"{value} {n}." if name in LONG and isinstance(value, str) else value for name, value in row.items()}
+        for n, row in enumerate(row for _ in range(3) for row in ROWS[task][:20])
+    ]
+    for n, row in enumerate(found):
+        if "tokens" in row:
+            row["tokens"] = [*row["tokens"][:-1], f"word{n}"]
+        elif "tree" in row:
+            row["tree"] = f"(3 (2 word{n}) (1 bad))"
+        elif "image" in row:
+            Image.effect_noise((30, 20), 50).save(folder / row["image"])
+    return write_rows(folder, found, "csv")
+
+
+@pytest.mark.parametrize("task", ["captioning", "image_classification", "paragraphs", "reconstruction"])
+def test_images_of_a_table_have_the_size_that_the_model_reads(task: str, tmp_path: Path) -> None:
+    recipe = recipe_in(init_recipe(task, tmp_path, data=rows_of(task, tmp_path))[0])
+    model = recipe.model.model_dump()
+    model = model.get("encoder", model) if task in ("captioning", "paragraphs") else model
+    expected = tuple(model["input"]) if task == "reconstruction" else (model["channels"], *model["size"])
+    assert (recipe.data.channels, *recipe.data.size) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [task for task in TASKS if table_of(task)])
+def test_recipe_for_a_table_is_without_mistakes_and_trains(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.runs.finish.curve", lambda run, unit: None)
+    monkeypatch.setattr("heedful.runs.report.write_report", lambda *given: None)
+    monkeypatch.chdir(tmp_path)
+    file, _, _ = init_recipe(task, Path(), data=rows_of(task, Path()))
+    check_recipe(recipe_in(file))
+    assert not [one.line for one in check_rows(recipe_in(file)).findings if one.level == "error"]
+    events = list(train(recipe_in(file, ["train.budget={steps: 2}"]), tmp_path / "run"))
+    assert [event.step for event in events if isinstance(event, Step)] == [1, 2]
+    assert isinstance(events[-1], Finished) and not events[-1].stopped
+
+
 @pytest.mark.parametrize(
     ("task", "header", "given", "expected"),
     [
         ("classify", "id,Review,Verdict,when", [], {"text": "Review", "label": "Verdict"}),
         ("classify", "number,opinion,mood,day", [], {"text": "opinion", "label": "mood"}),
         ("classify", "number,opinion,mood,day", ["data.columns.label=day"], {"text": "opinion", "label": "day"}),
+        ("classify", "date,opinion,mood,code", [], {"text": "opinion", "label": "mood"}),
         ("regression", "name,opinion,mood,price", [], {"text": "opinion", "label": "price"}),
         (
             "classify",

@@ -55,12 +55,14 @@ def guess_columns(
         left = [name for name in names if name not in found.values()]
         if setting in FEW:
             fitting = [name for name in left if (are_numbers if numbers else are_classes)(texts[name])]
+            if len(fitting) > 1 and not numbers:  # rather words than dates and codes
+                fitting = [name for name in fitting if any(map(str.isalpha, "".join(texts[name])))] or fitting
         else:
             fitting = sorted(left, key=lambda name: -sum(map(len, texts[name])))[:1] if setting in LONG else []
         if len(fitting) != 1:
             raise UserError(
                 f"it is not clear which column is the {setting}", where=where,
-                found="the columns " + ", ".join(map(shown, names)) if names else "no columns",
+                found="the columns " + ", ".join(map(shown, fitting if len(fitting) > 1 else names)),
                 todo=f"name it: data.columns.{setting}=NAME",
             )  # fmt: skip
         found[setting] = fitting[0]
