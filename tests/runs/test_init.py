@@ -73,6 +73,24 @@ def test_images_of_a_table_have_the_size_that_the_model_reads(task: str, tmp_pat
     assert (recipe.data.channels, *recipe.data.size) == expected
 
 
+def test_table_with_any_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column is predicted from all others but the numbers of the rows; also from a trained run."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{n},{n % 9},{'ab'[n % 2]},word {n % 5},{n % 9 + 0.5}" for n in range(1, 61)]
+    Path("rows.csv").write_text("\n".join(["no,weight kg,zone,note,Price", *rows]) + "\n")
+    for name, given, expected in (("table", [], "Price"), ("tabular", ["task.predict=weight kg"], "weight kg")):
+        file, _, found = init_recipe(name, Path(), data=Path("rows.csv"), overrides=given)
+        recipe = recipe_in(file, ["train.budget={steps: 2}"])
+        assert found == {"predict": expected} and recipe.task.predict == expected
+        assert recipe.task.leave_out == ("no",) and recipe.data.kind == "table" and not check_rows(recipe).findings
+        assert isinstance(list(train(recipe, name))[-1], Finished)
+    given = ["task.predict=Price", "task.leave_out=[no, note]", "data.valid=0.2"]
+    recipe = recipe_in(init_recipe("table", Path("b.yaml"), data=Path("rows.csv"), overrides=given)[0])
+    assert recipe.task.leave_out == ("no", "note") and recipe.data.valid == 0.2
+    recipe = recipe_in(init_recipe("table", Path("c.yaml"), start=Path("tabular"), data=Path("rows.csv"))[0])
+    assert recipe.task.predict == "Price" and recipe.start.folder == "tabular"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [task for task in TASKS if table_of(task)])
 def test_recipe_for_a_table_is_without_mistakes_and_trains(
@@ -163,6 +181,9 @@ def test_mistakes(tmp_path: Path) -> None:
         ("classify", data, ["data.columns.lable=b"], "columns.lable is an unknown key", None),
         ("classify", data, ["train.seed=1"], "only settings of the data", "edit the recipe"),
         ("classify", None, ["data.columns.label=b"], "settings of a table", "--data FILE"),
+        ("table", data, [], "not clear which column is to be predicted", "task.predict=NAME"),
+        ("table", data, ["task.predict=d"], "there is no column 'd'", "task.predict"),
+        ("table", data, ["train.seed=1"], "only settings of the data", "edit the recipe"),
         ("control", data, [], "does not read its examples from columns", "without --data"),
         ("classify", tmp_path / "no.csv", [], "no such file", None),
         ("classify", tmp_path, [], "folder", None),

@@ -34,6 +34,7 @@ USUAL = {
     "dialogue": ("dialogue_id", "dialog", "dialog_id", "conversation", "conversation_id", "id"),
     "tree": ("parse", "sentence", "text"),
 }  # fmt: skip
+NUMBERS = ("price", "value", "amount", "outcome")  # names of columns that are predicted
 LONG = ("text", "passage", "story")  # settings of columns with the longest texts
 FEW = ("label", "style")  # settings of columns with few values
 CLASSES = 100  # values of such a column at most
@@ -67,6 +68,28 @@ def guess_columns(
             )  # fmt: skip
         found[setting] = fitting[0]
     return {setting: found[setting] for setting in settings}
+
+
+def guess_target(rows: Sequence[Mapping[str, object]], where: str) -> str:
+    """The column to predict from all others."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    known = {name.strip().casefold(): name for name in reversed(names)}
+    found = next(
+        (known[one] for one in ("predict", "target", "label", *USUAL["label"], *NUMBERS) if one in known), None
+    )
+    if found is None:
+        raise UserError(
+            "it is not clear which column is to be predicted", where=where,
+            found="the columns " + ", ".join(map(shown, names)), todo="name it: task.predict=NAME",
+        )  # fmt: skip
+    return found
+
+
+def row_numbers(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """The columns that count the rows, and say nothing about them."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    counts = [[str(start + place) for place in range(len(rows))] for start in (0, 1)]
+    return [name for name in names if len(rows) > 2 and [text_of(row.get(name)).strip() for row in rows] in counts]
 
 
 def _by_name(setting: str, columns: ColumnNames, names: Sequence[str]) -> str | None:
