@@ -43,6 +43,12 @@ def loss(page: Page) -> float:
     return float(says(page, page.state.get("off", ""))["loss"])
 
 
+def token_losses(page: Page) -> list[Choice]:
+    """The tokens of a target by their loss after those before them."""
+    header, arrays = page.ask("ablation", "says", **page.texts(), off=heads_off(page, page.state.get("off", "")))
+    return ranking(header["pieces"], arrays["losses"])
+
+
 def missed(page: Page) -> list[Choice]:
     """The heads of a layer by how much the loss rises without each."""
     header, _ = page.ask("heads", "tokens", **page.texts())

@@ -47,7 +47,7 @@ SPOTS: Mapping[str, Sequence[str]] = {
     ),
     "recurrent": (*INPUT, "other", "layer", "token-N", "units", "cell"),
     "reconstruct": (*IMAGES, "reconstruct", "noise", "mean-N", "unit-N", "share", "reset"),
-    "image": (*IMAGES, "block", "classes", "decisive", "layer", "maps", "mean", "method", "rollout"),
+    "image": (*IMAGES, "attention", "block", "classes", "decisive", "layer", "maps", "mean", "method", "rollout"),
     "caption": (*IMAGES, "attention", "beam-list", "caption-figure", "region", "words", "word-N", "weights", "beams"),
     "paragraph": (*IMAGES, "regions", "sentences", "sentence-N"),
     "glimpses": (*IMAGES, "glimpses", "glimpse-N", "classes"),
