@@ -90,6 +90,12 @@ def tail(page: Page) -> float:
     return float(next_shares(page)[1][number(page, "keep", 10) :].sum())
 
 
+def nucleus(page: Page) -> float:
+    """The most probable tokens whose probabilities sum to `p`, those that top-p keeps."""
+    sums = next_shares(page)[1].cumsum()
+    return min(int(np.searchsorted(sums, float(page.state.get("p", "0.9")))) + 1, len(sums))
+
+
 def filled(page: Page) -> list[Choice]:
     """The most probable tokens for the first masked one."""
     given = {"hidden": [int(one) for one in page.state.get("hidden", "").split(",") if one.isdecimal()]}

@@ -14,7 +14,7 @@ from heedful.explore.lessons.state import Page, Value
 
 NUMBERS = (
     "layer", "head", "temperature", "k", "place", "size", "near", "layers", "step", "noise", "top", "image", "block",
-    "keep", "word",
+    "keep", "word", "p",
 )  # fmt: skip
 
 
@@ -81,6 +81,9 @@ QUANTITIES: Mapping[str, Quantity] = {
         of_predictions.tail,
         ("keep", "temperature", "then", "text"),
         "the probability of all tokens but the first keep=10",
+    ),
+    "nucleus": Quantity(
+        of_predictions.nucleus, ("p", "temperature", "then", "text"), "the tokens that top-p keeps, by default p=0.9"
     ),
     "filled": Quantity(of_predictions.filled, ("hidden", "text"), "the most probable tokens for a masked one", True),
     "original": Quantity(of_predictions.original, ("hidden", "text"), "the probability of the token that is masked"),

@@ -15,7 +15,7 @@ SPOTS: Mapping[str, Sequence[str]] = {
     "alignment": (*INPUT, "other", "layer", "head", "stage", "share", "cells", "mark-N", "written-N", "play"),
     "steps": (*ATTENTION, "head", "query-N", "stage-N", "mask-N", "weight-N", "example", "play"),
     "beam": (*INPUT, "other", "k", "t", "paths", "path-N", "node-N", "play", "forced", "yours"),
-    "next": (*INPUT, "other", "temperature", "bars", "bar-N", "argmax", "draw", "entropy", "seed"),
+    "next": (*INPUT, "other", "temperature", "top-k", "top-p", "bars", "bar-N", "argmax", "draw", "entropy", "seed"),
     "fill": (*INPUT, "other", "token-N", "fill", "moved", "moved-grid", "show-all", "share-N-N"),
     "classifier": (
         "figure",
