@@ -39,13 +39,14 @@ OF_TASK = {
     "tabular": "table",
     "text_autoencoding": "sentences",
     "reconstruction": "autoencode",
-    "image_classification": "digits-lenet",
+    "image_classification": "scenes",
     "paragraphs": "paragraphs",
     "captioning": "captions",
     "control": "cartpole-policy",
     "story_answering": "stories-1",
     "answering": "answer",
 }
+CAPTIONERS = ("captioner", "paragraph_captioner")  # roles of models with an image encoder
 FIRST = 1000  # rows from which columns are guessed
 
 
@@ -91,7 +92,7 @@ def init_recipe(
     found: dict[str, Any] = {}
     if data is not None:
         settings, found, rows = _guessed(name, data, overrides)
-        text = with_table(text, settings, found, rows)
+        text = with_table(text, {**_image_settings(text, str(recipe)), **settings}, found, rows)
     written = recipe_of(text, str(recipe))
     if start is not None and (problems := written.problems()):
         raise problems[0]
@@ -148,6 +149,18 @@ def _guessed(name: str, data: Path, overrides: Sequence[str]) -> tuple[dict[str,
     several = {setting: [name] if isinstance(known[setting], tuple) and isinstance(name, str) else name
                for setting, name in found.items()}  # fmt: skip
     return settings, {**unread, **several}, len(records)
+
+
+def _image_settings(text: str, where: str) -> dict[str, Any]:
+    """The channels and the size of images that the model of a recipe reads; nothing if it reads no images."""
+    recipe = recipe_of(text, where)
+    settings = recipe.model.model_dump(mode="json")
+    settings = settings.get("encoder", settings) if recipe.model.role in CAPTIONERS else settings
+    if recipe.model.role == "autoencoder":
+        channels, *size = settings["input"]
+        return {"channels": channels, "size": size} if size else {}
+    known = "channels" in settings and "size" in settings
+    return {name: settings[name] for name in ("channels", "size")} if known else {}
 
 
 def _file(name: str) -> Path:
