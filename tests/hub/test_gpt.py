@@ -199,8 +199,8 @@ def test_tensorflow_release_is_the_same_model(tmp_path: Path) -> None:
     [
         ({"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False}, "not supported: attention scores"),
         ({"scale_attn_by_inverse_layer_idx": 1}, "scale_attn_by_inverse_layer_idx"),
-        ({"add_cross_attention": True}, "add_cross_attention is not supported"),
-        ({"pruned_heads": {"0": [1]}}, "pruned_heads is not supported"),
+        ({"add_cross_attention": True}, "add_cross_attention: not supported"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads: not supported"),
         ({"auto_map": {"AutoModel": "x.Y"}}, "never run"),
         ({"activation_function": "laplace"}, "not supported: activation_function 'laplace'"),
         ({"architectures": ["GPT2ForSequenceClassification"]}, r"score.weight: not in the file"),

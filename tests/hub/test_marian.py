@@ -207,10 +207,10 @@ def test_tied_matrices_may_have_any_of_their_names(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"share_encoder_decoder_embeddings": False}, "embed_tokens.weight: not in the file"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings is not supported"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings: not supported"),
         ({"decoder_ffn_dim": 7}, "not supported: decoder_ffn_dim"),
         ({"decoder_attention_heads": 1}, "not supported: decoder_attention_heads"),
-        ({"normalize_before": True}, "normalize_before is not supported"),
+        ({"normalize_before": True}, "normalize_before: not supported"),
         ({"pad_token_id": 3}, "not supported: another pad_token_id"),
         ({"decoder_start_token_id": 0}, "not supported: another decoder_start_token_id"),
         ({"eos_token_id": 2}, "not supported: another eos_token_id"),
