@@ -86,7 +86,9 @@ def test_untied_logits_are_those_of_transformers_and_folders_round_trip(seed: in
     write(tmp_path / "back", found)
     before, after = (safetensors.torch.load_file(tmp_path / at / "model.safetensors") for at in ("theirs", "back"))
     unused = BIASES | (BIASES_OF_ROBERTA if "oberta" in kind else set())
-    assert before.keys() == after.keys() and all(before[name].equal(x) for name, x in after.items() if name not in unused)
+    assert before.keys() == after.keys() and all(
+        before[name].equal(x) for name, x in after.items() if name not in unused
+    )
     again, report = getattr(transformers, kind).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not any(report.values())
     again.eval()
