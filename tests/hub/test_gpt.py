@@ -91,6 +91,8 @@ def test_gpt_tensors_round_trip_bit_for_bit_with_a_ledger(kind: str, tmp_path: P
     }
     again, report = getattr(transformers, kind).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not any(report.values())
+    with_output = {"GPT2": "GPT2LMHeadModel", "Open": "OpenAIGPTLMHeadModel"}
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["architectures"] == [with_output[kind[:4]]]
     with torch.no_grad():
         assert torch.equal(again.eval()(tokens)[0], model(tokens)[0])
     second = pretrained(tmp_path / "back", role="causal")

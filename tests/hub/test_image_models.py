@@ -298,6 +298,8 @@ def test_image_processors_that_cannot_be_followed(settings: dict[str, Any], mess
     ("name", "settings", "message"),
     [
         ("ViTForImageClassification", {"qkv_bias": False}, "qkv_bias: not supported"),
+        ("ViTForImageClassification", {"id2label": {"0": "age"}}, "id2label: not supported"),
+        ("ResNetForImageClassification", {"num_labels": 1}, "num_labels: not supported"),
         ("ViTForImageClassification", {"image_size": 13}, "no whole patches of 4 x 4"),
         ("ViTForImageClassification", {"image_size": "big"}, "invalid value for image_size"),
         ("ResNetForImageClassification", {"downsample_in_bottleneck": True}, "downsample_in_bottleneck: not supported"),

@@ -388,9 +388,17 @@ def image_labels(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
 
 def class_count(settings: Mapping[str, Any], where: Path) -> int:
     """The number of classes of an image model according to the file."""
-    if "num_labels" in settings:
-        return int_setting(settings, "num_labels", 1, MOST_LABELS, where)
-    return len(image_labels(settings, where)) or 2
+    counted = "num_labels" in settings
+    count = int_setting(settings, "num_labels", 1, MOST_LABELS, where) if counted else len(
+        image_labels(settings, where)
+    )  # fmt: skip
+    if count == 1:
+        raise UserError(
+            "not supported: an image model that predicts a number", found="one output",
+            where=f"{where}: {'num_labels' if counted else 'id2label'}", expected="two classes or more",
+            todo="choose the folder of a classifier, or start from its encoder in a recipe",
+        )  # fmt: skip
+    return count or 2
 
 
 def validate_config(
