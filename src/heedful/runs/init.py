@@ -132,15 +132,17 @@ def _guessed(name: str, data: Path, overrides: Sequence[str]) -> tuple[dict[str,
     given: dict[str, Any] = settings.pop("columns", {})
     rows, count = _first_rows(data, table)
     there = sorted({name for row in rows for name in row})
-    for setting, column in {setting: table.columns.names.get(setting) for setting in given}.items():
-        if column is not None and (problem := column_problem(column, there, f"data.columns.{setting}", str(data))):
+    for setting, column in table.columns.names.items():
+        wanted = setting.split(".")[0] in given
+        if wanted and (problem := column_problem(column, there, f"data.columns.{setting}", str(data))):
             raise problem
-    named = {setting: str(column) for setting, column in given.items() if column is not None}
+    named = {setting: column for setting, column in table.columns if setting in given and column is not None}
     found = guess_columns(table.columns, rows, str(data), named, task == "regression")
     known = dict(usual.columns)
     unread = {setting: None for setting, field in type(usual.columns).model_fields.items()
               if known[setting] is None and field.default and setting not in found}  # fmt: skip
-    several = {setting: [name] if isinstance(known[setting], tuple) else name for setting, name in found.items()}
+    several = {setting: [name] if isinstance(known[setting], tuple) and isinstance(name, str) else name
+               for setting, name in found.items()}  # fmt: skip
     return settings, {**unread, **several}, count
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
+from heedful.config import left_out
 from heedful.errors import UserError, shown
 from heedful.files import writing as files
 from heedful.files.reading import is_folder
@@ -17,7 +18,7 @@ from heedful.files.yaml import load_yaml, read_yaml
 # Everything that a run writes before its first checkpoint.
 FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "images.json", "env.json"})
 LOGGED = ("tensorboard", "wandb", "mlflow")
-FIRST |= set(LOGGED)
+FIRST |= {"held_out.json", *LOGGED}
 
 # Settings that do not change what is trained: a run may resume with other values, with rounding differences.
 MAY_DIFFER = frozenset(
@@ -141,7 +142,7 @@ def has_saved_nothing(folder: Path) -> bool:
 
 def clear(folder: Path) -> None:
     """Delete everything but the recipe of a run without checkpoints, so that the recipe may be replaced."""
-    for name in ("tokenizer.json", "images.json", "env.json", *LOGGED):
+    for name in ("tokenizer.json", "images.json", "held_out.json", "env.json", *LOGGED):
         if os.path.lexists(folder / name):
             files.delete_tree(folder / name)
     # Emptied, not deleted: the folder shows that a run wrote the recipe.
@@ -176,14 +177,23 @@ Changes = dict[str, tuple[str, str, bool]]  # a setting's old and new value, as 
 def changes(then: Any, now: Any) -> Changes:
     """The settings with different values in two recipes, by dotted key; a missing group is null.
 
-    A key that is missing in an existing group belongs to another version, and has its default there.
+    A key that is missing in an existing group belongs to another version, and has its default there; or it is one that
+    is only written if it differs from its default.
     """
-    theirs, ours = leaves(then), leaves(now)
+    theirs, ours, optional = leaves(then), leaves(now), left_out()
     keys = [key for key in {**ours, **theirs} if theirs.get(key) != ours.get(key)]
+
+    def is_default(key: str, value: Any) -> bool:
+        known = optional.get(key.rpartition(".")[2], ())
+        return not known or any(matches(value) for matches in known)
+
     return {
         key: (_shown(theirs, key), _shown(ours, key), _grows(theirs.get(key), ours.get(key)))
         for key in keys
-        if all(key in leaves or not _has_group(leaves, key.rpartition(".")[0]) for leaves in (theirs, ours))
+        if all(
+            key in leaves or not _has_group(leaves, key.rpartition(".")[0]) or not is_default(key, others.get(key))
+            for leaves, others in ((theirs, ours), (ours, theirs))
+        )
     }
 
 
