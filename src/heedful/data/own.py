@@ -119,11 +119,12 @@ def dialogues(examples: Iterable[object], split: Split) -> Dialogues:
 
 
 def labelled(examples: Iterable[object], split: Split) -> Items:
-    """(text, label), or (text, other text, label); a label is a word or a number."""
+    """(text, label), or (text, other text, label); a label is a word or a number, or a list of them."""
     rows = list[Item]()
     for where, row in located(examples, split):
         parts = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else [row]
-        texts = _texts([*parts[:-1], *map(str, parts[-1:])], where, 2, 3)
+        last = [", ".join(map(str, one)) if isinstance(one, list | tuple) else str(one) for one in parts[-1:]]
+        texts = _texts([*parts[:-1], *last], where, 2, 3)
         rows.append(Item(texts[0], texts[1] if len(texts) == 3 else None, texts[-1], where))
     found = [row for row in rows if not row.blank]
     return Items(_require_examples(found, split, "(text, label)"), len(rows) - len(found))

@@ -39,13 +39,14 @@ OF_TASK = {
     "tabular": "table",
     "text_autoencoding": "sentences",
     "reconstruction": "autoencode",
-    "image_classification": "digits-lenet",
+    "image_classification": "scenes",
     "paragraphs": "paragraphs",
     "captioning": "captions",
     "control": "cartpole-policy",
     "story_answering": "stories-1",
     "answering": "answer",
 }
+CAPTIONERS = ("captioner", "paragraph_captioner")  # roles of models with an image encoder
 FIRST = 1000  # rows from which columns are guessed
 
 
@@ -91,7 +92,7 @@ def init_recipe(
     found: dict[str, Any] = {}
     if data is not None:
         settings, found, rows = _guessed(name, data, overrides)
-        text = with_table(text, settings, found, rows)
+        text = with_table(text, {**_image_settings(text, str(recipe)), **settings}, found, rows)
     written = recipe_of(text, str(recipe))
     if start is not None and (problems := written.problems()):
         raise problems[0]
@@ -136,16 +137,30 @@ def _guessed(name: str, data: Path, overrides: Sequence[str]) -> tuple[dict[str,
     if not rows:
         raise UserError("there are no rows", where=str(data), expected="a header and at least one row")
     there = sorted({name for row in rows for name in row})
-    for setting, column in {setting: table.columns.names.get(setting) for setting in given}.items():
-        if column is not None and (problem := column_problem(column, there, f"data.columns.{setting}", str(data))):
+    for setting, column in table.columns.names.items():
+        wanted = setting.split(".")[0] in given
+        if wanted and (problem := column_problem(column, there, f"data.columns.{setting}", str(data))):
             raise problem
-    named = {setting: str(column) for setting, column in given.items() if column is not None}
+    named = {setting: column for setting, column in table.columns if setting in given and column is not None}
     found = guess_columns(table.columns, rows, str(data), named, task == "regression")
     known = dict(usual.columns)
     unread = {setting: None for setting, field in type(usual.columns).model_fields.items()
               if known[setting] is None and field.default and setting not in found}  # fmt: skip
-    several = {setting: [name] if isinstance(known[setting], tuple) else name for setting, name in found.items()}
+    several = {setting: [name] if isinstance(known[setting], tuple) and isinstance(name, str) else name
+               for setting, name in found.items()}  # fmt: skip
     return settings, {**unread, **several}, len(records)
+
+
+def _image_settings(text: str, where: str) -> dict[str, Any]:
+    """The channels and the size of images that the model of a recipe reads; nothing if it reads no images."""
+    recipe = recipe_of(text, where)
+    settings = recipe.model.model_dump(mode="json")
+    settings = settings.get("encoder", settings) if recipe.model.role in CAPTIONERS else settings
+    if recipe.model.role == "autoencoder":
+        channels, *size = settings["input"]
+        return {"channels": channels, "size": size} if size else {}
+    known = "channels" in settings and "size" in settings
+    return {name: settings[name] for name in ("channels", "size")} if known else {}
 
 
 def _file(name: str) -> Path:

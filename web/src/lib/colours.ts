@@ -10,7 +10,7 @@ export function kind(number: number): string {
   return (theme.dark ? DARK_KINDS : KINDS)[number % KINDS.length];
 }
 
-type Colour = [number, number, number];
+export type Colour = [number, number, number];
 
 /** Black or white text, whichever can be read on a colour: one of them has a contrast of at least 4.5. */
 export function textColour(colour: string | Colour): string {

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.tables.reading import Record, same_text, text_of
-from heedful.errors import shown
+from heedful.errors import UserError, shown
 
 MOST = 3  # examples of a finding
 FEW = 0.05  # of the rows of a label, below which a similar one may be a typing mistake
@@ -65,6 +65,18 @@ class Row(NamedTuple):
 
 
 Rows = Mapping[Split, Sequence[Row]]
+
+
+def invalid_rows(errors: Iterable[UserError], split: Split, rows: Sequence[object]) -> Iterator[Finding]:
+    """Rows that training would refuse, by what is wrong with them."""
+    found: dict[str, list[UserError]] = {}
+    for error in errors:
+        found.setdefault(error.message, []).append(error)
+    for message, some in found.items():
+        more = {"found": some[0].found, "expected": some[0].expected, "to do": some[0].todo}
+        about = "".join(f"; {name}: {text}" for name, text in more.items() if text is not None)
+        text = f"{split}: {len(some):,} of {len(rows):,} rows cannot be read: {message}{about}"
+        yield _finding("error", "invalid rows", text, [str(error.where) for error in some], rows)
 
 
 def find(rows: Rows, context: int | None, classes: bool, repeats: bool = False, partial: bool = False) -> list[Finding]:

@@ -15,7 +15,7 @@ SPOTS: Mapping[str, Sequence[str]] = {
     "alignment": (*INPUT, "other", "layer", "head", "stage", "share", "cells", "mark-N", "written-N", "play"),
     "steps": (*ATTENTION, "head", "query-N", "stage-N", "mask-N", "weight-N", "example", "play"),
     "beam": (*INPUT, "other", "k", "t", "paths", "path-N", "node-N", "play", "forced", "yours"),
-    "next": (*INPUT, "other", "temperature", "bars", "bar-N", "argmax", "draw", "entropy", "seed"),
+    "next": (*INPUT, "other", "temperature", "top-k", "top-p", "bars", "bar-N", "argmax", "draw", "entropy", "seed"),
     "fill": (*INPUT, "other", "token-N", "fill", "moved", "moved-grid", "show-all", "share-N-N"),
     "classifier": (
         "figure",
@@ -47,7 +47,7 @@ SPOTS: Mapping[str, Sequence[str]] = {
     ),
     "recurrent": (*INPUT, "other", "layer", "token-N", "units", "cell"),
     "reconstruct": (*IMAGES, "reconstruct", "noise", "mean-N", "unit-N", "share", "reset"),
-    "image": (*IMAGES, "block", "classes", "decisive", "layer", "maps", "mean", "method", "rollout"),
+    "image": (*IMAGES, "attention", "block", "classes", "decisive", "layer", "maps", "mean", "method", "rollout"),
     "caption": (*IMAGES, "attention", "beam-list", "caption-figure", "region", "words", "word-N", "weights", "beams"),
     "paragraph": (*IMAGES, "regions", "sentences", "sentence-N"),
     "glimpses": (*IMAGES, "glimpses", "glimpse-N", "classes"),
