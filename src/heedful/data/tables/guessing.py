@@ -49,7 +49,7 @@ def guess_columns(
     numbers: bool,
 ) -> dict[str, OneOrSeveral]:  # fmt: skip
     """The column of each setting, or its columns; `given` are known ones, `numbers`: the label is a number."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = list(dict.fromkeys(name for row in rows for name in row if name))  # an index may have none
     texts = {name: [text_of(row.get(name)).strip() for row in rows] for name in names}
     settings = dict.fromkeys([*(setting.split(".")[0] for setting in columns.names), *given])
     found = dict(given)
