@@ -17,7 +17,8 @@ from heedful.files.yaml import load_yaml, read_yaml
 
 # Everything that a run writes before its first checkpoint.
 FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "images.json", "env.json"})
-FIRST |= {"held_out.json", "tensorboard", "wandb", "mlflow"}
+LOGGED = ("tensorboard", "wandb", "mlflow")
+FIRST |= {"held_out.json", *LOGGED}
 
 # Settings that do not change what is trained: a run may resume with other values, with rounding differences.
 MAY_DIFFER = frozenset(
@@ -141,7 +142,7 @@ def has_saved_nothing(folder: Path) -> bool:
 
 def clear(folder: Path) -> None:
     """Delete everything but the recipe of a run without checkpoints, so that the recipe may be replaced."""
-    for name in ("tokenizer.json", "images.json", "held_out.json", "env.json"):
+    for name in ("tokenizer.json", "images.json", "held_out.json", "env.json", *LOGGED):
         if os.path.lexists(folder / name):
             files.delete_tree(folder / name)
     # Emptied, not deleted: the folder shows that a run wrote the recipe.
@@ -179,7 +180,7 @@ def changes(then: Any, now: Any) -> Changes:
     A key that is missing in an existing group belongs to another version, and has its default there; or it is one that
     is only written if it differs from its default.
     """
-    theirs, ours, optional = _leaves(then), _leaves(now), left_out()
+    theirs, ours, optional = leaves(then), leaves(now), left_out()
     keys = [key for key in {**ours, **theirs} if theirs.get(key) != ours.get(key)]
 
     def is_default(key: str, value: Any) -> bool:
@@ -212,11 +213,11 @@ def _grows(then: Any, now: Any) -> bool:
     return now is None or (isinstance(then, int | float) and isinstance(now, int | float) and now > then)
 
 
-def _leaves(data: Any, path: str = "") -> dict[str, Any]:
+def leaves(data: Any, path: str = "") -> dict[str, Any]:
     """The settings by dotted key."""
     if not isinstance(data, dict):
         return {path: data}
-    return {key: leaf for name in data for key, leaf in _leaves(data[name], f"{path}.{name}" if path else name).items()}
+    return {key: leaf for name in data for key, leaf in leaves(data[name], f"{path}.{name}" if path else name).items()}
 
 
 def _shown(leaves: Mapping[str, Any], key: str) -> str:
