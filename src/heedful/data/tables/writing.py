@@ -135,8 +135,9 @@ def line_writer(stream: Any, kind: OutputKind, names: Sequence[str]) -> Write:
     mark, lines = "\t" if kind == "tsv" else ",", UnixLines(stream)
     table = csv.writer(lines, delimiter=mark, lineterminator=lines.end)
     # The first line of a TSV file is in quotes, so that readers know that later ones may be.
-    quoting = csv.QUOTE_ALL if kind == "tsv" else csv.QUOTE_MINIMAL
-    csv.writer(lines, delimiter=mark, lineterminator=lines.end, quoting=quoting).writerow(names)
+    csv.writer(
+        lines, delimiter=mark, lineterminator=lines.end, quoting=csv.QUOTE_ALL if kind == "tsv" else csv.QUOTE_MINIMAL
+    ).writerow(names)
     return lambda rows: table.writerows([cell(row.get(name)) for name in names] for row in rows)
 
 
