@@ -166,6 +166,8 @@ def numbers_in(value: object, where: str) -> NDArray[Any]:
         array = np.array(None)
     if array.dtype.kind not in "iuf" or not array.size:
         raise UserError("these are not numbers", where=where, found=shown(value), expected="lists of numbers")
+    if array.dtype.kind == "f" and not np.abs(array).max() <= np.finfo(np.float32).max:
+        raise UserError("a number is too large, or is none", where=where, found=shown(value), expected="float32")
     whole = array.dtype.kind in "iu" and array.min() >= 0 and array.max() <= 255
     return array.astype(np.uint8 if whole and array.ndim > 1 else np.float32)
 
