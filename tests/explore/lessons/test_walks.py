@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from heedful.errors import UserError
 from heedful.explore.export import Export, page_of
 from heedful.explore.lessons.answers import answer
 from heedful.explore.lessons.lesson import Lesson
@@ -107,7 +108,7 @@ def walk(browsing: Any, lesson: Lesson) -> None:
         if step.spot:
             page.locator("[data-spot]").wait_for()
         if (question := found["question"]) is not None:
-            answer_question(page, panel, question)
+            answer_question(page, panel, question, step.question is not None and step.question.cover)
             assert {**browsing.address, **question["then"]} == browsing.address
         assert found["otherwise"] == []
         assert panel.get_by_test_id("otherwise").count() == 0
@@ -138,11 +139,11 @@ def act(page: Any, lesson: str, number: int) -> None:
         page.get_by_test_id("show-me").click()
 
 
-def answer_question(page: Any, panel: Any, question: dict[str, Any]) -> None:
+def answer_question(page: Any, panel: Any, question: dict[str, Any], cover: bool) -> None:
     """Guess wrongly, and compare the truth with Python's."""
     wrong = (question["right"] + 1) % len(question["choices"])
     figure = page.locator("[data-figure] > *").first
-    assert figure.evaluate("one => getComputedStyle(one).visibility") == ("hidden" if question["cover"] else "visible")
+    assert figure.evaluate("one => getComputedStyle(one).visibility") == ("hidden" if cover else "visible")
     assert panel.locator("[data-testid^=choice-] .share").count() == 0  # nothing tells the answer
     panel.get_by_test_id(f"choice-{wrong}").click()
     verdict = panel.get_by_test_id("verdict")
@@ -213,6 +214,10 @@ def test_what_a_model_does_otherwise_is_said(browse: Callable[..., Any], minilm:
     assert [one.partition(":")[0] for one in found] == [
         "weight from=was to=animal head=1 > 2", "weights from=was head=1 = street"
     ]  # fmt: skip
+    (tmp_path / "head.md").write_text(FALSE.replace("It is", "It is {weight head=77}:"), encoding="utf-8")
+    with pytest.raises(UserError, match="no such head") as caught:
+        answer(browsing.explorer, read_lesson(tmp_path / "head.md"), 0, minilm.parent.name)
+    assert caught.value.where == "head.md:10: weight"
     browsing.page.goto(f"{browsing.url}#lesson=claim/0")
     assert at_step(browsing.page, 0).get_by_test_id("otherwise").locator("code").all_inner_texts() == found
 

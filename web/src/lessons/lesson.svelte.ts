@@ -20,6 +20,7 @@ export interface Step {
   spot: string;
   do: string;
   until: Record<string, string>; // * stands for any value
+  cover: boolean; // the figure, until there is a guess
 }
 
 export interface Piece {
@@ -35,7 +36,6 @@ export interface Question {
   truth: string;
   then: Record<string, string>;
   because: Piece[];
-  cover: boolean; // the figure, until there is a guess
 }
 
 export interface Computed {
