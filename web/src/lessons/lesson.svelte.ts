@@ -48,6 +48,11 @@ export interface Lesson extends Omit<About, "steps"> {
   steps: Step[];
 }
 
+/** Whether a button can do what is to be done: not where any value will do. */
+export function showable(step: Step): boolean {
+  return !Object.values(step.until).includes("*");
+}
+
 /** Whether a model has all views of a lesson. */
 export function fits(lesson: { views: string[] }, subject: Subject): boolean {
   return lesson.views.every((view) => subject.views.includes(view));
