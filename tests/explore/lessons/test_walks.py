@@ -20,7 +20,7 @@ from patience import until
 RUNS = {  # the model that each lesson names
     "coreference": "minilm", "heads": "minilm", "fluent": "numbers", "root-of-d": "numbers", "decoding": "numbers",
     "mask": "gpt-prose", "window": "gpt-prose", "temperature": "gpt-prose", "lstm": "prose", "autoencoder": "digits",
-    "captioner": "drawn-scenes", "both-sides": "bert-prose", "patches": "digits-vit",
+    "positions": "numbers", "captioner": "drawn-scenes", "both-sides": "bert-prose", "patches": "digits-vit",
 }  # fmt: skip
 SHORT = ("coreference",)  # the others are left to `make test-all`: their runs train for minutes
 
@@ -38,6 +38,7 @@ CLICKS: dict[tuple[str, int], tuple[str, ...]] = {
     ("heads", 5): ("pattern-first-token",),
     ("lstm", 5): ("token-2",),
     ("patches", 5): ("image-1",),
+    ("positions", 2): ("show-similarity",),
     ("root-of-d", 4): ("query-1",),
 }
 FIELDS: dict[tuple[str, int], tuple[str, str]] = {  # sliders and lists
