@@ -88,6 +88,8 @@ def test_parts_are_in_the_order_of_the_data() -> None:
     (inner,) = (part for part in architecture(build(decoder)).parts if part.name == "decoder")
     places = {part.name: place for place, part in enumerate(inner.parts)}
     assert places["memory"] < places["tokens"] < places["blocks"] < places["norm"]
+    patches = architecture(build(config_class("vit").tiny()))  # the class token joins the patches
+    assert [part.name for part in patches.parts[:3]] == ["patches", "tokens", "positions"]
 
 
 def test_module_that_cannot_run_on_a_small_input_is_shown_too() -> None:
