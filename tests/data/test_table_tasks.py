@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 from PIL import Image
 
 from heedful.config import config_classes, parse
+from heedful.data.fields.rows import from_python
 from heedful.data.formats.sources import SPLITS
+from heedful.data.formats.tables import sort_labels
 from heedful.data.tables.checking import check_data
 from heedful.data.tables.findings import Finding
 from heedful.data.tables.reading import same_text
@@ -251,3 +254,54 @@ def test_a_column_of_another_name_is_suggested(task: str, images: Path) -> None:
     assert f"there is no column {key!r}" in str(problem) and f"={key}s_" in str(problem)
     with pytest.raises(UserError, match="there is no column"):
         cls(root=str(images), train=file.name).read("train")
+
+
+def frame(package: str, rows: list[dict[str, Any]]) -> Any:
+    """Rows as a table of a package."""
+    module = pytest.importorskip(package)
+    return module.Dataset.from_list(rows) if package == "datasets" else module.DataFrame(rows)
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars", "datasets"])
+@pytest.mark.parametrize("case", [*CASES, *OTHERS])
+def test_tables_of_other_packages_are_read_as_lists_of_rows(case: str, package: str, images: Path) -> None:
+    task, label, rows = (case, None, ROWS[case]) if case in ROWS else OTHERS[case][:3]
+    columns = {} if label is None else {"columns": {"label": label}}
+    data: Any = parse(table_class(task), {"root": str(images), "valid": 0.2, "test": 3, **columns})
+    tables = (data.with_rows({"train": from_python(some, "data.train").one_by_one()})
+              for some in (rows, frame(package, rows)))  # fmt: skip
+    plain, framed = ({split: read(table, split) for split in SPLITS} for table in tables)
+    assert framed == plain
+
+
+STORED: dict[str, Callable[[Any], Iterable[str]]] = {  # texts that a run's recipe or vocabulary has, by task
+    "tagging": lambda found: [tag for one in found.sentences for tag in one.tags],
+    "story_answering": lambda found: [question.answer for story in found.stories for question in story.questions],
+    "tree_classification": lambda found: [word for tree in found.trees for word in tree.words if word],
+    "image_classification": lambda found: found.names,
+} | dict.fromkeys(
+    ("classification", "text_classification", "multi_label", "style_transfer"),
+    lambda found: [item.label for item in found.items],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("task", STORED)
+def test_lone_surrogates_of_json_are_replaced_in_what_a_run_stores(task: str, images: Path) -> None:
+    def spoiled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [spoiled(one) for one in value]
+        if not isinstance(value, str) or value.endswith(".png"):
+            return value
+        return value.replace("bad", "bad\ud800") if value.startswith("(") else f"{value}\ud800"
+
+    rows = [{name: spoiled(value) for name, value in row.items()} for row in ROWS[task]]
+    data = table_class(task)(root=str(images), train=write_rows(images, rows, "jsonl").name)
+    stored = "".join(STORED[task](data.read("train")))
+    assert "\ufffd" in stored and stored.encode()
+
+
+def test_a_label_that_no_model_folder_could_have_is_refused() -> None:
+    with pytest.raises(UserError, match="a label is too long") as error:
+        sort_labels({"x" * 1001, "y"})
+    assert "1,001 characters" in str(error.value)
+    assert sort_labels({"x" * 1000, "y"}) == ("x" * 1000, "y")

@@ -21,6 +21,7 @@ from heedful.hub.loading import Pretrained
 from heedful.hub.unpickling import read_any_weights
 from heedful.models import build
 from heedful.models.transformer_xl.config import TransformerXLConfig
+from heedful.models.transformer_xl.weights import read_config
 from tolerance import close
 
 TINY = TransformerXLConfig.tiny().model_dump()
@@ -89,6 +90,20 @@ def test_published_names_and_shapes(tmp_path: Path) -> None:
         f"{layer}.pos_ff.layer_norm.bias": (16,),
     }  # fmt: skip
     assert {name: shapes.get(name) for name in expected} == expected
+
+
+def test_settings_that_are_left_out_are_the_defaults_of_transformers_4(tmp_path: Path) -> None:
+    found = read_config({"model_type": "transfo-xl", "d_embed": 512}, tmp_path / "config.json")
+    config, given = found.config, ("vocab", "width", "layers", "heads", "embed", "divisor", "memory", "clamp")
+    assert tuple(getattr(config, name) for name in given) == (267_735, 1024, 18, 16, 512, 4, 1600, 1000)
+    assert (config.cutoffs, config.same_length, config.norm) == ((20_000, 40_000, 200_000), True, "post")
+    assert "same_length True" in found.notes[0] and "d_embed" not in found.notes[0]
+    written(tmp_path / "theirs", **KINDS["one-table"])
+    whole = pretrained(tmp_path / "theirs", role="causal")
+    settings = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert settings.pop("same_length") is True
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(settings))
+    assert pretrained(tmp_path / "theirs", role="causal").config == whole.config
 
 
 @pytest.mark.parametrize("kind", KINDS)

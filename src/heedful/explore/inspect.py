@@ -26,6 +26,7 @@ from heedful.explore.packets import not_finite
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import TooLongError, Translator
 
+SLOTS = "slots"  # the side of keys that are not tokens
 WEIGHTS = "weights"  # last part of the path of an attention weights tap
 
 
@@ -160,7 +161,14 @@ def trace(model: nn.Module, reading: Reading, pattern: str = f"*.{WEIGHTS}") -> 
             blocks[name], passes[name] = some.of_row(0), each
     heads = {name: value.shape[0] for name, value in values.items()}
     heads |= {name: value.shape[1] for name, value in blocks.items()}
-    return Trace(reading, tuple(_attentions(model, heads, passes)), values, output, blocks)
+    attentions = tuple(_attentions(model, heads, passes))
+    # Where keys are projected along the length, a query attends to a few slots in place of tokens.
+    slots = {one.name: values[one.taps[0]].shape[-1] for one in attentions if one.taps[0] in values}
+    if any(slots.get(one.name, len(reading.sides[one.keys])) != len(reading.sides[one.keys]) for one in attentions):
+        each = [Token(f"slot {number + 1}", number) for number in range(max(slots.values()))]
+        reading = replace(reading, sides={**reading.sides, SLOTS: each})
+        attentions = tuple(replace(one, keys=SLOTS) for one in attentions)
+    return Trace(reading, attentions, values, output, blocks)
 
 
 def concatenate_steps(parts: Sequence[Tensor]) -> Tensor:

@@ -35,7 +35,7 @@ CLICKS: dict[tuple[str, int], tuple[str, ...]] = {
     ("fluent", 4): ("layer-2-0", "layer-2-1"),
     ("heads", 2): ("ask-13",),
     ("heads", 5): ("pattern-first-token",),
-    ("lstm", 4): ("token-2",),
+    ("lstm", 5): ("token-2",),
     ("patches", 5): ("image-1",),
     ("root-of-d", 4): ("query-1",),
 }

@@ -17,6 +17,7 @@ from heedful.data.formats.tables import MAX_FIELD
 from heedful.data.located import Placed
 from heedful.data.tables.reading import Format, Kind, Record, parsed, read_records, same_text, text_of
 from heedful.data.tables.splits import Share, held_out
+from heedful.data.tokenizers.base import replace_surrogates
 from heedful.errors import UserError, shown
 
 CLASS_COUNT = 100  # a label with more different values is a number, and rows are not stratified by it
@@ -302,7 +303,7 @@ class ColumnTable(Table):
         """What is to be predicted of a row, if it is one value."""
         wanted = self.columns.wanted
         name = None if wanted is None else self.columns.names.get(wanted)
-        return None if name is None else text_of(row.get(name)).strip()
+        return None if name is None else replace_surrogates(text_of(row.get(name)).strip())[0]
 
 
 class RowTable(ColumnTable):

@@ -139,11 +139,11 @@ def candidates(page: Page) -> float:
 
 # ------------------------------------------------------------------ recurrent layers
 def gradient(page: Page) -> NDArray[Any]:
-    """The norms of the gradient at each step, of one recurrent layer, up to the step that predicts."""
+    """The norms of the gradient at each step, of one layer's hidden or cell state, up to the step that predicts."""
     step = {"step": number(page, "step")} if "step" in page.state else {}
     given = {key: value for key, value in page.texts().items() if value is not None}
     header, arrays = page.ask("recurrent", "gradient", **given, **step)
-    return _of_layer(page, arrays, "hidden")[: header["step"] + 1]
+    return _of_layer(page, arrays, page.state.get("of", "hidden"))[: header["step"] + 1]
 
 
 def _of_layer(page: Page, arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:

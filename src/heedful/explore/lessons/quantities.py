@@ -93,8 +93,8 @@ QUANTITIES: Mapping[str, Quantity] = {
     "candidates": Quantity(of_predictions.candidates, TREE, "the candidates that a beam search compares"),
     "gradient-ratio": Quantity(
         of_predictions.gradient_ratio,
-        STEPS,
-        "the gradient's norm at the first step, divided by that at the step that predicts",
+        (*STEPS, "of"),
+        "the gradient's norm at the first step, divided by that at the step that predicts; of=cell for the cell state",
     ),
     "kept": Quantity(of_predictions.kept, STEPS, "the part of the first cell state that the forget gates leave"),
     "steps": Quantity(of_predictions.step_count, ("text",), "the steps of a recurrent layer"),

@@ -45,7 +45,7 @@ SPOTS: Mapping[str, Sequence[str]] = {
         "before-N",
         "change",
     ),
-    "recurrent": (*INPUT, "other", "layer", "token-N", "units", "cell"),
+    "recurrent": (*INPUT, "other", "layer", "token-N", "units", "cell", "gradient"),
     "reconstruct": (*IMAGES, "reconstruct", "noise", "mean-N", "unit-N", "share", "reset"),
     "image": (*IMAGES, "attention", "block", "classes", "decisive", "layer", "maps", "mean", "method", "rollout"),
     "caption": (*IMAGES, "attention", "beam-list", "caption-figure", "region", "words", "word-N", "weights", "beams"),

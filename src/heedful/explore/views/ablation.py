@@ -36,6 +36,7 @@ ABOUT = "What the model predicts with some heads ablated, and which heads matter
 EXAMPLES, TRIED = 2, 32  # to choose the first picture from: examples, and heads of each
 FILE_HEADS = 64  # up to this number of heads, a file holds the predictions without each of them
 
+
 class PredictionRequest(TextRequest):
     """An input, and for a masked language model the position that is masked."""
 
