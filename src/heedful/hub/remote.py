@@ -110,10 +110,9 @@ def pull(
             path = path_inside(part, file.name)
             if (differs := _difference(path, file, repository)) is not None:
                 path.unlink()  # so that it is downloaded again
-                raise UserError(
-                    "a file differs from that of the commit", **differs,
-                    todo="try again; if it persists, do not use this repository",
-                )  # fmt: skip
+                raise differs.error(
+                    "a file differs from that of the commit", "try again; if it persists, do not use this repository"
+                )
         shutil.rmtree(part / ".cache", ignore_errors=True)
         about = {"repository": repository, "revision": revision, "commit": commit, "files": {}}
         about["files"] = {file.name: _hashes(part / file.name)[0] for file in files}
@@ -152,7 +151,7 @@ def push(repository: str, folder: Path, private: bool = True) -> Pushed:
         if name not in stored:
             raise UserError("the hub does not list a file that was uploaded", where=f"{repository}: {name}")
         if (differs := _difference(folder / name, stored[name], repository)) is not None:
-            raise UserError("the hub stored another file than the one uploaded", **differs, todo="try again")
+            raise differs.error("the hub stored another file than the one uploaded", "try again")
     return Pushed(str(made.oid), tuple(name for name in stored if WANTED.fullmatch(name) and name not in names))
 
 
@@ -193,18 +192,30 @@ def _remote(file: Any) -> RemoteFile:
     return RemoteFile(str(file.rfilename), int(file.size or 0), sha256, file.blob_id)
 
 
-def _difference(path: Path, file: RemoteFile, repository: str) -> dict[str, str] | None:
-    """Where a file differs from that of the commit, what it is and should be; None if it is the same."""
+class Difference(NamedTuple):
+    """A file, its hash and size, and those of the commit."""
+
+    where: str
+    found: str
+    expected: str
+
+    def error(self, title: str, todo: str) -> UserError:
+        """The error that names it."""
+        return UserError(title, where=self.where, found=self.found, expected=self.expected, todo=todo)
+
+
+def _difference(path: Path, file: RemoteFile, repository: str) -> Difference | None:
+    """Where a file differs from that of the commit; None if it is the same."""
     sha256, blob = _hashes(path)
     if file.sha256 is None and file.blob is None:
         raise UserError("the hub gives no hash of a file", where=f"{repository}: {file.name}")
     found, expected = (sha256, file.sha256) if file.sha256 is not None else (blob, file.blob)
     if found == expected:
         return None
-    return {
-        "where": f"{repository}: {file.name}", "found": f"hash {found}, {path.stat().st_size:,} bytes",
-        "expected": f"hash {expected}, {file.size:,} bytes",
-    }  # fmt: skip
+    size = path.stat().st_size
+    return Difference(
+        f"{repository}: {file.name}", f"hash {found}, {size:,} bytes", f"hash {expected}, {file.size:,} bytes"
+    )
 
 
 def _hashes(path: Path) -> tuple[str, str]:
