@@ -269,7 +269,7 @@ def hub_errors(repository: str) -> Iterator[None]:
             raise
         raise UserError(
             "the connection to the hub failed", where=repository, found=f"{type(error).__name__}: {error}"[:300],
-            todo="try again: files that are complete are not downloaded again",
+            todo="try again: files that are complete are not sent again",
         ) from error  # fmt: skip
 
 
