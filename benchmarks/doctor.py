@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import heedful
 from contracts.foreign import FOREIGN, gpt2
-from contracts.planted import CORRECT, PLANTED
+from contracts.planted_habits import CORRECT, PLANTED
 from heedful.contracts.report import Finding, size
 from heedful.models import MODELS, build, config_class
 

@@ -39,6 +39,23 @@ class Refuses(Bag):
 
 def broken():
     raise ValueError("no")
+
+def leaves():
+    raise SystemExit(5)
+
+def two(width, depth):
+    return Bag()
+
+class Prints(Bag):
+    def forward(self, tokens, mask):
+        print("shape", tokens.shape)
+        return super().forward(tokens, mask)
+
+class Fussy(Bag):
+    def forward(self, tokens, mask):
+        if len(tokens) > 3:
+            raise RuntimeError("too many rows")
+        return super().forward(tokens, mask)
 """
 
 
@@ -57,7 +74,13 @@ def test_exit_code_says_whether_a_check_failed(heedful: Run, tmp_path: Path) -> 
         (("bags.py:Bagg",), "expected: one of Bag, Mean"),
         (("bags.py:three",), "a torch.nn.Module"),
         (("bags.py:Refuses",), "cannot be called"),
-        (("bags.py:broken",), "ValueError: no"),
+        (("bags.py:broken",), "ValueError: no (bags.py, line 26)"),
+        (("bags.py:leaves",), "sys.exit(5) (bags.py, line 29)"),
+        (("bags.py:two",), "missing 2 required positional arguments"),
+        (("exits.py:f",), "sys.exit('now') (exits.py, line 1)"),
+        (("bags.py:Bag", "--in", "transformers"), "no folder of Hugging Face"),
+        (("bags.py:Bag", "shape=[0]"), "greater than or equal to 1"),
+        (("bags.py:Bag", "output=7"), "there is no output 7"),
         (("bags.py:",), "file.py:function"),
         (("none.py:f",), "no such file"),
         (("no_such_package:f",), "No module named"),
@@ -74,8 +97,24 @@ def test_mistakes_are_reported(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bags.py").write_text(CODE)
+    Path("exits.py").write_text("raise SystemExit('now')")
     code, out, err = heedful("doctor", *words)
     assert (code, out) == (2, "") and message in err
+
+
+def test_what_the_model_prints_is_not_in_the_json(heedful: Run, tmp_path: Path) -> None:
+    (tmp_path / "bags.py").write_text(CODE)
+    code, out, err = heedful("doctor", f"{tmp_path}/bags.py:Prints", "--only", "batch", "--json")
+    assert code == 0 and "shape torch.Size" in err
+    assert [one["check"] for one in json.loads(out)["checks"]] == ["batch"]
+
+
+def test_error_of_the_model_is_reported_with_its_line_and_the_smallest_input(heedful: Run, tmp_path: Path) -> None:
+    (tmp_path / "bags.py").write_text(CODE)
+    code, out, _ = heedful("doctor", f"{tmp_path}/bags.py:Fussy")
+    assert code == 1 and "the model raised RuntimeError: too many rows (bags.py, line 42)" in out
+    smallest = next(line for line in out.splitlines() if "smallest input" in line)
+    assert smallest.count("[") == 4 and smallest.count(",") == 3
 
 
 def test_folders_of_runs_and_of_transformers(heedful: Run, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import transformers as hf
 from torch import Tensor, nn
@@ -48,6 +49,37 @@ def gpt2() -> hf.GPT2LMHeadModel:
     return hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=41, n_embd=16, n_layer=2, n_head=2, n_positions=64))
 
 
+def published(name: str, **settings: Any) -> Callable[[], nn.Module]:
+    """A model of transformers with random weights."""
+    config = getattr(hf, f"{name.split('For')[0].removesuffix('Model').removesuffix('MT')}Config")
+    return lambda: getattr(hf, name)(config(**settings))
+
+
+SMALL = SIZES | {"max_position_embeddings": 64}
+GROUPED = SMALL | {"num_key_value_heads": 1}
+NARROW = {"vocab_size": 41, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 24}
+RARE: dict[str, Callable[[], nn.Module]] = {
+    f"transformers: {name}": published(name, **settings)
+    for name, settings in {
+        "ElectraForPreTraining": SMALL | {"embedding_size": 8},
+        "DebertaV2Model": SMALL | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+        "MPNetModel": SMALL,
+        "OPTForCausalLM": SIZES | {"ffn_dim": 24, "word_embed_proj_dim": 16},
+        "BloomForCausalLM": {"vocab_size": 41, "hidden_size": 16, "n_layer": 2, "n_head": 2},
+        "MistralForCausalLM": GROUPED | {"sliding_window": 6},
+        "MixtralForCausalLM": GROUPED | {"num_local_experts": 3},
+        "MambaForCausalLM": {"vocab_size": 41, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
+        "T5ForConditionalGeneration": {
+            "vocab_size": 41, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2,
+            "decoder_start_token_id": 0,
+        },
+        "BartForConditionalGeneration": NARROW | {
+            "encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 24,
+            "max_position_embeddings": 64,
+        },
+    }.items()
+}  # fmt: skip
+
 FOREIGN: dict[str, Callable[[], nn.Module]] = {
     "torch.nn.TransformerEncoder, empty rows guarded": TorchEncoder,
     "torch.nn.LSTM, two layers": lambda: nn.LSTM(8, 8, 2, batch_first=True),
@@ -79,4 +111,5 @@ FOREIGN: dict[str, Callable[[], nn.Module]] = {
         hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])
     ),
     "transformers: LlamaForCausalLM": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES, max_position_embeddings=64)),
+    **RARE,
 }

@@ -69,7 +69,7 @@ class Decoder(nn.Module):
         self.out = nn.Linear(D, V, bias=False)
 
     def visible(self, queries: int, keys: int) -> Tensor:
-        return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        return torch.ones(queries, keys, dtype=torch.bool, device=self.out.weight.device).tril(keys - queries)
 
     def joined(self, old: Tensor, new: Tensor) -> Tensor:
         return torch.cat([old, new], 1)
@@ -77,12 +77,15 @@ class Decoder(nn.Module):
     def start(self, cache: Any) -> int:
         return 0 if cache is None else int(cache[0][0].shape[1])
 
+    def numbered(self, begin: int, tokens: Tensor) -> Tensor:
+        return torch.arange(begin, begin + tokens.shape[1], device=tokens.device)
+
     def softmax(self, scores: Tensor) -> Tensor:
         return scores.softmax(-1)
 
     def forward(self, tokens: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
         begin = self.start(cache)
-        x = self.embed(tokens) + self.place(torch.arange(begin, begin + tokens.shape[1]))
+        x = self.embed(tokens) + self.place(self.numbered(begin, tokens))
         after = []
         for layer in range(2):
             k, v = self.k[layer](x), self.v[layer](x)
@@ -91,7 +94,7 @@ class Decoder(nn.Module):
             after.append((k, v))
             scores = self.q[layer](x) @ k.mT / math.sqrt(D)
             hidden = ~self.visible(x.shape[1], k.shape[1])
-            x = self.norm(x + self.softmax(scores.masked_fill(hidden, -1e9)) @ v)
+            x = self.norm(x + self.softmax(scores.masked_fill(hidden, -1e4)) @ v)
         return self.out(x), after
 
 
@@ -177,7 +180,8 @@ class OffByOne(Decoder):
     """Causal mask off by one."""
 
     def visible(self, queries: int, keys: int) -> Tensor:
-        return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries + 1)
+        ones = torch.ones(queries, keys, dtype=torch.bool, device=self.out.weight.device)
+        return ones.tril(keys - queries + 1)
 
 
 @plant("causal", "causal=true")
@@ -211,7 +215,7 @@ class CountedPadding(Encoder):
     """Positions that count padding."""
 
     def positions(self, mask: Tensor) -> Tensor:
-        return torch.arange(mask.shape[1]).expand(mask.shape)
+        return torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
 
 
 @plant("padding-right")
@@ -301,7 +305,7 @@ class RandomTies(Pooled):
 
     def finish(self, x: Tensor, mask: Tensor) -> Tensor:
         votes = (x[..., 0] > 0) * mask
-        chosen = (votes + torch.rand(votes.shape)).argmax(1)
+        chosen = (votes + torch.rand(votes.shape, device=x.device)).argmax(1)
         return self.out(x[torch.arange(len(x)), chosen])
 
 
@@ -471,7 +475,7 @@ class Double(Encoder):
     """float64 leak."""
 
     def finish(self, x: Tensor, mask: Tensor) -> Tensor:
-        return super().finish(x, mask) * torch.from_numpy(np.ones(D))
+        return super().finish(x, mask) * torch.from_numpy(np.ones(D)).to(x.device)
 
 
 @plant("dtype")
@@ -479,7 +483,7 @@ class SingleConstant(Encoder):
     """float32 made inside, whatever the weights."""
 
     def finish(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.out(x) @ torch.eye(D, dtype=torch.float32)
+        return self.out(x) @ torch.eye(D, dtype=torch.float32, device=x.device)
 
 
 @plant("dtype")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import heedful
-from contracts.foreign import FOREIGN, gpt2
-from contracts.planted import CORRECT, PLANTED, CountedPadding, Encoder, Pooled
+from contracts.foreign import FOREIGN, RARE, gpt2
+from contracts.planted import CountedPadding, Decoder, Encoder, Pooled
+from contracts.planted_habits import CAUSES, CORRECT, PLANTED, ChunkUnmasked
 from heedful.contracts.doctor import CHECKS, doctor
 from heedful.contracts.shrink import shrink
 from heedful.contracts.subject import distance
@@ -22,8 +24,13 @@ from tolerance import near
 
 LONG = ("seq2seq", "hred", "captioner", "paragraph_captioner", "text_vae", "style_transfer")
 ALIKE = [
-    f"transformers: {name}" for name in ("RobertaModel", "AlbertModel", "ResNetModel", "BertForSequenceClassification")
+    *(
+        f"transformers: {name}"
+        for name in ("RobertaModel", "AlbertModel", "ResNetModel", "BertForSequenceClassification")
+    ),
+    *RARE,
 ]
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 # Faults that several checks have to see.
 ALSO = {
     "causal": {"causal-gradient", "cache"},
@@ -32,7 +39,8 @@ ALSO = {
     "padding-right": {"padding-left", "gradient"},
     "empty-row": {"dtype"},
     "gradient": {"empty-row"},
-    "save": {"dtype"},
+    "save": {"dtype", "device"},
+    "determinism": {"gradient"},
 }
 
 
@@ -45,10 +53,11 @@ def test_planted_fault_is_reported_by_its_check(name: str) -> None:
     finding = report[check]
     assert finding.cause and finding.advice and (finding.smallest or finding.reason)
     assert finding.difference is None or finding.difference > (finding.tolerance or 0)
+    assert CAUSES.get(name, "") in finding.cause
 
 
 def test_there_are_more_than_twenty_faults_of_every_check() -> None:
-    assert len(PLANTED) > 20
+    assert len(PLANTED) > 20 and {*CAUSES} <= {*PLANTED}
     assert {check for _, check, _ in PLANTED.values()} == {*CHECKS} - {"tokenizer"}
 
 
@@ -73,6 +82,13 @@ def test_no_model_of_ours_is_blamed(kind: str) -> None:
     report = doctor(build(config_class(kind).tiny()))
     assert report.failed == (), str(report)
     assert {"determinism", "dropout", "batch", "order", "dtype", "gradient", "save"} <= {*report.passed}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", sorted(path.name for path in GOLDEN.iterdir()))
+def test_no_recorded_run_is_blamed(run: str) -> None:
+    report = doctor(GOLDEN / run)
+    assert report.failed == (), str(report)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +155,88 @@ def test_causal_is_declared_where_it_cannot_be_measured(causal: str, verdict: st
     assert doctor(Encoder, [f"causal={causal}"], only=["causal"])["causal"].verdict == verdict
 
 
+class Words(nn.Module):
+    """Characters of words (B, T, W) -> a vector for each word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(29, 8), nn.Linear(8, 3)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        batch, words, letters = characters.shape
+        return self.out(self.embed(characters.view(batch * words, letters)).mean(1)).view(batch, words, 3)
+
+
+def test_several_tokens_at_each_position_are_declared() -> None:
+    with pytest.raises(heedful.UserError, match=r"not enough values to unpack .* \(test_doctor.py, line \d+\)"):
+        doctor(Words)
+    report = doctor(Words, ["shape=[12,5]", "vocab=29"])
+    assert report.ok and "tokens (B, T, 5) below 29" in report.called[0]
+
+
+def test_chunks_after_a_cache_are_measured_and_may_be_demanded() -> None:
+    assert "several tokens at once" in doctor(ChunkUnmasked, only=["cache"])["cache"].about
+    assert (
+        doctor(Decoder, ["chunks=true"], only=["cache"])["cache"].about
+        == "steps with a cache give the same as all at once"
+    )
+
+
+class OneNumber(Encoder):
+    """The mean of a batch."""
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(tokens, mask).mean()
+
+
+def test_what_cannot_be_called_or_compared_is_an_error() -> None:
+    with pytest.raises(heedful.UserError, match="one number for the whole batch"):
+        doctor(OneNumber)
+    with pytest.raises(heedful.UserError, match="names no argument"):
+        doctor(type("Any", (Encoder,), {"forward": lambda self, **batch: batch}))
+    with pytest.raises(heedful.UserError, match="nothing says what it reads"):
+        doctor(nn.Identity())
+    with pytest.raises(heedful.UserError, match="no values"):
+        doctor(Encoder().to("meta"))
+    with pytest.raises(heedful.UserError, match="greater than or equal to 1"):
+        doctor(nn.Linear(3, 2), ["shape=[-3]"])
+
+
+def test_output_is_named_by_its_number() -> None:
+    assert doctor(nn.LSTM(8, 8, batch_first=True), ["output=0"], only=["batch"]).ok
+
+
+class FailsBackwards(torch.autograd.Function):
+    """A gradient that is not written yet."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        raise NotImplementedError("no gradient of mine")
+
+
+class Unfinished(Encoder):
+    """Its gradient raises."""
+
+    def finish(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.out(FailsBackwards.apply(x))
+
+
+def test_error_of_a_gradient_is_reported_with_its_line() -> None:
+    report = doctor(Unfinished)
+    assert {"gradient"} <= {*report.failed} <= {"gradient", "empty-row"}
+    assert "NotImplementedError: no gradient of mine (test_doctor.py, line" in report["gradient"].reason
+
+
+def test_what_is_checked_depends_on_the_input_alone() -> None:
+    report = doctor(PLANTED["NaN in a weight"][0])
+    assert report.failed == ("finite",) and "out.weight" in report["finite"].reason
+    assert "see finite" in report["gradient"].reason
+
+
 def test_model_in_half_precision_is_checked_in_float32() -> None:
     report = doctor(lambda: Encoder().bfloat16())
     assert report.failed == () and "in float32" in report.model
@@ -180,6 +278,8 @@ def test_distance_is_relative_and_infinite_for_nan_or_another_shape() -> None:
     assert distance([one * torch.nan], [one]).item() == math.inf
     assert distance([one[:1]], [one]).item() == math.inf
     assert distance([one * 0], [one * 0]).item() == 0
+    excluded = torch.tensor([10.0, -math.inf])
+    assert distance([excluded], [excluded]).item() == 0 and distance([one], [excluded]).item() == math.inf
 
 
 def test_tokenizer_that_loses_a_character_is_reported_with_the_shortest_text() -> None:
@@ -188,6 +288,8 @@ def test_tokenizer_that_loses_a_character_is_reported_with_the_shortest_text() -
     assert len(shortest(codec, "a long text")) == 1
     good = Codec(lambda text: [ord(c) for c in text], lambda ids: "".join(map(chr, ids)), 2**21)
     assert trouble(good, "naïve \ud800") is None
+    stripped = Codec(lambda text: [ord(c) for c in text.strip()], lambda ids: "".join(map(chr, ids)) or " ", 2**21)
+    assert trouble(stripped, "") is None
     assert "outside of the vocabulary" in str(trouble(good._replace(vocab=50), "z"))
 
 

@@ -15,7 +15,8 @@ from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Hint, train
 from heedful.tasks import task_of
-from heedful.training.class_report import ClassReport, class_report
+from heedful.tasks.tagging.report import tag_report
+from heedful.training.class_report import ClassReport, class_report, label_report
 
 RECIPE = """
 task: {kind: text_classification}
@@ -107,6 +108,34 @@ def test_classes_that_are_never_right(found: Any) -> None:
     right = class_report("test", "texts", targets, targets, np.ones(100), ("a", "b", "c"), str)
     few = class_report("test", "texts", targets[35:45], np.zeros(10, int), np.ones(10), ("a", "b", "c"), str)
     assert found([], right) == found([], few) == []
+
+
+def test_weights_are_advised_only_where_classes_are_uneven(found: Any) -> None:
+    for count, advised in ((20, False), (40, True)):
+        targets = np.array([0] * count + [1] * 20)
+        (hint,) = found([], class_report("test", "texts", targets, 0 * targets, 0.5 + 0 * targets, ("a", "b"), str))
+        assert f"which {count / (count + 20):.0%} of them are" in hint
+        assert ("class_weights=balanced" in hint) == advised and "train.optimizer.lr" in hint
+
+
+def test_entities_that_are_not_there_are_no_class_that_is_never_right(found: Any) -> None:
+    """A tagger that finds ten entities too many, and one that finds none."""
+    words, labels = [["a", "b"]] * 30, ("O", "B-PER")
+    right = [["B-PER", "O"]] * 20 + [["O", "O"]] * 10
+    shares = [np.ones(2, np.float32)] * 30
+    more = tag_report("test", words, right, [["B-PER", "O"]] * 30, shares, labels)
+    assert more.confusion == ((20, 0), (10, 0)) and [each.label for each in more.scored] == ["PER"]
+    assert found([], more) == []
+    (hint,) = found([], tag_report("test", words, right, [["O", "O"]] * 30, shares, labels))
+    assert hint.startswith("All 20 entities are predicted as 'no entity', F1 of every class is 0. Try")
+
+
+def test_labels_that_are_never_right(found: Any) -> None:
+    """All texts have the first label, and it alone is predicted: this is right."""
+    targets = np.stack([np.ones(40, int), np.arange(40) % 4 == 0], 1).astype(int)
+    predicted = np.stack([np.ones(40, int), np.zeros(40, int)], 1)
+    (hint,) = found([], label_report("test", "texts", targets, predicted, np.full((40, 2), 0.5), ("a", "b"), str))
+    assert hint.startswith("Never right: 'b' (10 texts)")
 
 
 def test_vocabulary_that_splits_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import typer
@@ -31,10 +32,11 @@ def doctor_command(
             "no such file", where=str(example), expected="a .safetensors file with a tensor for each argument"
         )
     tensors = read_safetensors(example)[0] if example is not None else None
-    report = doctor(
-        model, settings, only=only, example=tensors, transformers=transformers,
-        on=progress if shown else lambda check: None,
-    )  # fmt: skip
+    with redirect_stdout(sys.stderr):  # what the model prints is no part of the report
+        report = doctor(
+            model, settings, only=only, example=tensors, transformers=transformers,
+            on=progress if shown else lambda check: None,
+        )  # fmt: skip
     if shown:
         typer.echo(f"\r{'':<24}\r", err=True, nl=False)
     say(json_line(report.to_dict()) if as_json else str(report))

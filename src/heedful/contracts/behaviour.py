@@ -1,38 +1,91 @@
-"""Checks of a model as a function: the same input gives the same output, without dropout, in any precision."""
+"""Checks of a model as a function: finite numbers, the same output for the same input, nothing changed on the way."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from heedful.contracts.comparison import Cause, Comparison, Loaded, equal_rows, first_different
+from heedful.contracts.comparison import Cause, Comparison, Loaded, equal_rows
 from heedful.contracts.report import Finding
-from heedful.contracts.subject import RefusedError, Subject, distance
+from heedful.contracts.shrink import shrink, written
+from heedful.contracts.subject import Subject, copied, distance
+from heedful.contracts.trace import first_different, traced
 
-HALF = 0.15  # of the largest output: what bfloat16 explains, with 8 bits for each number
-DOUBLE = 1e-3
+SAME = 1e-5  # of the largest output: a copy of a module may add in another order
 
 
+# ------------------------------------------------------------------ finite numbers
+def check_finite(name: str, loaded: Loaded) -> Finding:
+    """Finite weights, and no NaN in the output; infinite logits exclude a token."""
+    about = "weights are finite, and no output is NaN"
+    weights = [key for key, weight in loaded.module.named_parameters() if not bool(weight.isfinite().all())]
+    if weights:
+        return Finding(
+            name, about, "failed", f"NaN or infinite weights: {', '.join(weights[:5])}",
+            cause="training diverged, or the file is damaged",
+            advice="go back to an earlier checkpoint; train with a smaller learning rate, or clip the gradient",
+        )  # fmt: skip
+    for subject in loaded.subjects:
+        rows = next(equal_rows(subject))
+        if not any(bool(one.isnan().any()) for one in subject.outputs(rows)):
+            continue
+        seen = traced(subject.module, partial(subject.outputs, rows))
+        where = next((f" first in {key}" for key, output in seen if bool(output.isnan().any())), "")
+        return Finding(
+            name, about, "failed", f"the output is NaN,{where}" if where else "the output is NaN",
+            smallest=written(rows), cause="0 / 0, inf - inf, a softmax over -inf alone, or a log or root below 0",
+            advice="look at what goes in there; add eps, or clamp",
+        )  # fmt: skip
+    return Finding(name, about, "passed")
+
+
+# ------------------------------------------------------------------ calls
 def two_rows(subject: Subject) -> Iterator[list[Tensor]]:
     """Two rows of one length, and four long ones."""
     yield subject.rows([min(5, subject.longest)] * 2)
     yield subject.rows([subject.longest] * 4)
 
 
+def calls(subject: Subject) -> Iterator[list[Tensor]]:
+    """Rows of one length, and of two if they can be padded."""
+    yield from two_rows(subject)
+    if subject.sides:
+        yield subject.rows([min(5, subject.longest), min(2, subject.longest)], seed=2)
+
+
 def repeated_difference(subject: Subject, rows: list[Tensor]) -> float:
-    """A call against the same call after others."""
+    """A call against the same call after others, and against the first call of a copy."""
     before = subject.outputs(rows)
     subject.outputs(subject.rows([min(7, subject.longest)] * 3, seed=5))
+    subject.outputs(subject.rows([max(map(len, rows))] * len(rows), seed=6))  # the same shape, without padding
     worst = float(distance(subject.outputs(rows), before).max())
-    return max(worst, float(distance(subject.outputs(rows), before).max()))
+    worst = max(worst, float(distance(subject.outputs(rows), before).max()))
+    fresh = None if subject.fresh is None else copied(subject.fresh)
+    if fresh is None:
+        return worst
+    gap = float(distance(subject.of(fresh).outputs(rows), before).max())
+    return max(worst, gap if gap > SAME else 0.0)
+
+
+def left_training(module: nn.Module) -> Cause | None:
+    """The cause for a module that evaluates in training mode."""
+    for name, part in module.named_modules():
+        if part.training:
+            named = f"{name or 'the module'} ({type(part).__name__})"
+            return Cause(
+                f"after model.eval(), {named} is in training mode: forward calls train(), or train() is overridden",
+                "leave the mode to the caller; an own train(mode) calls super().train(mode) and returns self",
+            )
+    return None
 
 
 def repeated_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     """Why calls affect each other."""
-
+    if training := left_training(subject.module):
+        return training
     buffers = {name: value.clone() for name, value in subject.module.named_buffers()}
     subject.outputs(subject.rows([min(7, subject.longest)] * 3, seed=7))
     moved = [name for name, value in subject.module.named_buffers() if not torch.equal(value, buffers[name])]
@@ -45,7 +98,8 @@ def repeated_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     )
     return Cause(
         f"a call leaves something behind that the next one reads{f'; {name} differs first' if name else ''}",
-        "keep no tensors on self in forward; return a state instead; if nothing is kept, a kernel is not deterministic",
+        "keep no tensors on self in forward, or key them by all that they depend on; if nothing is kept, a kernel "
+        "is not deterministic",
     )
 
 
@@ -57,6 +111,8 @@ def seed_difference(subject: Subject, rows: list[Tensor]) -> float:
 
 def seed_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     """Where random numbers are used in evaluation."""
+    if training := left_training(subject.module):
+        return training
     name = first_different(subject.module, lambda number: subject.outputs(rows, seed=number + 1))
     return Cause(
         f"random numbers are used in evaluation{f'; {name} differs first' if name else ''}",
@@ -64,110 +120,48 @@ def seed_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     )
 
 
-# ------------------------------------------------------------------ precision
-def check_dtype(name: str, loaded: Loaded) -> Finding:
-    """float32 stays float32, float64 gives the same, and bfloat16 something near."""
-    about, worst = "float32 stays float32; bfloat16 is finite and near", 0.0
+# ------------------------------------------------------------------ arguments
+def check_inputs(name: str, loaded: Loaded) -> Finding:
+    """What is passed to `forward` is the same after a call."""
+    about = "a call changes none of the tensors that it is given"
     for subject in loaded.subjects:
-        rows = next(equal_rows(subject))
-        try:
-            full = subject.outputs(rows)
-            if (failed := leaked_double(name, about, subject, full)) is not None:
-                return failed
-            with torch.enable_grad(), torch.autocast(subject.device.type, torch.bfloat16):  # as in training
-                half = subject.outputs(rows)
-        except RefusedError as error:
+        for rows in two_rows(subject):
+            if not edited(subject, rows):
+                continue
+            least = shrink(rows, partial(edited, subject), False, subject.sequence)
             return Finding(
-                name, about, "failed", f"under torch.autocast, the model raised {error}",
-                cause="tensors of two precisions meet",
-                advice="make new tensors like x: torch.zeros(..., dtype=x.dtype)",
+                name, about, "failed", f"forward changes {', '.join(edited(subject, least))}",
+                smallest=f"{subject.name}: " * (len(loaded.subjects) > 1) + written(least),
+                cause="an operation in place, such as x += y, x[...] = y, masked_fill_ or relu_, on an argument",
+                advice="write x = x + y, masked_fill without _, or clone first",
             )  # fmt: skip
-        gap = float(distance(half, full).max())
-        if gap == torch.inf or (subject.smooth and gap > HALF):
-            return Finding(
-                name, about, "failed", "bfloat16 (torch.autocast) differs from float32", gap, HALF,
-                cause="numbers that 8 bits cannot hold: large sums, small differences, constants such as 1e38",
-                advice="compute norms, softmax and large sums in float32",
-            )  # fmt: skip
-        worst = max(worst, gap if subject.smooth else 0.0)
-        if (failed := other_precision(name, about, subject, rows, full)) is not None:
-            return failed
-    return Finding(name, about, "passed", difference=worst, tolerance=HALF)
+    return Finding(name, about, "passed")
 
 
-def leaked_double(name: str, about: str, subject: Subject, outputs: list[Tensor]) -> Finding | None:
-    """The finding for float64 in a model without any."""
-    own = {weight.dtype for weight in subject.module.parameters() if weight.is_floating_point()}
-    if torch.float64 in own or not own:
-        return None
-    seen = list[str]()
+def edited(subject: Subject, rows: list[Tensor]) -> list[str]:
+    """The arguments that a call changes, where one position is padding if there can be some."""
+    before = list[tuple[str, Tensor, Tensor]]()
 
-    def record(where: str, output: object) -> None:
-        if isinstance(output, Tensor) and output.dtype == torch.float64:
-            seen.append(where)
+    def record(module: nn.Module, positional: tuple[object, ...], named: dict[str, object]) -> None:
+        for key, value in {**{f"argument {at}": one for at, one in enumerate(positional, 1)}, **named}.items():
+            if isinstance(value, Tensor):
+                before.append((key, value, value.clone()))
 
-    hooks = [
-        module.register_forward_hook(lambda m, i, output, where=where: record(where, output))
-        for where, module in subject.module.named_modules()
-        if where
-    ]
+    hook = subject.module.register_forward_pre_hook(record, with_kwargs=True)
     try:
-        subject.outputs(next(equal_rows(subject)))
+        inputs, real = subject.batch(rows)
+        if real is not None and subject.sides and real.shape[1] > 1:
+            real[:, -1 if "right" in subject.sides else 0] = False  # with a token where there is usually padding
+        subject.read(inputs, real)
     finally:
-        for hook in hooks:
-            hook.remove()
-    if not seen and all(one.dtype != torch.float64 for one in outputs):
-        return None
-    where = f"; first at {seen[0]}" if seen else ""
-    return Finding(
-        name, about, "failed", f"weights are float32, and {'a layer gives' if seen else 'the output is'} float64",
-        cause=f"a float64 constant, of NumPy or torch.tensor(..., dtype=torch.float64), meets float32{where}",
-        advice="write .to(x.dtype), or dtype=torch.float32 where it is made",
-    )  # fmt: skip
-
-
-def other_precision(name: str, about: str, subject: Subject, rows: list[Tensor], full: list[Tensor]) -> Finding | None:
-    """The finding for a copy in float64 that does not compute the same; a copy that cannot be made is skipped."""
-    double = converted(subject, torch.float64)
-    if double is None:
-        return None
-    given = [row.double() if row.is_floating_point() else row for row in rows]
-    try:
-        found = double.outputs(given)
-    except RefusedError as error:
-        return Finding(
-            name, about, "failed", f"as model.double(), the model raised {error}",
-            cause="a tensor is made in float32 whatever the precision of the weights",
-            advice="make new tensors like x: x.new_zeros(...), torch.arange(..., dtype=x.dtype)",
-        )  # fmt: skip
-    gap = float(distance(found, full).max())
-    if subject.smooth and gap > DOUBLE:
-        return Finding(
-            name, about, "failed", "float64 (model.double()) differs from float32", gap, DOUBLE,
-            cause="float32 is not exact enough somewhere, or a constant depends on the precision",
-            advice="look for differences of large numbers, and for eps below 1e-7",
-        )  # fmt: skip
-    return None
-
-
-def converted(subject: Subject, dtype: torch.dtype) -> Subject | None:
-    """The subject with a copy of its module in another precision."""
-    module = copied(subject.module)
-    return None if module is None else subject.of(module.to(dtype))
-
-
-def copied(module: nn.Module) -> nn.Module | None:
-    """A copy; None where something in it cannot be copied, such as a tensor of a graph."""
-    try:
-        return copy.deepcopy(module)
-    except (RuntimeError, TypeError, NotImplementedError):
-        return None
+        hook.remove()
+    return list(dict.fromkeys(key for key, now, then in before if not torch.equal(now, then)))
 
 
 FUNCTION_CHECKS = {
     "determinism": Comparison(
-        "the same input gives the same, bit for bit, whatever was called before", repeated_difference, two_rows,
-        repeated_cause, tolerance=0.0,
+        "the same input gives the same, bit for bit, whatever was called before", repeated_difference, calls,
+        repeated_cause, tolerance=0.0, ragged=True,
     ),
     "dropout": Comparison(
         "evaluation uses no random numbers", seed_difference, two_rows, seed_cause, tolerance=0.0

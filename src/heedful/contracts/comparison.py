@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from heedful.contracts.refusals import RefusedError
 from heedful.contracts.report import Finding
 from heedful.contracts.shrink import shrink, written
-from heedful.contracts.subject import RefusedError, Subject
+from heedful.contracts.subject import Subject
 
 ROUNDING = 1e-4  # of the largest output: what float32 explains, in deep models too
 
@@ -26,7 +26,6 @@ class Loaded:
     called: tuple[str, ...]
     rebuild: Callable[[], nn.Module] | None = None  # the same model from its code, with other random weights
     tokenizer: Any = None
-    unsaved: str = ""  # why files are not checked
 
 
 class Cause(str):
@@ -61,11 +60,12 @@ class Comparison:
     tolerance: float = ROUNDING
     ragged: bool = False  # whether its rows may differ in length
     shown: str = ""  # what is said after the rows of the smallest input
+    note: Callable[[Subject], str] = field(default=never)  # what is added if it passes
     refusal: str = "failed"  # what it means if the model raises an error: failed, or not applicable
 
     def run(self, name: str, loaded: Loaded) -> Finding:
         """Check every input of the model to which this applies."""
-        reasons, worst = list[str](), list[float]()
+        reasons, worst, notes = list[str](), list[float](), list[str]()
         for subject in loaded.subjects:
             if reason := self.skipped(subject):
                 reasons.append(reason)
@@ -75,10 +75,12 @@ class Comparison:
                 return found
             if found.verdict == "passed":
                 worst.append(found.difference or 0.0)
+                notes.append(self.note(subject))
             else:
                 reasons.append(found.reason)
         if worst:
-            return Finding(name, self.about, "passed", difference=max(worst), tolerance=self.tolerance)
+            about = self.about + "".join(dict.fromkeys(notes))
+            return Finding(name, about, "passed", difference=max(worst), tolerance=self.tolerance)
         return Finding(name, self.about, "not applicable", "; ".join(dict.fromkeys(reasons)) or "nothing to vary")
 
     def _on(self, name: str, subject: Subject, several: bool) -> Finding:
@@ -90,10 +92,13 @@ class Comparison:
             except RefusedError as error:
                 if self.refusal != "failed":
                     return Finding(name, self.about, "not applicable", f"it refuses this: {error}")
+                least = self._shrink(subject, rows, lambda some: self._refuses(subject, some))
                 return Finding(
-                    name, self.about, "failed", f"the model raised {error}",
-                    smallest=self._input(subject, rows, several), cause="it cannot be called like this",
-                    advice="see where the error is raised, or declare how it is called",
+                    name, self.about, "failed", f"the model {error}", smallest=self._input(subject, least, several),
+                    cause="it cannot be called like this" if "raised" in str(error) else "the rows are lost: "
+                    "squeeze() without a dimension, a mean over all, or a reshape that adds to dimension 0",
+                    advice="see where the error is raised, or declare how it is called" if "raised" in str(error)
+                    else "name the dimension, as in squeeze(-1); keep dimension 0 for the rows",
                 )  # fmt: skip
             if difference > self.tolerance:
                 return self._failed(name, subject, rows, several)
@@ -107,13 +112,22 @@ class Comparison:
             except RefusedError:
                 return False
 
-        ragged = self.ragged and bool(subject.sides)
-        least = shrink(rows, fails, ragged, subject.sequence)
+        least = self._shrink(subject, rows, fails)
         cause = self.cause(subject, least)
         return Finding(
             name, self.about, "failed", difference=self.compare(subject, least), tolerance=self.tolerance,
             smallest=self._input(subject, least, several), cause=str(cause), advice=cause.advice,
         )  # fmt: skip
+
+    def _refuses(self, subject: Subject, rows: list[Tensor]) -> bool:
+        try:
+            self.compare(subject, rows)
+        except RefusedError:
+            return True
+        return False
+
+    def _shrink(self, subject: Subject, rows: list[Tensor], fails: Callable[[list[Tensor]], bool]) -> list[Tensor]:
+        return shrink(rows, fails, self.ragged and bool(subject.sides), subject.sequence)
 
     def _input(self, subject: Subject, rows: list[Tensor], several: bool) -> str:
         return f"{subject.name}: " * several + written(rows) + self.shown
@@ -139,31 +153,3 @@ def one_row(subject: Subject) -> Iterator[list[Tensor]]:
     """A row alone, twice."""
     for seed in (0, 1):
         yield subject.rows([min(8, subject.longest)], seed)
-
-
-def first_different(
-    module: nn.Module, run: Callable[[int], object], before: Callable[[int], object] = lambda number: None
-) -> str:
-    """The innermost module whose output first differs between two runs, or nothing; `before` is called before each."""
-    seen: list[list[tuple[str, Tensor]]] = [[], []]
-    for number in (0, 1):
-
-        def record(name: str, output: object, number: int = number) -> None:
-            if isinstance(output, Tensor):
-                seen[number].append((name, output.detach().clone()))
-
-        before(number)
-        hooks = [
-            one.register_forward_hook(lambda m, i, output, name=name: record(name, output))
-            for name, one in module.named_modules()
-            if name
-        ]
-        try:
-            run(number)
-        finally:
-            for hook in hooks:
-                hook.remove()
-    for (name, one), (_, two) in zip(*seen, strict=False):
-        if one.shape != two.shape or not torch.equal(one, two):
-            return f"{name} ({type(module.get_submodule(name)).__name__})"
-    return ""

@@ -6,23 +6,26 @@ import copy
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from heedful.config import parse
-from heedful.contracts.behaviour import FUNCTION_CHECKS, check_dtype
+from heedful.contracts.behaviour import FUNCTION_CHECKS, check_finite, check_inputs
 from heedful.contracts.comparison import Comparison, Loaded
 from heedful.contracts.foreign import foreign_subjects
 from heedful.contracts.huggingface import in_transformers
 from heedful.contracts.positions import POSITION_CHECKS
+from heedful.contracts.precision import check_device, check_dtype
+from heedful.contracts.refusals import RefusedError
 from heedful.contracts.report import Finding, Report
 from heedful.contracts.roles import role_subjects
 from heedful.contracts.rows import ROW_CHECKS
 from heedful.contracts.settings import CallConfig
 from heedful.contracts.sources import Source, build_module, called, find_code
-from heedful.contracts.subject import RefusedError
+from heedful.contracts.subject import copied
 from heedful.contracts.texts import Codec, check_tokenizer, codec_of
 from heedful.contracts.weights import check_gradient, check_save
 from heedful.errors import UserError
@@ -37,11 +40,13 @@ from heedful.tasks.predictor import Predictor
 Check = Callable[[str, Loaded], Finding]
 COMPARISONS: dict[str, Comparison] = {**FUNCTION_CHECKS, **ROW_CHECKS, **POSITION_CHECKS}
 WHOLE: dict[str, Check] = {
-    "dtype": check_dtype, "gradient": check_gradient, "save": check_save, "tokenizer": check_tokenizer,
+    "finite": check_finite, "inputs": check_inputs, "dtype": check_dtype, "device": check_device,
+    "gradient": check_gradient, "save": check_save, "tokenizer": check_tokenizer,
 }  # fmt: skip
-CHECKS = (*COMPARISONS, *WHOLE)
+FIRST = ("finite", *FUNCTION_CHECKS, "inputs")
+CHECKS = (*FIRST, *(name for name in (*COMPARISONS, *WHOLE) if name not in FIRST))
 HALVES = {torch.float16, torch.bfloat16}
-NEEDED = tuple(FUNCTION_CHECKS)  # what fails them is no function, whose outputs could be compared
+NEEDED = ("finite", *FUNCTION_CHECKS)  # what fails them is no function, whose outputs could be compared
 
 
 def doctor(
@@ -79,14 +84,14 @@ def doctor(
 def examine(name: str, loaded: Loaded, before: Mapping[str, Finding]) -> Finding:
     """One check; a comparison of outputs only makes sense if they depend on the input alone."""
     broken = [one for one in NEEDED if one in before and before[one].verdict == "failed"]
-    if broken and name not in ("tokenizer", "gradient"):
+    if broken and name != "tokenizer" and (name != "gradient" or broken == ["finite"]):
         about = COMPARISONS[name].about if name in COMPARISONS else "outputs are compared"
-        return Finding(name, about, "not applicable", f"outputs do not depend on the input alone: see {broken[0]}")
+        return Finding(name, about, "not applicable", f"outputs cannot be compared: see {broken[0]}")
     try:
         return COMPARISONS[name].run(name, loaded) if name in COMPARISONS else WHOLE[name](name, loaded)
     except RefusedError as error:
         return Finding(
-            name, COMPARISONS[name].about if name in COMPARISONS else name, "failed", f"the model raised {error}",
+            name, COMPARISONS[name].about if name in COMPARISONS else name, "failed", f"the model {error}",
             cause="it fails on some inputs", advice="see where the error is raised",
         )  # fmt: skip
 
@@ -123,6 +128,8 @@ def open_model(
     """The model with what is varied."""
     if isinstance(model, str | Path) and (":" not in str(model) or is_folder(model)):
         return open_folder(Path(model), call, example, transformers)
+    if transformers:
+        raise UserError("this is code, no folder of Hugging Face", where=str(model), todo="leave --in transformers out")
     source = find_code(str(model)) if isinstance(model, str | Path) else model
     module, rebuild = build_module(source)
     name = str(model) if isinstance(model, str | Path) else called(source)
@@ -160,6 +167,8 @@ def with_subjects(
     if {weight.dtype for weight in module.parameters()} & HALVES:  # whose rounding would hide what is looked for
         name, module = f"{name}, in float32", copy.deepcopy(module).float()
         rebuild = as_single(rebuild) if rebuild else None
+    if any(weight.is_meta for weight in module.parameters()):
+        raise UserError("the weights have no values: they are on the device meta", where=name, todo="load or make them")
     config = vars(module).get("config")
     if isinstance(config, ModelConfig) and not own_class(module):
         if example or call != CallConfig():
@@ -168,9 +177,12 @@ def with_subjects(
                 found=f"{type(module).__name__}, a {config.kind}", todo="leave them out",
             )  # fmt: skip
         with evaluation(module):
-            subjects = role_subjects(module, config)
+            fresh = copied(module)
+            subjects = tuple(replace(one, fresh=fresh) for one in role_subjects(module, config))
         words = tuple(f"a {config.kind}, varying {one.name}" for one in subjects)
         return Loaded(name, module, subjects, words, rebuild or (lambda: build(config)), codec)
     with evaluation(module):
+        fresh = copied(module)
         subjects, words = foreign_subjects(module.module if isinstance(module, Plain) else module, call, example)
-    return Loaded(name, module, subjects, words, rebuild, codec)
+    fresh = fresh.module if isinstance(fresh, Plain) else fresh
+    return Loaded(name, module, tuple(replace(one, fresh=fresh) for one in subjects), words, rebuild, codec)

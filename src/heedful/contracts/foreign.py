@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from heedful.contracts.outputs import flat, keep, pick
+from heedful.contracts.refusals import RefusedError
 from heedful.contracts.settings import CallConfig
 from heedful.contracts.signature import Arguments, arguments_of
-from heedful.contracts.subject import RefusedError, Side, Subject, distance
+from heedful.contracts.subject import Between, Side, Subject, distance
 from heedful.errors import UserError
 
 CAUSAL = re.compile(r"GPT|Causal|LMHead|LanguageModel", re.IGNORECASE)
@@ -51,10 +52,11 @@ def foreign_subjects(
         called = f"{type(module).__name__}({names.described if kind.sequence else names.rows}) on {kind.name}"
         every = (fitted, *targets(fitted, names, settings))
         return every, (called,)
+    unknown = "nothing says what it reads: it has no embedding, linear, recurrent or convolutional layer"
     raise UserError(
         "this module cannot be called",
         where=f"{type(module).__name__}.forward",
-        found=f"forward{whole.signature}\n" + "\n".join(dict.fromkeys(errors)),
+        found=f"forward{whole.signature}\n" + ("\n".join(dict.fromkeys(errors)) or unknown),
         expected="rows of tokens, numbers or images as the first argument, the others optional or known by their names",
         todo="declare how it is called, such as rows=x vocab=100, or shape=[3,32,32]; see docs/how-to/doctor.md",
     )
@@ -63,6 +65,9 @@ def foreign_subjects(
 # ------------------------------------------------------------------ kinds of rows
 def kinds(module: nn.Module, names: Arguments, settings: CallConfig) -> Iterator[Kind]:
     """The kinds of rows that the module may read, the likeliest first."""
+    if settings.shape is not None and settings.vocab is not None:  # such as the characters of each word
+        yield tokens(settings.vocab, padding(module, settings), settings.shape[1:])
+        return
     if settings.shape is not None:
         yield numbers(settings.shape, settings.sequence if settings.sequence is not None else len(settings.shape) == 2)
         return
@@ -101,14 +106,15 @@ def numbers(shape: tuple[int, ...], sequence: bool) -> Kind:
     return Kind(name, row, sequence)
 
 
-def tokens(vocab: int, pad: int) -> Kind:
-    """Rows of random tokens, none of which is padding."""
-    known = torch.tensor([one for one in range(min(vocab, 50_000)) if one != pad and one > 0])
+def tokens(vocab: int, pad: int, more: tuple[int, ...] = ()) -> Kind:
+    """Rows of random tokens, none of which is padding; with `more`, several at each position."""
+    usual = [one for one in range(min(vocab, 50_000)) if one != pad and one > 0]
+    known = torch.tensor(usual if len(usual) > 1 else range(vocab))
 
     def row(length: int, random: torch.Generator) -> Tensor:
-        return known[torch.randint(len(known), (length,), generator=random)]
+        return known[torch.randint(len(known), (length, *more), generator=random)]
 
-    return Kind(f"tokens (B, T) below {vocab}", row, True, pad)
+    return Kind(f"tokens ({', '.join(map(str, ('B', 'T', *more)))}) below {vocab}", row, True, pad)
 
 
 def module_settings(module: nn.Module) -> dict[str, Any]:
@@ -155,17 +161,18 @@ def fit(subject: Subject, names: Arguments, settings: CallConfig) -> Subject:
     """The subject with all that first calls say about it: how long rows may be, whether outputs have positions."""
     longest = settings.length
     for length in (
-        (*(one for one in (settings.length, 8, 6, 4) if one <= settings.length),) if subject.sequence else (1,)
+        (*(one for one in (settings.length, 8, 6, 4, 3, 2) if one <= settings.length),) if subject.sequence else (1,)
     ):
         try:
             wide = subject.read(*subject.batch(subject.rows([length])))
             longest = length
             break
         except RefusedError:
-            if length == 4 or not subject.sequence:
+            if length == 2 or not subject.sequence:
                 raise
-    short = subject.read(*subject.batch(subject.rows([3]))) if subject.sequence else wide
-    aligned = subject.sequence and wide.dim() > 1 and (wide.shape[1], short.shape[1]) == (longest, 3)
+    less = min(3, longest - 1)
+    short = subject.read(*subject.batch(subject.rows([less]))) if subject.sequence else wide
+    aligned = subject.sequence and wide.dim() > 1 and (wide.shape[1], short.shape[1]) == (longest, less)
     every = caller(names, settings, every=True)
     found = replace(subject, longest=longest, aligned=aligned, sides=sides(subject, names, settings), every=every)
     found = replace(found, unpadded="" if found.sides else subject.unpadded)
@@ -210,13 +217,14 @@ def with_steps(subject: Subject, names: Arguments, settings: CallConfig) -> Subj
         found = pick(output, settings.output)
         return found if names.batch_first else found.transpose(0, 1), keep(output, str(names.cache))
 
-    def step(module: nn.Module, inputs: Tensor, sizes: Sequence[int]) -> Tensor:
+    def step(module: nn.Module, inputs: Tensor, sizes: Sequence[int], between: Between) -> Tensor:
         cache: object = None
         parts, done = list[Tensor](), 0
         for chunk in inputs.split(list(sizes), 1):
             done += chunk.shape[1]
             found, cache = advance(module, chunk, cache, done)
             parts.append(found)
+            between()
         return torch.cat(parts, 1)
 
     try:
@@ -227,7 +235,7 @@ def with_steps(subject: Subject, names: Arguments, settings: CallConfig) -> Subj
         return replace(subject, uncached="it returns no cache")
     if both_ways(subject):
         return replace(subject, uncached="positions see later ones")
-    return replace(subject, step=step, chunked=published)
+    return replace(subject, step=step, chunked=published if settings.chunks is None else settings.chunks)
 
 
 def both_ways(subject: Subject) -> bool:

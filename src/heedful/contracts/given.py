@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.contracts.subject import Call, Side, Step, Subject
+from heedful.contracts.subject import Between, Call, Side, Step, Subject
 
 LONGEST = 12
 FILL = 1  # what is put into padding: any token
@@ -65,11 +65,12 @@ def numbers(name: str, module: nn.Module, shape: Sequence[int], call: Call, smoo
 def stepwise(begin: Callable[[Any, int], Any]) -> Step:
     """Steps of a model with a state: `begin` gives the first one for a number of rows."""
 
-    def step(module: nn.Module, inputs: Tensor, sizes: Sequence[int]) -> Tensor:
+    def step(module: nn.Module, inputs: Tensor, sizes: Sequence[int], between: Between) -> Tensor:
         state, parts = begin(module, len(inputs)), []
         for chunk in inputs.split(list(sizes), 1):
             found, state = module(chunk, state)
             parts.append(found)
+            between()
         return torch.cat(parts, 1)
 
     return step

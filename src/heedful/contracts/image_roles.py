@@ -43,13 +43,20 @@ def captioner_subjects(model: nn.Module, config: Any) -> Iterator[Subject]:
     words = fixed(5, config.vocab, 1, device)
 
     def read(m: Any, images: Tensor, real: Tensor | None) -> Tensor:
-        found: Tensor = m(words.expand(len(images), -1), m.start(images))[0]
+        found: Tensor = m(words.to(images.device).expand(len(images), -1), m.start(images))[0]
         return found
 
-    yield numbers("images", model, shape, read, not config.hard)
+    def every(m: Any, images: Tensor, real: Tensor | None) -> Tensor:
+        m.train()  # places are sampled, and have a probability
+        found = m.read(images, words.to(images.device).expand(len(images), -1)).choices
+        m.eval()
+        return torch.cat([read(m, images, real).flatten(1), found], 1)
+
+    subject = numbers("images", model, shape, read, not config.hard)
+    yield replace(subject, every=every) if config.hard else subject
 
     def begin(m: Any, rows: int) -> Any:
-        return m.start(image.to(next(m.parameters()).dtype).expand(rows, -1, -1, -1))
+        return m.start(image.to(next(m.parameters())).expand(rows, -1, -1, -1))
 
     yield decoder("words", model, config, begin, config.vocab)
 
@@ -60,9 +67,9 @@ def paragraph_captioner_subjects(model: nn.Module, config: Any) -> Iterator[Subj
 
     def plans(m: Any, images: Tensor, count: int = 2) -> tuple[Tensor, list[Any]]:
         rows, found = len(images), list[Any]()
-        real = torch.ones(rows, 2, dtype=torch.bool, device=device)
-        words = fixed(3, config.vocab, rows * 2, device).unflatten(0, (rows, 2))
-        regions = m.look(images, boxes.to(images.dtype).expand(rows, -1, -1), real)
+        real = torch.ones(rows, 2, dtype=torch.bool, device=images.device)
+        words = fixed(3, config.vocab, rows * 2, images.device).unflatten(0, (rows, 2))
+        regions = m.look(images, boxes.to(images).expand(rows, -1, -1), real)
         memory = m.remember(regions, words, torch.ones_like(words, dtype=torch.bool))
         state = m.begin_paragraph(memory, real)
         for _ in range(count):
@@ -72,7 +79,7 @@ def paragraph_captioner_subjects(model: nn.Module, config: Any) -> Iterator[Subj
 
     def read(m: Any, images: Tensor, real: Tensor | None) -> Tensor:
         regions, found = plans(m, images)
-        words = fixed(4, config.vocab, len(images), device)
+        words = fixed(4, config.vocab, len(images), images.device)
         parts = [m(words, m.start(found[-1].topic))[0], m.phrase_topics(regions)]
         parts += [part for plan in found for part in (plan.last[:, None], plan.weights)]
         return torch.cat([part.flatten(1) for part in parts], 1)
@@ -80,10 +87,10 @@ def paragraph_captioner_subjects(model: nn.Module, config: Any) -> Iterator[Subj
     image = torch.linspace(-1, 1, shape[0] * shape[1] * shape[2], device=device).view(1, *shape)
 
     def begin(m: Any, rows: int) -> Any:
-        return m.start(plans(m, image.to(next(m.parameters()).dtype))[1][-1].topic.expand(rows, -1))
+        return m.start(plans(m, image.to(next(m.parameters())))[1][-1].topic.expand(rows, -1))
 
-    yield numbers("images", model, shape, read, not config.hard)
-    yield decoder("words", model, config, begin, config.vocab)
+    yield numbers("images", model, shape, read, smooth=False)  # a region is chosen by its weight
+    yield replace(decoder("words", model, config, begin, config.vocab), smooth=False)
 
 
 def agent_subjects(model: nn.Module, config: Any) -> Iterator[Subject]:

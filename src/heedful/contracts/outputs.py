@@ -25,13 +25,13 @@ def parts(output: object) -> dict[str, object]:
     return {}
 
 
-def pick(output: object, name: str | None = None) -> Tensor:
+def pick(output: object, name: str | int | None = None) -> Tensor:
     """The output that is compared: the named one, else the logits, the last layer, or the first tensor of floats."""
     if isinstance(output, Tensor) and name is None:
         return output
     found = parts(output)
     if name is not None:
-        value = found.get(name)
+        value = found.get(str(name))
         if isinstance(value, Tensor):
             return value
         raise TypeError(

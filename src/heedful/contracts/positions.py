@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from heedful.contracts.comparison import Cause, Comparison, one_row
-from heedful.contracts.subject import RefusedError, Subject, distance, refused
+from heedful.contracts.comparison import ROUNDING, Cause, Comparison, one_row
+from heedful.contracts.refusals import RefusedError, user_code
+from heedful.contracts.subject import Between, Subject, distance
+from heedful.contracts.trace import first_leaking, traced
 
 LEAK = 1e-5  # of the largest output: one kernel may add in another order
 PAIRS = 3  # neighbours at the end that are not distinguished before positions are said to end
@@ -70,24 +72,36 @@ def leak(subject: Subject, rows: list[Tensor]) -> float:
 
 def causal_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     """Why positions see later ones."""
-    length = min(8, subject.longest)
-    ahead, back = reach(subject, subject.rows([length])[0])
-    if any(isinstance(one, nn.Conv1d) and one.padding != (0,) for one in subject.module.modules()):
+    row = subject.rows([min(8, subject.longest)])[0]
+    ahead, _ = reach(subject, row)
+    before = traced(subject.module, lambda: subject.outputs([row]))
+    after = traced(subject.module, lambda: subject.outputs([changed(subject, row, len(row) - 1)]))
+    name, first = first_leaking(before, after, len(row))
+    module = subject.module.get_submodule(name) if name else None
+    where = f"{name} ({type(module).__name__})"
+    seen = f"a position sees {ahead} later {'one' if ahead == 1 else 'ones'}"
+    if isinstance(module, nn.Conv1d):
         return Cause(
-            f"a convolution is padded on both sides: a position sees {ahead} later ones",
+            f"a convolution is padded on both sides: {seen}, by {where}",
             "pad kernel_size - 1 on the left alone: F.pad(x, (k - 1, 0)) and padding=0",
         )
-    if ahead < back:
+    if isinstance(module, nn.RNNBase) and module.bidirectional:
+        return Cause(f"{where} also reads from the end", "pass bidirectional=False where later tokens are not known")
+    if module is not None and first == 1 and len(row) > 2:
         return Cause(
-            f"the causal mask is off by one in each layer: a position sees {ahead} later ones, and all earlier ones",
+            f"the causal mask is off by one in each layer: {seen}, first in what {where} returns",
             "mask keys j > i: torch.ones(T, T).triu(1), or tril(0) for what may be seen",
         )
-    if ahead >= length - 1:
+    if ahead >= len(row) - 2:
+        at = f", first in what {where} returns" if module else ", after the last layer"
         return Cause(
-            "there is no causal mask, or a softmax or norm goes over queries, or over all positions",
+            f"there is no causal mask, or a softmax, norm or scale goes over queries, or over all positions{at}",
             "mask keys j > i before a softmax over dim=-1; normalize each position alone",
         )
-    return Cause(f"a position sees {ahead} later ones", "look for what moves later positions to earlier ones")
+    return Cause(
+        f"{seen}{f', first in what {where} returns' if module else ''}",
+        "look for what moves later positions to earlier ones",
+    )
 
 
 def gradient_leak(subject: Subject, rows: list[Tensor]) -> float:
@@ -101,7 +115,8 @@ def gradient_leak(subject: Subject, rows: list[Tensor]) -> float:
     for at in range(output.shape[1]):
         with torch.enable_grad():
             value = (output[:, at] * weights[at]).sum()
-        grads = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+        with user_code():
+            grads = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
         for grad in (grad for grad in grads if grad is not None):
             sizes = grad.detach().abs().flatten(2).amax((0, 2))
             most = max(most, float(sizes.max()))
@@ -161,29 +176,54 @@ def cache_difference(subject: Subject, rows: list[Tensor]) -> float:
     """What steps with a cache give, against all at once."""
     inputs, real = subject.batch(rows)
     whole = subject.read(inputs, real)
-    return max(
+    gaps = [
         float(distance([stepped(subject, inputs, sizes)], [whole]).max())
         for sizes in chunks(inputs.shape[1], subject.chunked)
-    )
+    ]
+    return max(*gaps, float(distance([interleaved(subject, inputs)], [whole]).max()))
 
 
-def stepped(subject: Subject, inputs: Tensor, sizes: list[int]) -> Tensor:
+def stepped(subject: Subject, inputs: Tensor, sizes: list[int], between: Between = lambda: None) -> Tensor:
     """The outputs of a batch in chunks."""
     assert subject.step is not None
+    with user_code():
+        return subject.step(subject.module, inputs.to(subject.device), sizes, between)
+
+
+def interleaved(subject: Subject, inputs: Tensor) -> Tensor:
+    """The outputs of a batch one by one, while the model also reads other rows."""
+    other = subject.batch(subject.rows([inputs.shape[1]] * len(inputs), seed=8))
+    return stepped(subject, inputs, [1] * inputs.shape[1], lambda: subject.read(*other))
+
+
+def in_chunks(subject: Subject) -> str:
+    """What is said of chunks of several tokens where they need not be right."""
+    inputs, real = subject.batch(next(cached_rows(subject)))
+    if subject.chunked or inputs.shape[1] < 4:
+        return ""
     try:
-        return subject.step(subject.module, inputs.to(subject.device), sizes)
-    except MemoryError:
-        raise
-    except Exception as error:  # any: it is the user's code
-        raise refused(error) from error
+        found = stepped(subject, inputs, [2, inputs.shape[1] - 3, 1])
+    except RefusedError:
+        return ""
+    same = float(distance([found], [subject.read(inputs, real)]).max()) <= ROUNDING
+    return "" if same else "; several tokens at once after a cache do not (chunks=true if they must)"
 
 
 def cache_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     """Where steps with a cache begin to differ."""
     inputs, real = subject.batch(subject.rows([min(8, subject.longest)] * 2))
     whole, steps = subject.read(inputs, real), stepped(subject, inputs, [1] * inputs.shape[1])
-    apart = [float(distance([steps[:, at]], [whole[:, at]]).max()) > 1e-4 for at in range(inputs.shape[1])]
+    apart = [float(distance([steps[:, at]], [whole[:, at]]).max()) > ROUNDING for at in range(inputs.shape[1])]
     first = apart.index(True) + 1 if True in apart else 0
+    if not first and float(distance([interleaved(subject, inputs)], [whole]).max()) > ROUNDING:
+        return Cause(
+            "another text that is read between two steps changes them: the cache is kept in the module",
+            "return all of the cache, and take it as an argument; keep nothing on self",
+        )
+    if len(rows) > 1 and all(cache_difference(subject, [row]) <= ROUNDING for row in rows):
+        return Cause(
+            "rows share the cache: one row alone is right", "look for expand, [:1] and dim=0 where the cache is made"
+        )
     if not first:
         return Cause(
             "chunks of several tokens differ, single ones do not", "shift the causal mask by the length of the cache"
@@ -191,9 +231,16 @@ def cache_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     if first == 1:
         return Cause("the first step differs already", "the output with an empty cache must be that without one")
     if first == 2:
+        other = torch.stack([changed(subject, row, 0) for row in inputs])
+        used = float(distance([stepped(subject, other, [1] * inputs.shape[1])[:, 1]], [steps[:, 1]]).max()) > LEAK
         return Cause(
-            "it differs from the second step on: positions start over at 0 with each step, or the cache is not used",
-            "add the length of the cache to the positions; concatenate old and new keys and values",
+            "it differs from the second step on: positions (of queries, keys or distances) start over with each step, "
+            "or the parts of a state are exchanged"
+            if used
+            else "it differs from the second step on, which does not depend on the first: the cache is not used",
+            "add the length of the cache to the positions; return a state as it is taken"
+            if used
+            else "concatenate old and new keys and values, or pass the state on",
         )
     return Cause(
         f"it differs from step {first} on: the cache drops or overwrites a key",
@@ -263,7 +310,7 @@ POSITION_CHECKS = {
     ),
     "cache": Comparison(
         "steps with a cache give the same as all at once", cache_difference, cached_rows, cache_cause,
-        lambda subject: "" if subject.step else subject.uncached,
+        lambda subject: "" if subject.step else subject.uncached, note=in_chunks,
     ),
     "positions": Comparison(
         "neighbours are distinguished up to the end of a row", positions_end, distinct_rows, positions_cause, unordered,

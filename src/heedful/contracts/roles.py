@@ -65,7 +65,7 @@ def _causal(model: nn.Module, config: Any) -> Iterator[Subject]:
             order = mask.int().argsort(dim=1, stable=True)
             ragged = Ragged((~mask).sum(1), config.context)
             state = m(tokens.gather(1, order), replace(state, ragged=ragged))[1]
-        return m(target.expand(len(tokens), -1), state)[0]
+        return m(target.to(tokens).expand(len(tokens), -1), state)[0]
 
     yield decoder("tokens", model, config, lambda m, rows: m.start(rows, device_of(m)), config.vocab)
     yield replace(texts("prompts", model, config, read), longest=LONGEST - PROMPTED, every=None)
@@ -81,10 +81,10 @@ def _seq2seq(model: nn.Module, config: Any) -> Iterator[Subject]:
     target, source = fixed(5, vocab, 1, device), fixed(6, known, 1, device)
 
     def read(m: Any, tokens: Tensor, real: Tensor | None) -> Tensor:
-        return m(target.expand(len(tokens), -1), m.start(tokens, Padded(whole(real, tokens))))[0]
+        return m(target.to(tokens).expand(len(tokens), -1), m.start(tokens, Padded(whole(real, tokens))))[0]
 
     yield texts("source", model, config, read, vocab=known)
-    yield decoder("target", model, config, lambda m, rows: m.start(source.expand(rows, -1)), vocab)
+    yield decoder("target", model, config, lambda m, rows: m.start(source.to(device_of(m)).expand(rows, -1)), vocab)
 
 
 def _pooled(model: nn.Module, config: Any) -> Iterator[Subject]:
@@ -129,15 +129,15 @@ def _hierarchical(model: nn.Module, config: Any) -> Iterator[Subject]:
         """Dialogues of two utterances, the first of which is the same for all."""
         first = fixed(tokens.shape[1], vocab, len(tokens), tokens.device)
         mask = torch.stack([torch.arange(tokens.shape[1], device=tokens.device).expand_as(real) < 1, real], 1)
-        return m.start(torch.stack([first, tokens], 1), mask, speakers.expand(len(tokens), -1))
+        return m.start(torch.stack([first, tokens], 1), mask, speakers.to(tokens.device).expand(len(tokens), -1))
 
     def read(m: Any, tokens: Tensor, real: Tensor | None) -> Tensor:
-        replies = target.expand(2 * len(tokens), -1)
+        replies = target.to(tokens).expand(2 * len(tokens), -1)
         return m(replies, begin(m, tokens, whole(real, tokens)))[0].unflatten(0, (len(tokens), 2))
 
     yield texts("utterances", model, config, read)
     yield replace(
-        decoder("replies", model, config, lambda m, rows: one_utterance(m, fixed(4, vocab, rows, device)), vocab)
+        decoder("replies", model, config, lambda m, rows: one_utterance(m, fixed(4, vocab, rows, device_of(m))), vocab)
     )
 
 
@@ -153,11 +153,12 @@ def _style_transfer(model: nn.Module, config: Any) -> Iterator[Subject]:
 
     def read(m: Any, tokens: Tensor, real: Tensor | None) -> Tensor:
         mask, styles = whole(real, tokens), torch.ones_like(tokens[:, 0])
-        found = m(target.expand(len(tokens), -1), m.start(tokens, styles, Padded(mask)))[0]
+        found = m(target.to(tokens).expand(len(tokens), -1), m.start(tokens, styles, Padded(mask)))[0]
         return torch.cat([found.flatten(1), m.discriminator(tokens, mask)], 1)
 
     def begin(m: Any, rows: int) -> Any:
-        return m.start(source.expand(rows, -1), torch.arange(rows, device=device) * 0)
+        styles = torch.zeros(rows, dtype=torch.long, device=device_of(m))
+        return m.start(source.to(styles).expand(rows, -1), styles)
 
     yield texts("texts", model, config, read)
     yield decoder("words", model, config, begin, vocab)
@@ -169,11 +170,13 @@ def _text_autoencoder(model: nn.Module, config: Any) -> Iterator[Subject]:
 
     def read(m: Any, tokens: Tensor, real: Tensor | None) -> Tensor:
         code = m.encode(tokens, Padded(whole(real, tokens)))
-        found = m(target.expand(len(tokens), -1), m.start(code.mean))[0].flatten(1)
+        found = m(target.to(tokens).expand(len(tokens), -1), m.start(code.mean))[0].flatten(1)
         return found if code.log_variance is None else torch.cat([found, code.log_variance], 1)
 
     yield texts("sentences", model, config, read)
-    yield decoder("words", model, config, lambda m, rows: m.start(m.encode(source).mean.expand(rows, -1)), vocab)
+    yield decoder(
+        "words", model, config, lambda m, rows: m.start(m.encode(source.to(device_of(m))).mean.expand(rows, -1)), vocab
+    )
 
 
 def _story_answerer(model: nn.Module, config: Any) -> Iterator[Subject]:

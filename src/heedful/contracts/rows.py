@@ -12,10 +12,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from heedful.contracts.behaviour import left_training
 from heedful.contracts.comparison import ROUNDING, Cause, Comparison, equal_rows, ragged_rows
-from heedful.contracts.subject import RefusedError, Side, Subject, distance
+from heedful.contracts.refusals import RefusedError, user_code
+from heedful.contracts.subject import Side, Subject, distance
+from heedful.contracts.trace import first_changed, first_reached, traced
 
 MORE = 2  # positions of padding beyond the longest row
+CONVOLUTIONS = (nn.Conv1d, nn.ConvTranspose1d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -31,6 +35,8 @@ def batch_difference(subject: Subject, rows: list[Tensor]) -> float:
 
 def batch_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     """Why the rows of a batch affect each other."""
+    if training := left_training(subject.module):
+        return training
     for name, module in subject.module.named_modules():
         if isinstance(module, NORMS) and not module.track_running_stats:
             return Cause(
@@ -60,7 +66,7 @@ def order_difference(subject: Subject, rows: list[Tensor]) -> float:
 
 def order_cause(subject: Subject, rows: list[Tensor]) -> Cause:
     """Why the order of the rows matters."""
-    if batch_difference(subject, [row for row in rows if len(row) == len(rows[0])]) > ROUNDING:
+    if any(batch_difference(subject, some) > ROUNDING for some in equal_rows(subject)):
         return Cause(
             "rows affect each other (see batch), and the first ones go first",
             "look for limits that are filled row by row, for cumulative sums and sorts over dimension 0",
@@ -84,6 +90,11 @@ def unpadded(side: Side, subject: Subject) -> str:
 
 def padding_cause(side: Side, subject: Subject, rows: list[Tensor]) -> Cause:
     """Why padding changes the output."""
+    if len(rows) > 1:
+        return Cause(
+            "one row alone may be padded: rows affect each other, or are mixed up (see batch and order)",
+            "look for dim=0, for limits of the whole batch, and for lengths sorted and not sorted back",
+        )
     inputs, real = subject.batch(rows, side, MORE)
     assert real is not None
     expected = alone(subject, rows)
@@ -108,21 +119,47 @@ def padding_cause(side: Side, subject: Subject, rows: list[Tensor]) -> Cause:
             )
     except RefusedError:
         pass
-    if side == "left" and (hint := positions_hint(subject, rows, expected)):
-        return hint
-    if not subject.aligned:
+    name, after = reached(subject, rows[0], side)
+    module = subject.module.get_submodule(name) if name else None
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return Cause(
-            "pooling counts padding: a mean over all positions, or the first or last column",
-            "weight by the mask and divide by its sum; take the first or last real position",
+            f"{name} ({type(module).__name__}) runs over padding",
+            "pack the rows by their lengths (pack_padded_sequence, enforce_sorted=False), or reverse real tokens alone",
         )
+    if side == "left" and (hint := positions_hint(subject, rows, expected, module)):
+        return hint
+    if isinstance(module, CONVOLUTIONS):
+        return Cause(
+            f"{name} ({type(module).__name__}) reads padding that is not zero, or no longer",
+            "multiply by the mask before every convolution: its bias fills the padding again",
+        )
+    if module is None and not subject.aligned:
+        where = f"; first seen in what {after} ({type(subject.module.get_submodule(after)).__name__}) returns"
+        return Cause(
+            "pooling counts padding: a mean, a maximum or attention over all positions, or the first or last column"
+            f"{where if after else ''}",
+            "weight by the mask and divide by its sum; take the first or last real position; mask the keys",
+        )
+    where = f", first seen in what {name} ({type(module).__name__}) returns" if module else ""
     return Cause(
-        "padding reaches real positions: attention, a normalization or a recurrence goes over it",
-        "mask the keys before the softmax, which goes over keys (dim=-1); give recurrent layers the lengths",
+        f"padding reaches real positions: attention, a normalization or a recurrence goes over it{where}",
+        "mask the keys in each layer before the softmax, which goes over keys (dim=-1), by True or 1 for real tokens "
+        "or the other way round, as the layer expects; mix no positions by view where transpose is meant",
     )
 
 
-def positions_hint(subject: Subject, rows: list[Tensor], expected: list[Tensor]) -> Cause | None:
-    """The cause of a difference on the left alone: positions that count padding."""
+def reached(subject: Subject, row: Tensor, side: Side) -> tuple[str, str]:
+    """The first module that padding reaches: at real positions, and after these were pooled."""
+    module, begin = subject.module, MORE if side == "left" else 0
+    single = traced(module, lambda: subject.outputs([row]))
+    padded = traced(module, lambda: subject.outputs([row], side, MORE))
+    return first_reached(single, padded, begin, len(row)), first_changed(single, padded)
+
+
+def positions_hint(
+    subject: Subject, rows: list[Tensor], expected: list[Tensor], module: nn.Module | None
+) -> Cause | None:
+    """The cause of a difference on the left alone, first seen in `module`: positions that count padding."""
     declared = subject.with_positions
     if declared is not None:
         padded = replace(subject, call=declared).outputs(rows, "left", MORE)
@@ -131,7 +168,13 @@ def positions_hint(subject: Subject, rows: list[Tensor], expected: list[Tensor])
                 "positions count padding, unless position ids are passed: with them, this check passes",
                 "pass position_ids = (mask.cumsum(1) - 1).clamp(min=0), or let the model make them from the mask",
             )
-    if "right" in subject.sides and padding_difference("right", subject, rows) <= ROUNDING:
+    right = "right" in subject.sides and padding_difference("right", subject, rows) <= ROUNDING
+    if right and module is None and not subject.aligned and list(subject.module.children()):
+        return Cause(
+            "the first column is taken, or another one by its number, which is padding there",
+            "take the first real position: x[torch.arange(B), mask.int().argmax(1)]",
+        )
+    if right or isinstance(module, nn.Embedding):
         return Cause(
             "positions count padding: a text that begins later gets other positions",
             "make positions from the mask: (mask.cumsum(1) - 1).clamp(min=0)",
@@ -156,10 +199,11 @@ def empty_difference(subject: Subject, rows: list[Tensor]) -> float:
         weights = [weight for weight in subject.module.parameters() if weight.requires_grad]
         with torch.enable_grad():
             found = subject.read(inputs, real)
-            if not bool(found.isfinite().all()):
+            if bool(found.isnan().any()) or bool((found.isinf() & ~found[some].isinf().all(0)).any()):
                 return torch.inf
-            loss = found[some].float().square().sum()
-            grads = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad else ()
+            loss = found[some][found[some].isfinite()].float().square().sum()
+            with user_code():
+                grads = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad else ()
         if not all(grad is None or bool(grad.isfinite().all()) for grad in grads):
             return torch.inf
         expected = subject.outputs([rows[number] for number in some], side)

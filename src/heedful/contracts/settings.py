@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -22,13 +22,16 @@ class CallConfig(Config):
     lengths: Name = Field(None, description="argument that takes the lengths (B,); null: by its name")
     positions: Name = Field(None, description="argument that takes position ids (B, T); null: by its name")
     cache: Name = Field(None, description="argument that takes what the last call returned; null: by its name")
-    output: Name = Field(None, description="name or index of the output; null: logits, last_hidden_state or the first")
+    output: str | int | None = Field(
+        None, description="name or index of the output; null: logits, last_hidden_state or the first"
+    )
     vocab: int | None = Field(None, ge=2, le=10_000_000, description="tokens are below it; null: rows of its embedding")
     pad: int | None = Field(None, ge=0, description="token of padding; null: that of the embedding, or 0")
     length: int = Field(12, ge=3, le=4096, description="positions of the longest row")
-    shape: tuple[int, ...] | None = Field(
-        None, min_length=1, max_length=4, description="a row of numbers, such as [3, 32, 32]; null: by the first layer"
-    )
+    shape: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        None, min_length=1, max_length=4,
+        description="a row of numbers, such as [3, 32, 32], or with `vocab` of tokens; null: by the first layer",
+    )  # fmt: skip
     sequence: bool | None = Field(
         None, description="whether the first size of `shape` counts positions, which may vary; null: if there are two"
     )
@@ -37,6 +40,9 @@ class CallConfig(Config):
     )
     causal: bool | None = Field(
         None, description="whether no position may see later ones; null: by its name, or measured"
+    )
+    chunks: bool | None = Field(
+        None, description="whether several tokens at once may follow a cache; null: yes in models of transformers"
     )
     padding: Literal["right", "left", "both"] | None = Field(
         None,

@@ -9,7 +9,9 @@ from torch import Tensor
 MOST = 120  # inputs that are tried
 
 
-def shrink(rows: Sequence[Tensor], fails: Callable[[list[Tensor]], bool], ragged: bool, sequence: bool) -> list[Tensor]:
+def shrink(
+    rows: Sequence[Tensor], fails: Callable[[list[Tensor]], object], ragged: bool, sequence: bool
+) -> list[Tensor]:
     """Fewer rows, fewer positions and simpler tokens, as long as it fails; `ragged` rows need not be of one length."""
     best, tried = list(rows), 0
     shorter = True

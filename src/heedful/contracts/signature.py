@@ -112,7 +112,10 @@ def arguments_of(module: nn.Module, settings: CallConfig, example: Mapping[str, 
                 found=f"forward{signature}", expected=f"one of {', '.join(parameters)}",
             )  # fmt: skip
     if not parameters:
-        raise UserError("forward takes no argument", where=type(module).__name__, found=f"forward{signature}")
+        raise UserError(
+            "forward names no argument", where=type(module).__name__, found=f"forward{signature}",
+            todo="wrap it in a module whose forward names what it takes: forward(self, input_ids, attention_mask)",
+        )  # fmt: skip
 
     def find(known: tuple[str, ...], declared: str | None = None) -> str | None:
         return declared or next((one for one in known if one in parameters and one not in example), None)

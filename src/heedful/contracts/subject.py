@@ -6,7 +6,7 @@ B rows of a batch, T tokens, or other positions, of a row.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,19 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from heedful.contracts.refusals import RefusedError, user_code
+
 Side = Literal["right", "left"]
 Call = Callable[[nn.Module, Tensor, Tensor | None], Tensor]
-Step = Callable[[nn.Module, Tensor, Sequence[int]], Tensor]
+Between = Callable[[], object]
+Step = Callable[[nn.Module, Tensor, Sequence[int], Between], Tensor]
 Rows = Sequence[Tensor]
-
-
-class RefusedError(Exception):
-    """The model raised an error of its own on an input."""
-
-
-def refused(error: Exception) -> RefusedError:
-    """The error with the first line of a model's own one."""
-    return RefusedError(f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}")
 
 
 @dataclass(frozen=True)
@@ -48,12 +42,13 @@ class Subject:
     empty: bool = True  # whether a row may have no tokens at all
     pad: int = 0
     causal: bool | None = None  # whether no position may see later ones; None: not known
-    step: Step | None = None  # a batch in chunks, with what the model keeps in between
+    step: Step | None = None  # a batch in chunks, with what the model keeps in between; `Between` is called there
     uncached: str = "it takes no cache"
     chunked: bool = True  # whether several tokens at once may follow what a cache holds
     every: Call | None = None  # all outputs of a row in one vector (B, N), where `call` gives one of several
     smooth: bool = True  # whether small changes of weights and inputs change the output little
     with_positions: Call | None = None  # a call with positions that count real tokens alone, where `call` passes none
+    fresh: nn.Module | None = None  # a copy of the module that was never called, if there can be one
 
     def rows(self, lengths: Sequence[int], seed: int = 0) -> list[Tensor]:
         """Random rows of these lengths."""
@@ -69,19 +64,18 @@ class Subject:
         """The output for a batch, with this random seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            try:
-                return self.call(self.module, inputs.to(self.device), None if real is None else real.to(self.device))
-            except MemoryError:
-                raise
-            except Exception as error:  # any: it is the user's code
-                raise refused(error) from error
+            with user_code():
+                found = self.call(self.module, inputs.to(self.device), None if real is None else real.to(self.device))
+        if not found.dim():
+            raise RefusedError("gives one number for the whole batch")
+        return found
 
     def outputs(self, rows: Rows, side: Side = "right", more: int = 0, seed: int = 0) -> list[Tensor]:
         """The output of each row of a batch, padded to the longest row plus `more`; of real positions alone."""
         inputs, real = self.batch(rows, side, more)
         found = self.read(inputs, real, seed)
         if len(found) != len(rows):
-            raise RefusedError(f"{len(rows)} rows give {len(found)} outputs")
+            raise RefusedError(f"gives {counted(len(found), 'output')} for {counted(len(rows), 'row')}")
         if not (self.aligned and real is not None):
             return list(found)
         return [one[mask.to(one.device)] for one, mask in zip(found, real, strict=True)]
@@ -105,9 +99,36 @@ class Subject:
         return replace(self, module=module)
 
 
-def lively_copy(module: nn.Module) -> nn.Module:
+def counted(number: int, word: str) -> str:
+    """A number with its word, `1 row` or `2 rows`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def copied(module: nn.Module) -> nn.Module | None:
+    """A copy; None where something in it cannot be copied."""
+    kept = (one for part in module.modules() for value in vars(part).values() for one in with_graph(value))
+    memo = {id(one): one.detach().clone() for one in kept}
+    try:
+        return copy.deepcopy(module, memo)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
+
+
+def with_graph(value: object) -> Iterator[Tensor]:
+    """The tensors of a graph in what a module keeps, such as its last attention weights; these cannot be copied."""
+    if isinstance(value, Tensor):
+        if not value.is_leaf:
+            yield value
+    elif isinstance(value, dict | list | tuple | set) and not isinstance(value, nn.Module):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from with_graph(part)
+
+
+def lively_copy(module: nn.Module) -> nn.Module | None:
     """A copy with random noise on its weights, as after some training: none of them is zero."""
-    other = copy.deepcopy(module)
+    other = copied(module)
+    if other is None:
+        return None
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in other.parameters():
@@ -118,11 +139,15 @@ def lively_copy(module: nn.Module) -> nn.Module:
 
 
 def distance(found: Rows, expected: Rows) -> Tensor:
-    """The largest difference of each row, relative to the largest value of all; infinite for NaN or another shape."""
+    """The largest difference of each row, relative to the largest finite value; infinite for NaN or another shape."""
     if any(one.shape != two.shape for one, two in zip(found, expected, strict=True)):
         return torch.full((len(expected),), torch.inf)
-    size = max((float(one.detach().abs().max()) for one in expected if one.numel()), default=0.0) or 1.0
-    gaps = [
-        (one.detach().double() - two.detach().double()).abs() / size for one, two in zip(found, expected, strict=True)
-    ]
-    return torch.tensor([float(gap.max()) if gap.numel() else 0.0 for gap in gaps]).nan_to_num(nan=torch.inf)
+    finite = (one.detach()[one.detach().isfinite()] for one in expected)
+    size = max((float(one.abs().max()) for one in finite if one.numel()), default=0.0) or 1.0
+    gaps = list[Tensor]()
+    for one, two in zip(found, expected, strict=True):
+        same = one.detach() == two.detach()  # also -inf, which excludes a token, and -inf
+        gaps.append((one.detach().double() - two.detach().double()).masked_fill(same, 0.0).abs() / size)
+    return torch.tensor([float(gap.max()) if gap.numel() else 0.0 for gap in gaps]).nan_to_num(
+        nan=torch.inf, posinf=torch.inf
+    )

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from heedful.contracts.behaviour import copied
 from heedful.contracts.comparison import Loaded
+from heedful.contracts.refusals import RefusedError, user_code
 from heedful.contracts.report import Finding
-from heedful.contracts.subject import RefusedError, Subject, distance, lively_copy
+from heedful.contracts.subject import Subject, copied, distance, lively_copy
 
 NAMED = 5  # names in a message
 TRIALS = 4  # batches whose gradients are added up
@@ -29,14 +29,14 @@ def check_gradient(name: str, loaded: Loaded) -> Finding:
     about = "every weight that is trained gets a gradient"
     if not any(weight.requires_grad for weight in loaded.module.parameters()):
         return Finding(name, about, "not applicable", "no weight is trained")
-    if copied(loaded.module) is None:
-        return Finding(name, about, "not applicable", "the module cannot be copied")
     module = lively_copy(loaded.module)
+    if module is None:
+        return Finding(name, about, "not applicable", "the module cannot be copied")
     try:
         for subject in loaded.subjects:
             backward(subject.of(module))
     except RefusedError as error:
-        return Finding(name, about, "failed", f"the model raised {error}", cause="it cannot be trained as it is called")
+        return Finding(name, about, "failed", f"the model {error}", cause="it cannot be trained as it is called")
     weights = {key: weight for key, weight in module.named_parameters() if weight.requires_grad}
     broken = [key for key, weight in weights.items() if weight.grad is not None and not weight.grad.isfinite().all()]
     if broken:
@@ -52,7 +52,7 @@ def check_gradient(name: str, loaded: Loaded) -> Finding:
     return Finding(
         name, about, "failed", f"no gradient: {listed(none)}",
         cause="the gradient is zero: a detach, a no_grad, an argmax, or dead units" if cut == none
-        else "it is not used in forward, or its output is detached",
+        else "it is not used in forward, or only through a detach, a no_grad or an argmax",
         advice="use it, remove it, or set requires_grad_(False) if it is meant to be frozen; if an optional argument "
         "uses it, pass that as an example",
     )  # fmt: skip
@@ -67,7 +67,9 @@ def backward(subject: Subject) -> None:
         with torch.enable_grad():
             found = replace(subject, call=subject.every or subject.call).read(inputs, real)
             if found.requires_grad:
-                (found * torch.randn(found.shape, generator=random).to(found)).sum().backward()
+                weighted = found * torch.randn(found.shape, generator=random).to(found)
+                with user_code():
+                    weighted[found.isfinite() | found.isnan()].sum().backward()
 
 
 # ------------------------------------------------------------------ files
@@ -82,9 +84,9 @@ def ties(module: nn.Module) -> set[frozenset[str]]:
 def check_save(name: str, loaded: Loaded) -> Finding:
     """The same outputs, bit for bit, from a model that is built again and loads what was saved."""
     about = "a saved and loaded model gives the same, bit for bit"
-    if loaded.unsaved or copied(loaded.module) is None:
-        return Finding(name, about, "not applicable", loaded.unsaved or "the module cannot be copied")
     module = lively_copy(loaded.module)
+    if module is None:
+        return Finding(name, about, "not applicable", "the module cannot be copied")
     other = loaded.rebuild().to(next(iter(loaded.subjects)).device).eval() if loaded.rebuild else forgetful_copy(module)
     before = ties(module)
     state = {key: value for key, value in module.state_dict().items() if isinstance(value, Tensor)}
@@ -121,7 +123,8 @@ def compared(name: str, about: str, loaded: Loaded, module: nn.Module, other: nn
     lost = list(unsaved(module, other))
     return Finding(
         name, about, "failed", f"not in the file: {listed(lost)}" if lost else "outputs differ", worst, 0.0,
-        cause="a random buffer with persistent=False, or a tensor or module that is no parameter, buffer or submodule",
+        cause="a random buffer with persistent=False, a tensor or module that is no parameter, buffer or submodule, or "
+        "a state_dict or load_state_dict of its own that leaves it out",
         advice="register_buffer(..., persistent=True), nn.Parameter, nn.ModuleList instead of a list",
     )  # fmt: skip
 
@@ -129,13 +132,18 @@ def compared(name: str, about: str, loaded: Loaded, module: nn.Module, other: nn
 def unsaved(module: nn.Module, other: nn.Module) -> Iterator[str]:
     """The tensors of a module that the other one, which loaded its file, has with other values."""
     for (path, one), two in zip(module.named_modules(), other.modules(), strict=False):
-        for key, value in {**vars(one), **dict(one.named_buffers(recurse=False))}.items():
-            its = {**vars(two), **dict(two.named_buffers(recurse=False))}.get(key)
+        for key, value in kept(one).items():
+            its = kept(two).get(key)
             where = f"{path}.{key}".lstrip(".")
             if isinstance(value, Tensor) and not (isinstance(its, Tensor) and torch.equal(value, its)):
                 yield where
             elif isinstance(value, list | tuple) and any(isinstance(item, nn.Module | Tensor) for item in value):
                 yield f"{where} (a {type(value).__name__})"
+
+
+def kept(module: nn.Module) -> dict[str, object]:
+    """What a module itself has: attributes, weights and buffers."""
+    return {**vars(module), **dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
 
 
 def forgetful_copy(module: nn.Module) -> nn.Module:

@@ -15,6 +15,7 @@ from heedful.tasks.base import AnyTask
 from heedful.training.class_report import ClassReport
 
 FEW_ITEMS, FEW_STEPS, FEW_EVALUATIONS = 20, 10, 3  # fewer show nothing
+UNEVEN = 2  # the largest class, as a multiple of the smallest
 WORSE = 1.05  # the validation loss, as a multiple of the lowest
 FLAT = 0.98  # the training loss, as a multiple of the first
 ROSE = 1.3  # the training loss, as a multiple of the lowest
@@ -41,16 +42,19 @@ def _about_classes(details: ClassReport, task: AnyTask, again: str) -> Iterator[
     if details.count < FEW_ITEMS or not details.classes:
         return
     settings = dict(task.recipe.task)
-    balance = [f"{again} task.class_weights=balanced"] if settings.get("class_weights", "") is None else []
+    counts = [each.count for each in details.scored if each.count]
+    uneven = details.none is not None or (len(counts) > 1 and max(counts) >= UNEVEN * min(counts))
+    balance = [f"{again} task.class_weights=balanced"] if settings.get("class_weights", "") is None and uneven else []
     if (label := details.constant) is not None:
         share = next(each.count for each in details.classes if each.label == label) / details.count
         commands = " or ".join([*balance, f"{again} train.optimizer.lr=... (ten times as high, or a tenth)"])
-        yield (
-            f"All {details.count:,} {details.what} are predicted as {label!r}, which {share:.0%} of them are: F1 of "
-            f"every other class is 0, and the accuracy is that of a constant. Try {commands}"
-        )
+        what = (
+            "F1 of every class is 0" if label == details.none else f"which {share:.0%} of them are: F1 of every other "
+            "class is 0, and the accuracy is that of a constant"
+        )  # fmt: skip
+        yield f"All {details.count:,} {details.what} are predicted as {label!r}, {what}. Try {commands}"
         return
-    missed = [each for each in details.classes if each.count >= FEW_ITEMS // 4 and each.recall == 0]
+    missed = [each for each in details.scored if each.count >= FEW_ITEMS // 4 and each.recall == 0]
     if missed:
         names = ", ".join(f"{each.label!r} ({each.count:,} {details.what})" for each in missed[:5])
         more = f" and {len(missed) - 5} more" if len(missed) > 5 else ""

@@ -100,6 +100,7 @@ MISTAKES = {
     ("check: next-", "check: nxt-"): "a.md:28: unknown quantity 'nxt-probability': did you mean next-probability?",
     ('"a b"', '"a b'): "a.md:28: a quote without its partner",
     ("because: It", "because: "): "",
+    ("\nText.", "\nIt is {next-probability  temperature=2}."): "a.md:30: the text tells the answer 'next-probability ",
     ("\nText.\n", ""): "a.md:20: a step without text",
     ("Some *s", "x" * 5000): "a.md:15: a line of 5,0",
     ("# The first", "The first"): "a.md:9: text before the first step",
@@ -158,6 +159,8 @@ def test_shipped_lesson_is_short_and_asks(name: str) -> None:
     assert any(step.question for step in lesson.steps)
     assert any(step.do for step in lesson.steps)
     assert any(step.spot for step in lesson.steps)
+    for step in lesson.steps:
+        assert not step.question or step.question.because, f"{step.title}: a wrong guess needs a reason"
 
 
 DECIMAL = re.compile(r"[0-9]+\.[0-9]+|[0-9]+ %")

@@ -25,8 +25,8 @@ SHORT = ("coreference",)  # the others are left to `make test-all`: their runs t
 
 # What the student does, where a step says so: the same as the sentence, by its place in the lesson.
 CLICKS: dict[tuple[str, int], tuple[str, ...]] = {
-    ("autoencoder", 3): ("image-1",),
-    ("both-sides", 3): ("token-3",),
+    ("both-sides", 4): ("token-3",),
+    ("both-sides", 6): ("moved-1-0",),
     ("captioner", 1): ("word-2",),
     ("captioner", 5): ("image-0",),
     ("coreference", 0): ("ask-10",),
@@ -34,12 +34,13 @@ CLICKS: dict[tuple[str, int], tuple[str, ...]] = {
     ("decoding", 5): ("node-1",),
     ("fluent", 4): ("layer-2-0", "layer-2-1"),
     ("heads", 2): ("ask-13",),
-    ("heads", 5): ("pattern-content",),
-    ("lstm", 4): ("token-2",),
-    ("patches", 6): ("image-1",),
+    ("heads", 5): ("pattern-first-token",),
+    ("lstm", 5): ("token-2",),
+    ("patches", 5): ("image-1",),
     ("root-of-d", 4): ("query-1",),
 }
 FIELDS: dict[tuple[str, int], tuple[str, str]] = {  # sliders and lists
+    ("autoencoder", 3): ("unit-0", "2"),
     ("autoencoder", 5): ("noise", "0"),
     ("captioner", 4): ("attention", "hard"),
     ("coreference", 5): ("layer", "3"),
@@ -47,8 +48,8 @@ FIELDS: dict[tuple[str, int], tuple[str, str]] = {  # sliders and lists
     ("fluent", 1): ("look", "decoder.*.cross.weights"),
     ("mask", 1): ("mask-kind", "causal"),
     ("mask", 3): ("near", "1"),
-    ("patches", 4): ("block", "3"),
-    ("patches", 7): ("method", "integrated gradients"),
+    ("patches", 3): ("block", "3"),
+    ("patches", 6): ("method", "integrated gradients"),
     ("temperature", 3): ("temperature", "0.5"),
     ("temperature", 4): ("top-k", "6"),
     ("window", 4): ("near", "4"),

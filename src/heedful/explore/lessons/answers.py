@@ -16,6 +16,7 @@ from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import Call, find
 
 ANY = "*"  # the value of a setting that may be any
+WHOLE = 9.95  # a number from which on two digits are a whole number
 LEAST = 0.05  # of the largest share in a ranking whose shares have two decimals
 
 
@@ -138,7 +139,7 @@ def asked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, ques
     else:
         assert isinstance(value, int | float)
         right = min(range(len(question.choices)), key=lambda at: abs(question.choices[at] - value))
-        choices = [{"name": written(one), "value": None, "text": ""} for one in question.choices]
+        choices = [{"name": f"{one:,.12g}".replace("-", "−"), "value": None, "text": ""} for one in question.choices]
         truth = written(value)
     because = pieces(explorer, subject, lesson, step, question.because)
     return {
@@ -184,6 +185,5 @@ def written(value: Value) -> str:
         return value
     if isinstance(value, list):
         return max(value, key=lambda one: one.value).name if value else "nothing"
-    if isinstance(value, int) or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.2g}".replace("-", "−")
+    text = f"{value:,.0f}" if isinstance(value, int) or abs(value) >= WHOLE else f"{value:#.2g}"
+    return text.replace("-", "−")

@@ -94,6 +94,13 @@ def heads_on(page: Page) -> list[Choice]:
     return ranking(*_heads_by(page, lambda shares: float(shares[key])))
 
 
+def heads_choosing(page: Page) -> float:
+    """The heads of a layer whose largest weight, from one query, is on one key."""
+    sides, look = kinds(page)
+    key = place_of(sides[look["sees"]], page.state.get("to", "0"), "to")
+    return int(sum(_heads_by(page, lambda shares: float(shares.argmax() == key))[1]))
+
+
 def _heads_by(page: Page, value: Callable[[NDArray[np.float64]], float]) -> tuple[list[str], list[float]]:
     sides, look = kinds(page)
     _, arrays = page.ask("heads", "layer", **page.texts(), look=look["name"], layer=number(page, "layer"))

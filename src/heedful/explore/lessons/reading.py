@@ -152,7 +152,10 @@ class Reader:
             self.report(do.line, f"{missing} is missing", None, "write both do: Click ... and until: layer=2")
         until = self.state(fields["until"]) if "until" in fields else {}
         checks = self.checks(fields["check"]) if "check" in fields else []
-        return Step(title, line, state, spot.text, do.text, until, self.question(fields, line), checks, paragraphs)
+        question = self.question(fields, line)
+        if question is not None:
+            self.require_secret(question.answer, paragraphs)
+        return Step(title, line, state, spot.text, do.text, until, question, checks, paragraphs)
 
     def state(self, field: Field) -> dict[str, str]:
         """The state in an address, or in the changes of one."""
@@ -162,6 +165,12 @@ class Reader:
                 field.line, "this is not an address", field.text, "copy it from the browser: view=heads&layer=3"
             )
         return {key: value for key, value in found.items() if key not in ("lesson", "theme", "page")}
+
+    def require_secret(self, answer: Query, paragraphs: Sequence[Sentences]) -> None:
+        """Note an answer in the text, which is shown before the guess."""
+        for piece in (piece for some in paragraphs for piece in some if piece.query is not None):
+            if (piece.query.name, piece.query.given) == (answer.name, answer.given):
+                self.report(piece.query.line, "the text tells the answer", piece.text, "move it to because:")
 
     def require_spot(self, spot: Field, view: str) -> None:
         """Note a spot that a view does not have."""

@@ -88,8 +88,9 @@ class MemoryNetwork(nn.Module):
 
     def forward(self, sentences: Tensor, stories: Tensor, questions: Tensor) -> Tensor:
         real, encode = stories >= 0, WEIGHTS[self.config.sentences]
-        weights = encode(sentences > 0, self.config.width)  # (R, W, D)
-        u = (self.question(questions) * encode(questions > 0, self.config.width)).sum(-2)  # (B, D)
+        asked = self.question(questions)  # (B, W, D)
+        weights = encode(sentences > 0, self.config.width).to(asked.dtype)  # (R, W, D)
+        u = (asked * encode(questions > 0, self.config.width).to(asked.dtype)).sum(-2)  # (B, D)
         given = sentences, weights, stories.clamp(min=0), self.ages(real)
         vectors = [memory(*given) for memory in self.memories]
         for k, hop in enumerate(self.hops):
