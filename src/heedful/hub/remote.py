@@ -122,10 +122,11 @@ def pull(
 
 
 class Pushed(NamedTuple):
-    """What was uploaded: the hash of the commit, and files of the repository that are of an earlier upload."""
+    """What was uploaded: the hash of the commit, other files of a model there, and whether not all can see it."""
 
     commit: str
     others: tuple[str, ...]
+    private: bool
 
 
 def push(repository: str, folder: Path, private: bool = True) -> Pushed:
@@ -152,7 +153,8 @@ def push(repository: str, folder: Path, private: bool = True) -> Pushed:
             raise UserError("the hub does not list a file that was uploaded", where=f"{repository}: {name}")
         if (differs := _difference(folder / name, stored[name], repository)) is not None:
             raise differs.error("the hub stored another file than the one uploaded", "try again")
-    return Pushed(str(made.oid), tuple(name for name in stored if WANTED.fullmatch(name) and name not in names))
+    others = tuple(name for name in stored if WANTED.fullmatch(name) and name not in names)
+    return Pushed(str(made.oid), others, bool(info.private))
 
 
 def _wanted(repository: str, commit: str, siblings: list[Any]) -> tuple[RemoteFile, ...]:
