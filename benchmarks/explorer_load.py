@@ -1,4 +1,5 @@
-"""The explorer's server under attack: slow clients, then many users at once, a fifth of whom send invalid requests.
+"""The explorer's server under attack: slow clients, then many users at once, a fifth of whom send invalid requests,
+first with one kind of call, then with calls of every view, lesson and page.
 
     python benchmarks/explorer_load.py RUN    # on a run or a model folder with attention
     python benchmarks/explorer_load.py RUN --requests 1000 --slow 100
@@ -24,6 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -54,11 +56,14 @@ class Reply:
 
 @dataclass(frozen=True)
 class Question:
-    """A request with the body that its answer must have."""
+    """A request, of GET if it has no body, with the body that its answer must have."""
 
     path: str
-    asked: bytes
+    asked: bytes | None
     answer: bytes
+
+    def raw(self, port: int) -> bytes:
+        return request(port, self.path, "GET" if self.asked is None else "POST", self.asked)
 
 
 @dataclass
@@ -162,6 +167,15 @@ def nonsense(port: int, generator: random.Random) -> bytes:
         lambda: request(port, post, "DELETE"),
         lambda: request(port, "/api/nothing/here", "POST", b"{}"),
         lambda: request(port, post, "POST", b'{"model": "../../etc", "text": "a"}'),
+        lambda: request(port, "/api/heads/opening", "POST", b'{"model": "x", "text": ["a"]}'),
+        lambda: request(port, "/api/heads/patterns", "POST", b'{"model": 1e999}'),
+        lambda: request(port, "/api/lesson?name=../../etc/passwd&model=x"),
+        lambda: request(port, "/api/lesson?model=" + "x" * 300),
+        lambda: request(port, f"/api/lesson/step?name=coreference&at={10**300}&model=x"),
+        lambda: request(port, "/api/lesson/step?name=%00&at=-1&model=%ff"),
+        lambda: request(port, "/api/lesson", "POST", b"{}"),
+        lambda: request(port, "/api/quiz/1e9"),
+        lambda: request(port, "/api/catalogue/swaps?recipe=../secret"),
     ]  # fmt: skip
     return generator.choice(kinds)()
 
@@ -180,7 +194,7 @@ async def crowd(
                 count(wild, await send(port, nonsense(port, generator)))
                 continue
             question = generator.choice(questions)
-            raw = request(port, question.path, "POST", question.asked)
+            raw = question.raw(port)
             while (got := await send(port, raw)) is not None and got.status == 503:
                 count(good, got)
                 await asyncio.sleep(float(got.headers["retry-after"]))
@@ -308,20 +322,59 @@ def ask_offline(folder: Path) -> list[Question]:
     return questions
 
 
-async def measure(port: int, process: int, questions: Sequence[Question], requests: int, slow: int) -> dict[str, Any]:
-    """All figures, in the order of the measurements: calm, siege, crowd."""
+def ask_every_route(folder: Path) -> list[Question]:
+    """Calls of every view of a model, as its page makes them, its lessons and their steps, and the other pages."""
+    from heedful.explore.catalogue import stack
+    from heedful.explore.lessons.answers import answer, steps_of
+    from heedful.explore.subjects import Explorer
+    from heedful.explore.views import find
+    from heedful.lectures.decks import overview
+    from heedful.lectures.quiz import quiz
+
+    explorer = Explorer([folder])
+    [subject] = explorer.subjects.values()
+    questions = []
+    for view in subject.views:
+        asked: dict[str, dict[str, Any]] = {}
+        for one in find(view).calls(subject, {**subject.sample, "model": subject.name}):
+            asked.setdefault(one.call, dict(one.settings))
+        if "opening" in find(view).CALLS:
+            asked["opening"] = {"model": subject.name}
+        for call, settings in asked.items():
+            body = json.dumps(settings).encode()
+            questions.append(Question(f"/api/{view}/{call}", body, explorer.answer(view, call, body)))
+    pages: dict[str, Any] = {
+        "about": explorer.about(),
+        "lessons": [one.record() for one in explorer.lessons.values()],
+        "lectures": overview(),
+        "catalogue": stack(),
+        **{f"quiz/{seed}": [one.record() for one in quiz(seed, 10)] for seed in range(5)},
+    }
+    for name, lesson in explorer.lessons.items():
+        if set(lesson.views) <= set(subject.views) and not any("text" in step.state for step in lesson.steps):
+            of = f"name={name}&model={quote(subject.name)}"
+            pages[f"lesson?{of}"] = steps_of(explorer, lesson, subject.name)
+            for at in range(len(lesson.steps)):
+                pages[f"lesson/step?{of}&at={at}"] = answer(explorer, lesson, at, subject.name)
+    return questions + [
+        Question(f"/api/{path}", None, json.dumps(found).encode()) for path, found in pages.items()
+    ]
+
+
+async def measure(
+    port: int, process: int, questions: Sequence[Question], routes: Sequence[Question], requests: int, slow: int
+) -> dict[str, Any]:
+    """All figures, in the order of the measurements: calm, siege, crowd, every route."""
     first = questions[0]
-    raw = request(port, first.path, "POST", first.asked)
+    raw = first.raw(port)
     await crowd(port, questions, 300, 8, 0.0)  # until all is loaded
     calm, _ = await visitors(port, raw, 12.0)
     (besieged, statuses), closed = await asyncio.gather(
         visitors(port, raw, 12.0), siege(port, slow, 20.0, first.path, every=1.0)
     )
-    before = memory(process)
-    began = time.perf_counter()
-    good, wild = await crowd(port, questions, requests)
-    took = time.perf_counter() - began
-    await asyncio.sleep(1)
+    figures = await crowded(port, process, questions, requests)
+    await crowd(port, routes, 5 * len(routes), 8, 0.0)  # until all is loaded
+    everywhere = await crowded(port, process, routes, requests // 5)
     return {
         "siege": {
             "half headers": slow,
@@ -332,19 +385,30 @@ async def measure(port: int, process: int, questions: Sequence[Question], reques
             "p99 of good requests, ms": round(1000 * quantile(besieged, 0.99), 2),
             "p99 without the siege, ms": round(1000 * quantile(calm, 0.99), 2),
         },
-        "crowd": {
-            "users": 64,
-            "requests": requests,
-            "seconds": round(took, 1),
-            "good requests": {str(status): number for status, number in sorted(good.statuses.items())},
-            "nonsense": {str(status): number for status, number in sorted(wild.statuses.items())},
-            "nonsense closed without a word": wild.silent,
-            "good requests lost": good.silent,
-            "answers that differ from the direct call": good.wrong,
-            "p50 of good answers, ms": round(1000 * quantile(good.seconds, 0.5), 1),
-            "p99 of good answers, ms": round(1000 * quantile(good.seconds, 0.99), 1),
-            "growth of memory, MB": round(memory(process) - before, 1),
-        },
+        "crowd": figures,
+        "every route": {"routes": len({one.path.partition("?")[0] for one in routes}), **everywhere},
+    }
+
+
+async def crowded(port: int, process: int, questions: Sequence[Question], requests: int) -> dict[str, Any]:
+    """The figures of a crowd."""
+    before = memory(process)
+    began = time.perf_counter()
+    good, wild = await crowd(port, questions, requests)
+    took = time.perf_counter() - began
+    await asyncio.sleep(1)
+    return {
+        "users": 64,
+        "requests": requests,
+        "seconds": round(took, 1),
+        "good requests": {str(status): number for status, number in sorted(good.statuses.items())},
+        "nonsense": {str(status): number for status, number in sorted(wild.statuses.items())},
+        "nonsense closed without a word": wild.silent,
+        "good requests lost": good.silent,
+        "answers that differ from the direct call": good.wrong,
+        "p50 of good answers, ms": round(1000 * quantile(good.seconds, 0.5), 1),
+        "p99 of good answers, ms": round(1000 * quantile(good.seconds, 0.99), 1),
+        "growth of memory, MB": round(memory(process) - before, 1),
     }
 
 
@@ -355,10 +419,10 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--slow", type=int, default=300, help="half headers, and as many dripping bodies")
     options = parser.parse_args()
-    questions = ask_offline(options.folder)
+    questions, routes = ask_offline(options.folder), ask_every_route(options.folder)
     process, port = started("-c", SERVE, str(options.folder))
     try:
-        figures = asyncio.run(measure(port, process.pid, questions, options.requests, options.slow))
+        figures = asyncio.run(measure(port, process.pid, questions, routes, options.requests, options.slow))
         figures["server"] = {"alive at the end": process.poll() is None}
     finally:
         process.terminate()

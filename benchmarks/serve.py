@@ -1,6 +1,6 @@
 """`heedful serve` beside its own offline speed, beside `transformers` and `sentence-transformers`, and under attack.
 
-    python benchmarks/serve.py generate         # on a GPU: GPT-2 (124M, bf16), 64 streams of mixed lengths
+    python benchmarks/serve.py generate         # on a GPU: GPT-2 (124M, bf16), 64 streams of mixed lengths; or a FOLDER
     python benchmarks/serve.py embed FOLDER     # on a CPU: a folder of sentence-transformers, such as MiniLM-L6
     python benchmarks/serve.py load             # 256 clients, a fifth malformed or leaving early; SIGKILL, restart
 
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -295,47 +295,57 @@ async def counted(port: int) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("heedful_generated_tokens_total{"))
 
 
-def generate(quick: bool, rounds: int) -> dict[str, Any]:
+def generate(folder: Path | None, quick: bool, rounds: int) -> dict[str, Any]:
     """GPT-2: streams beside offline batches and a loop around `transformers.generate`."""
-    half = [] if quick else ["--precision", "bf16"]
+    precision = "fp32" if quick else "bf16"
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        path, precision = Path(folder) / "gpt2", "bf16" if half else "fp32"
-        run([sys.executable, "-c", MAKE, str(path), "tiny" if quick else "gpt2"])
-        print("model written", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = folder or Path(scratch) / "gpt2"
+        if folder is None:
+            run([sys.executable, "-c", MAKE, str(path), "tiny" if quick else "gpt2"])
+            print("model written", flush=True)
         requests = bodies(STREAMS * rounds, quick)
         length = round(sum(body["max_tokens"] for body in requests) / len(requests))
         given = json.dumps({"prompts": [body["prompt"] for body in requests[:STREAMS]], "length": length})
         offline = run([sys.executable, "-c", OFFLINE, str(path), precision], given)
         found["offline"] = json.loads(offline.splitlines()[-1])
         print("offline", found["offline"], flush=True)
-        port = free_port()
-        with server(heedful(path, port, "--slots", str(STREAMS), *half), port):
-            asyncio.run(crowd(port, requests[:STREAMS], STREAMS, True))  # warm-up
-            for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-                some = [{**body, "temperature": temperature} for body in requests]
-                together = asyncio.run(crowd(port, some, STREAMS, True))
-                alone = asyncio.run(crowd(port, some[:: len(some) // 12][:12], 1, True))
-                same = [together["texts"][at * (len(some) // 12)] == text for at, text in alone["texts"].items()]
-                found[name] = {key: value for key, value in together.items() if key != "texts"}
-                found[name] |= {
-                    "same_as_alone": f"{sum(same)} of {len(same)}",
-                    "one_stream": alone["tokens_per_second"],
-                }
-                found[name]["of_offline"] = together["tokens_per_second"] / found["offline"][name]
-                print(name, found[name], flush=True)
-        port = free_port()
-        with server(["-c", PEER, str(path), str(port), precision], port):
-            peer = asyncio.run(crowd(port, requests[:6] if quick else requests[:24], STREAMS, False))
-            tokens = peer["tokens_per_second"]
-            found["transformers"] = {"tokens_per_second": tokens, "requests": len(peer["texts"])}
-            found["times_transformers"] = found["greedy"]["tokens_per_second"] / tokens
-            print("transformers", found["transformers"], f"{found['times_transformers']:.1f} x", flush=True)
+        for name, row in streams(path, precision, requests).items():
+            found[name] = row | {"of_offline": row["tokens_per_second"] / found["offline"][name]}
+            print(name, found[name], flush=True)
+        found["transformers"] = peer(path, precision, requests[: 6 if quick else 8])
+        found["times_transformers"] = found["greedy"]["tokens_per_second"] / found["transformers"]["tokens_per_second"]
+        print("transformers", found["transformers"], f"{found['times_transformers']:.1f} x", flush=True)
     found["goals"] = {
         "of offline": (found["greedy"]["of_offline"], GOALS["offline"]),
         "times transformers": (found["times_transformers"], GOALS["transformers"]),
     }
     return found
+
+
+def streams(path: Path, precision: str, requests: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Our server: the speed of all streams together and of one, and how many texts are the same in both."""
+    port, found, apart = free_port(), dict[str, dict[str, Any]](), len(requests) // 12
+    with server(heedful(path, port, "--slots", str(STREAMS), "--precision", precision), port):
+        asyncio.run(crowd(port, requests[:STREAMS], STREAMS, True))  # warm-up
+        for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+            some = [{**body, "temperature": temperature} for body in requests]
+            together = asyncio.run(crowd(port, some, STREAMS, True))
+            alone = asyncio.run(crowd(port, some[::apart][:12], 1, True))
+            same = [together["texts"][at * apart] == text for at, text in alone["texts"].items()]
+            found[name] = {key: value for key, value in together.items() if key != "texts"} | {
+                "same_as_alone": f"{sum(same)} of {len(same)}",
+                "one_stream": alone["tokens_per_second"],
+            }
+    return found
+
+
+def peer(path: Path, precision: str, requests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The loop around `transformers.generate`."""
+    port = free_port()
+    with server(["-c", PEER, str(path), str(port), precision], port):
+        found = asyncio.run(crowd(port, requests, STREAMS, False))
+    return {"tokens_per_second": found["tokens_per_second"], "requests": len(requests)}
 
 
 # ------------------------------------------------------------------ embeddings on a CPU
@@ -590,8 +600,12 @@ def main() -> None:
     found = {"what": args.what, "quick": args.quick, "command": f"python benchmarks/serve.py {args.what}", **machine()}
     if args.what == "embed" and args.folder is None:
         parser.error("embed needs the folder of an encoder")
-    parts = {"generate": lambda: generate(args.quick, rounds), "embed": lambda: embed(args.folder, args.quick)}
-    found |= parts.get(args.what, lambda: load(args.quick))()
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "generate": lambda: generate(args.folder, args.quick, rounds),
+        "embed": lambda: embed(args.folder, args.quick),
+        "load": lambda: load(args.quick),
+    }
+    found |= parts[args.what]()
     out = args.out or RESULTS / f"serve-{args.what}{'-quick' if args.quick else ''}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -33,6 +33,7 @@ __all__ = [
     "config_classes",
     "flow",
     "kinds_in",
+    "left_out",
     "load_yaml",
     "override",
     "parse",
@@ -361,6 +362,17 @@ def config_classes(annotation: Any) -> list[type[Config]]:
     if isinstance(annotation, type) and issubclass(annotation, Config):
         return [annotation]
     return [member for argument in get_args(annotation) for member in config_classes(argument)]
+
+
+def left_out() -> dict[str, list[Callable[[Any], bool]]]:
+    """By the name of each setting that is not written with some values, functions that tell whether a value is one."""
+    classes, found = [Config], dict[str, list[Callable[[Any], bool]]]()
+    for cls in classes:
+        classes += cls.__subclasses__()
+        for name, field in cls.model_fields.items():
+            if field.exclude_if is not None:
+                found.setdefault(name, []).append(field.exclude_if)
+    return found
 
 
 def kinds_in(classes: Iterable[type[Config]]) -> set[str]:

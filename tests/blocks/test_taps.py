@@ -99,11 +99,23 @@ def test_hooks_are_removed_after_an_exception_and_nested_watches_restore() -> No
         raise RuntimeError("on purpose")
     assert not tapped(model.one, model.two)
     with watch(model, "one") as outer:
-        with watch(model, "one"):
+        with watch(model, "one") as inner:
             model(torch.ones(1))
-        assert "one" not in outer
         model(torch.full((1,), 3.0))
-    assert outer["one"].tolist() == [3]
+    assert [value.tolist() for value in outer.all["one"]] == [[1], [3]]
+    assert [value.tolist() for value in inner.all["one"]] == [[1]]
+
+
+def test_edits_of_nested_watches_follow_one_another() -> None:
+    model = Two()
+    with (
+        watch(model, "one", edit=lambda name, x: x + 1) as outer,
+        watch(model, "*") as seen,
+        watch(model, "*", edit=lambda name, x: x * 10) as inner,
+    ):
+        assert model(torch.ones(1)).tolist() == [400]
+    assert [each["one"].tolist() for each in (outer, seen, inner)] == [[2], [2], [20]]
+    assert seen["two"].tolist() == [40] and inner["two"].tolist() == [400]
 
 
 def test_recorded_tensors_have_no_graph() -> None:

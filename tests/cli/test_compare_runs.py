@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -72,3 +74,49 @@ def test_runs_side_by_side_with_a_picture(runs: tuple[str, str], heedful: Run, t
 def test_mistakes(runs: tuple[str, str], words: tuple[str, ...], message: str, heedful: Run) -> None:
     code, _, err = heedful("runs", *words)
     assert code == 2 and message in err
+
+
+def test_small_settings_are_not_rounded_to_nothing(runs: tuple[str, str], heedful: Run, tmp_path: Path) -> None:
+    for name, rate in (("a", "2e-5"), ("b", "3.0e-05")):
+        path = tmp_path / name / "recipe.yaml"
+        path.write_text(re.sub(r"( lr: ).*", rf"\g<1>{rate}", path.read_text()))
+    assert "train.optimizer.lr  2e-05 | 3e-05" in heedful("runs", "diff", *runs)[1]
+    assert "| 2e-05 |" in heedful("runs", "compare", *runs)[1]
+
+
+def test_folder_stands_for_its_runs(runs: tuple[str, str], heedful: Run, tmp_path: Path) -> None:
+    below = [json.loads(line)["run"] for line in heedful("runs", "compare", ".", "--json")[1].splitlines()]
+    assert below == list(runs)
+    (tmp_path / "empty").mkdir()
+    code, _, error = heedful("runs", "compare", "empty", "a")
+    assert code == 2 and "this is not a run" in error
+
+
+@pytest.mark.parametrize("words", [("compare",), ("diff",), ()])
+def test_numbers_that_are_not_finite_are_null_in_json(
+    words: tuple[str, ...], runs: tuple[str, str], heedful: Run, tmp_path: Path
+) -> None:
+    event = '{"kind": "evaluated", "step": 30, "split": "valid", "loss": NaN, "scores": {"f1": {"value": Infinity}}}\n'
+    with (tmp_path / "b" / "metrics.jsonl").open("a") as file:
+        file.write(event)
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    code, out, _ = heedful("runs", *words, *(runs if words else (".",)), "--json")
+    found = [json.loads(line, parse_constant=refuse) for line in out.splitlines()]
+    assert code == 0 and found and "null" in out
+
+
+@pytest.mark.parametrize("verb", ["diff", "compare"])
+def test_runs_of_any_two_tasks(verb: str, heedful: Run) -> None:
+    every = sorted(GOLDEN.iterdir())
+    pairs = [every] if verb == "compare" else list(itertools.pairwise(every))
+    for some in pairs:
+        code, out, _ = heedful("runs", verb, *map(str, some), "--json")
+        records = [json.loads(line) for line in out.splitlines()]
+        assert code == 0 and records
+        if verb == "compare":
+            assert [record["run"] for record in records] == list(map(str, some))
+        else:
+            assert {"recipe", "results"} <= {record["part"] for record in records}

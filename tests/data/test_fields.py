@@ -6,7 +6,7 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -251,6 +251,50 @@ def test_datasets_give_their_rows() -> None:
     row = {"note": "a", "weight": 1.5, "size": [1.0, 2.0]}
     table = datasets.table.InMemoryTable(pyarrow.Table.from_pylist([row, row]))
     assert records(from_python(datasets.Dataset(table, fingerprint="rows"))) == [row, row]
+
+
+def test_numbers_of_classes_are_their_names_in_datasets() -> None:
+    datasets = pytest.importorskip("datasets")
+    tags = datasets.ClassLabel(names=["O", "B-PER"])
+    label = datasets.ClassLabel(names=["bad", "good"])
+    features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "tags": datasets.List(tags),
+                                  "label": label, "n": datasets.Value("int64")})  # fmt: skip
+    columns = {"tokens": [["Ada", "runs"]] * 2, "tags": [[1, 0]] * 2, "label": [1, -1], "n": [1, 0]}
+    table = datasets.Dataset.from_dict(columns, features=features)
+    expected = [
+        {"tokens": ["Ada", "runs"], "tags": ["B-PER", "O"], "label": label, "n": n}
+        for label, n in (("good", 1), (None, 0))
+    ]
+    for found in (table, table.to_iterable_dataset(), table.with_format("numpy")):
+        assert records(from_python(found)) == expected
+
+
+class Classes:
+    """As a `ClassLabel` of the package datasets."""
+
+    names = ("bad", "good")
+
+    def int2str(self, values: int) -> str:
+        return self.names[values]
+
+
+class Labelled(list[dict[str, Any]]):
+    """As a `Dataset` of that package."""
+
+    features: ClassVar = {"label": Classes(), "labels": [Classes()], "text": None}
+
+
+def test_rows_with_classes_have_their_names_without_that_package() -> None:
+    rows = Labelled([{"text": "a", "label": 1, "labels": [0, 1]}, {"text": "b", "label": -1, "labels": []}])
+    assert records(from_python(rows)) == [
+        {"text": "a", "label": "good", "labels": ["bad", "good"]}, {"text": "b", "label": None, "labels": []},
+    ]  # fmt: skip
+
+
+def test_two_columns_of_one_name_are_refused_in_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(UserError, match="two columns have one name"):
+        from_python(pandas.DataFrame([["a", "b"]], columns=["text", "text"]))
 
 
 def test_parquet_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import os
 import random
+import re
 import resource
 import shutil
 import struct
@@ -600,11 +601,27 @@ def test_parts_of_one_folder_are_held_out(tmp_path: Path, packed: bool) -> None:
     assert [sum(level < 100 for level in part) for part in parts[1:]] == [4, 2]
     assert [len(part) for part in parts[1:]] == [8, 4] and 200 in parts[0]
     assert levels("valid", seed=1) != parts[1] == levels("valid")
+    named = ImageFolders(root=str(tmp_path), train="photos.zip" if packed else "photos", valid=0.2, test=4, channels=1)
+    assert {split: len(names) for split, names in named.division.items()} == {"valid": 8, "test": 4}
+    for split in SPLITS[1:]:
+        levels_there = [np.asarray(Image.open(tmp_path / "photos" / name))[0, 0] for name in named.division[split]]
+        assert [int(level) for level in levels_there] == levels(split)
     assert levels("valid", valid=None) == levels("test", valid=None)
     gone = parts[0][0]
     (tmp_path / f"photos/cat/{gone}.png").unlink()
     if not packed:
         assert len({*levels("valid")} & {*parts[1]}) >= 6  # others keep their part, but for a few at the border
+
+
+@pytest.mark.parametrize(
+    ("valid", "found"), [(0.5, "3 images, 3 of them different or of different groups, of 3 classes that have one each"),
+                         (3, "3 of 3 images are held out")]
+)  # fmt: skip
+def test_images_that_cannot_be_held_out_are_called_images(valid: float, found: str, tmp_path: Path) -> None:
+    for name in "abc":
+        write_image(tmp_path / f"train/{name if valid == 3 else f'{name}/same'}.png", *shades(9))
+    error = error_for(ImageFolders(root=str(tmp_path), valid=valid, test=None))
+    assert not re.search(r"\brows?\b", str(error)) and found in str(error)
 
 
 def test_image_folders_without_classes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from heedful.cli.app import app
 from heedful.data.tables import checking
 from heedful.data.tables.checking import check_data
-from heedful.data.tables.findings import distance_one
+from heedful.data.tables.findings import distance_one, look_of
 from heedful.data.tables.texts import LabelTable
 from heedful.errors import UserError
 
@@ -120,6 +120,22 @@ def test_other_encodings_are_reported_with_what_to_type(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_labels_one_letter_apart(one: str, other: str, near: bool) -> None:
     assert distance_one(one, other) == distance_one(other, one) == near
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [("cat", "c\u0430t", True), ("é", "e\u0301", True), ("a\u200b", "a", True), ("a b", "a\nb", True), ("A", "a", True),
+     ("a", "b", False), ("é", "e", False), ("1", "2", False), ("да", "нет", False)],
+)  # fmt: skip
+def test_labels_that_look_alike_are_reported_by_their_letters(
+    one: str, other: str, alike: bool, tmp_path: Path
+) -> None:
+    rows = [(f"text {n}", one if n % 3 else other, str(n)) for n in range(60)]
+    findings = found(table(tmp_path, rows))
+    assert ("similar labels" in findings) == alike and (look_of(one) == look_of(other)) == alike
+    if alike and one.casefold() != other.casefold():
+        message = findings["similar labels"].message
+        assert f"the label {other!a} of" in message and f"may be {one!a}, as of" in message
 
 
 RECIPE = """

@@ -17,6 +17,7 @@ from heedful.data.formats.squad import WindowsConfig
 from heedful.data.pairs.batches import PairBatch
 from heedful.data.tokenizers.wordpiece import NAMES, BertTokenizer
 from heedful.errors import UserError
+from heedful.explore import head_settings
 from heedful.explore.export import Export, page_of
 from heedful.explore.inspect import TextInput, attention_taps, reading
 from heedful.explore.packets import unpack
@@ -113,7 +114,7 @@ def test_ablating_heads_equals_zeros_in_the_output_projection(run: Callable[[str
             taps = [each[-1] for each in attention_taps(exact.model).values()]
             assert len(taps) == (3 if folder.name == "translation" else 1)
             for tap in taps:
-                with ablation.ablated(exact.model, {tap: [1, 2]}):
+                with head_settings.ablated(exact.model, {tap: [1, 2]}):
                     without = said.losses()
                 attention = exact.model.get_submodule(tap.removesuffix(".weights"))
                 kept, size = attention.out.weight.clone(), attention.out.weight.shape[1] // attention.heads
@@ -162,7 +163,7 @@ def test_every_kind_of_model_has_a_prediction() -> None:
             said = prediction_of(predictor, given, reading(predictor, given))
             whole, answers = said.losses(), said.candidates()
             (taps,) = attention_taps(predictor.model).values()
-            with ablation.ablated(predictor.model, {tap: [0, 1] for tap in taps}):
+            with head_settings.ablated(predictor.model, {tap: [0, 1] for tap in taps}):
                 without, others = said.losses(), said.candidates()
         assert said.what == what and len(said.pieces) == len(whole) == len(without)
         assert (whole - without).abs().max() > 1e-3 and answers != others, what

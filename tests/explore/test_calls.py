@@ -18,10 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
 import torch
+from fastapi.routing import APIRoute
 
 from heedful.config import Config
 from heedful.errors import UserError
@@ -71,11 +73,12 @@ STATES: tuple[Any, ...] = (
 # What the addresses of the views say.
 STATED = {
     "home": ("text", "image", "layer", "open"),
-    "heads": ("look", "layer"), "grid": ("look", "layer"), "alignment": ("layer",), "steps": ("look", "layer", "head"),
+    "heads": ("look", "layer", "off", "uniform"), "grid": ("look", "layer"), "alignment": ("layer",), "steps": ("look", "layer", "head"),
     "blocks": ("mode", "length", "padded", "head", "layer", "row", "column"),
-    "beam": ("k", "t", "penalty", "limit", "forced"), "next": ("then", "seed"), "fill": ("hidden",), "lens": ("place",),
-    "classifier": ("text", "other"),
-    "map": ("of", "lines", "word", "at"), "ablation": ("off", "place", "alone"), "recurrent": ("layer", "step"),
+    "beam": ("k", "t", "penalty", "limit", "forced"), "next": ("then", "seed", "off"), "fill": ("hidden", "uniform"),
+    "lens": ("place", "off"),
+    "classifier": ("text", "other", "uniform"),
+    "map": ("of", "lines", "word", "at"), "ablation": ("off", "uniform", "tried", "place", "alone"), "recurrent": ("layer", "step"),
     "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),
     "image": ("image", "drawn", "layer", "method", "block"), "caption": ("image", "drawn", "beams", "place"),
     "paragraph": ("image", "drawn", "boxes", "step"), "glimpses": ("image", "drawn", "step"),
@@ -327,6 +330,41 @@ def test_server_never_answers_with_an_internal_error(explorer: Explorer) -> None
                 post("/api/export", json.dumps({"view": view, "state": state}).encode())
         line.close()
     assert min(seen[200], seen[400], seen[422]) > 5, seen
+
+
+def test_any_address_gets_a_document_or_a_readable_error(explorer: Explorer) -> None:
+    """Of every route that is read by its address: lessons and their steps, the quiz, the lectures, the catalogue."""
+    app, chance = application(explorer), random.Random(0)
+    known = {
+        "name": sorted(explorer.lessons), "model": list(NAMES), "at": [*"0123456789"], "seed": [*"0123456789"],
+        "recipe": ["numbers", "gpt-prose"], "key": ["model.kind"], "to": ["seq2seq"], "words": ["attention"],
+    }  # fmt: skip
+    routes = [one for one in app.routes if isinstance(one, APIRoute) and one.methods == {"GET"}]
+    assert {"/api/lesson", "/api/lesson/step", "/api/quiz/{seed}"} <= {route.path for route in routes}
+    seen: Counter[tuple[str, int]] = Counter()
+    with serving(app, Policy(port=0)) as url:
+        line = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"))
+        for route in routes:
+            names = [one.name for one in route.dependant.query_params]
+            for _ in range(40 if names else 4):
+                odd = [value for value in map(str, (*TEXTS, *STATES)) if len(value) < 300]
+                given = {
+                    name: chance.choice(known[name] if chance.random() < 0.8 else odd)
+                    for name in names if chance.random() < 0.95
+                }  # fmt: skip
+                path = route.path.replace("{seed}", chance.choice(["0", "7", "-1", "x", "1e9", "9" * 300]))
+                line.request("GET", f"{path}?{urlencode(given, errors='replace')}")
+                answer = line.getresponse()
+                said = answer.read()
+                assert answer.status in (200, 400, 414, 422), (path, given, said[:300])
+                assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+                if answer.status != 200:
+                    reply = json.loads(said)
+                    require_readable("\n".join([reply["error"], *reply.get("more", ())]), explorer, given)
+                seen[route.path, answer.status] += 1
+        line.close()
+    assert all(seen[route.path, 200] for route in routes), seen
+    assert min(seen[path, 422] for path in ("/api/lesson", "/api/lesson/step", "/api/catalogue/swap")) > 2, seen
 
 
 def status(body: bytes) -> int | None:

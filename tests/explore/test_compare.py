@@ -1,4 +1,4 @@
-"""A | B: one view twice, with one selection, and B - A where the numbers align."""
+"""A | B: one view twice, with one selection; two texts, models or head settings; and B - A where the numbers align."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
+from heedful.blocks.taps import watch
 from heedful.explore.export import Export, page_of
 from heedful.explore.inspect import TextInput
+from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from patience import until
+from tolerance import near
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 BERT, GPT = GOLDEN / "pretraining-bert", GOLDEN / "language_model-gpt"
@@ -69,3 +75,111 @@ def test_file_of_a_comparison_answers_for_both_panes() -> None:
     (held,) = re.findall(r'<script id="held" type="application/json">(.*?)</script>', html, re.DOTALL)
     asked = {(one["view"], one["call"], one["asked"].get("text")) for one in json.loads(held)["answers"]}
     assert {(view, call, text) for view, call in (("grid", "wall"), ("heads", "layer")) for text in (ONE, TWO)} <= asked
+
+
+def shown_text(piece: str) -> str:
+    """A token as the page writes it."""
+    return re.sub("^ ", "·", piece).replace("\n", "↵") or "∅"
+
+
+def difference(page: Any) -> Any:
+    return page.get_by_test_id("difference")
+
+
+def lessened(page: Any) -> dict[str, float]:
+    """The numbers of B - A in the tables, by name."""
+    rows = difference(page).locator("tbody tr").evaluate_all(
+        "all => all.map((one) => [one.querySelector('th').textContent, Number(one.querySelector('[data-less]').dataset.less)])"
+    )
+    return dict(rows)
+
+
+def test_two_head_settings_of_one_model_are_compared(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    """Heads that are switched off in B alone: in Heads, Next token and the lens, with Python's numbers."""
+    browsing = browse(run("gpt"))
+    page, subject = browsing.go("next", text="A list of"), browsing.explorer.subject("gpt")
+    page.get_by_test_id("compare").click()
+    b = page.locator('[data-pane="b"]')
+    b.get_by_test_id("heads-open").click()
+    b.get_by_test_id("layer-0-1").click()  # all heads of layer 2
+    page.wait_for_url(lambda url: "b.off=" in url)
+    assert "off" not in browsing.address
+    ids = torch.tensor([subject.predictor.prompt_ids("A list of")])
+
+    def shares() -> torch.Tensor:
+        with torch.inference_mode():
+            return subject.model(ids, subject.predictor.start(1))[0][0, -1].double().softmax(-1)
+
+    before = shares()
+    with watch(subject.model, "blocks.1.*.weights", edit=lambda _, weights: torch.zeros_like(weights)):
+        less = shares() - before
+    most = less.abs().topk(3).indices.tolist()
+    names = [shown_text(piece) for piece in subject.predictor.tokenizer.pieces(most)]
+    until(lambda: difference(page).count() and {*names} <= {*lessened(page)})
+    shown = lessened(page)
+    assert [shown[name] for name in names] == near(less[most].tolist(), 256)
+
+    page.get_by_test_id("view-lens").click()  # the setting is kept
+    until(lambda: difference(page).count() and "layer 2" in difference(page).inner_text())
+    assert browsing.address["b.off"] == "0.1.0,0.1.1,0.1.2,0.1.3"
+    b.get_by_test_id("restore").click()
+    until(lambda: "0.00" in page.get_by_test_id("largest").inner_text() and "b.off" not in page.url)
+    page.get_by_test_id("undo").click()
+    until(lambda: browsing.address.get("b.off") == "0.1.0,0.1.1,0.1.2,0.1.3")
+
+
+def test_heads_that_are_changed_hold_in_all_views(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    """The page says which; the head that the view of ablation begins with is no choice of the reader's."""
+    browsing = browse(run("translation"))
+    page, by = browsing.go("ablation"), browsing.page.get_by_test_id
+    assert browsing.address["tried"]
+    by("all-on").click()
+    until(lambda: browsing.address.get("tried", "?") in ("", "?") and page.locator(".switch.off").count() == 0)
+    browsing.ready()
+    by("how-uniform").click()
+    by("switch-2-0-1").click()
+    page.wait_for_url(lambda url: "uniform=2.0.1" in url)
+    by("view-heads").click()
+    by("changed").wait_for()
+    until(lambda: by("changed").inner_text().startswith("In all views: decoder cross, layer 1, head 2 uniform"))
+    by("look").select_option("decoder.*.cross.weights")
+    browsing.ready()
+    by("restore").click()
+    until(lambda: by("changed").count() == 0 and "uniform" not in page.url)
+    page = browsing.go("ablation")
+    by("view-heads").click()
+    browsing.ready()
+    assert "tried" not in page.url and by("changed").count() == 0
+    page.goto(f"{browsing.url}#view=heads&text=five+six&off=0.7.7")
+    assert "no such head" in by("trouble").inner_text()
+    by("restore").click()
+    browsing.ready()
+
+
+def test_each_view_has_differences_or_says_why_not(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
+    """Of gates, images, and words of a caption; a map has none."""
+    names = ("rnn", "vit", "captions")
+    browsing = browse(*map(run, names))
+    page = browsing.go("recurrent", model="rnn", text="as in the", compare=1, **{"b.text": "as on the"})
+    difference(page).wait_for()
+    assert "gates and states of layer 1" in difference(page).inner_text()
+    page = browsing.go("image", model="vit", image=0, compare=1, **{"b.image": 1})
+    difference(page).wait_for()
+    subject = browsing.explorer.subject("vit")
+    shares = [
+        dict(zip(words["labels"], arrays["probabilities"].tolist(), strict=True))
+        for words, arrays in (
+            unpack(browsing.explorer.answer("image", "classes", {"model": "vit", "image": image})) for image in (0, 1)
+        )
+    ]
+    expected = {name: shares[1][name] - shares[0][name] for name in shares[0]}
+    assert lessened(page) == {name: pytest.approx(value, abs=1e-6) for name, value in expected.items()}
+    assert difference(page).locator("[data-testid=less-2]").count() == len(
+        unpack(browsing.explorer.answer("image", "classes", {"model": subject.name}))[0]["methods"]
+    ) + 2  # and the rollout and the mean of the heads
+    page = browsing.go("caption", model="captions", image=0, compare=1, **{"b.image": 1})
+    difference(page).wait_for()
+    assert "probability of each word" in difference(page).inner_text()
+    page = browsing.go("map", model="rnn", compare=1)
+    difference(page).wait_for()
+    assert "places cannot" in difference(page).inner_text()

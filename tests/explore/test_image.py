@@ -200,15 +200,23 @@ def test_page_reads_drawings_and_files(browse: Callable[..., Any], run: Callable
     check(**opened["state"])
     page.get_by_test_id("image-4").click()
     page.get_by_test_id("layer").select_option("1")
-    page.get_by_test_id("method").select_option("deconvnet")
+    page.get_by_test_id("method-deconvnet").click()
     browsing.ready()
     number = call_view(explorer, "classes")[0]["images"][4]
     check(image=number)
     maps = call_view(explorer, "maps", image=number, layer=1)[1]["pictures"]
     assert page.get_by_test_id("maps").locator("canvas").count() == len(maps)
     assert canvas_pixels("[data-testid=maps] canvas:nth-child(3)") == maps[2].flatten().tolist()
-    picture = call_view(explorer, "pixels", image=number, method="deconvnet")[1]["picture"]
-    assert canvas_pixels("[data-testid=decisive] canvas") == picture.flatten().tolist()
+    for label in (None, 7):  # by every method side by side, of the first class and of another
+        if label is not None:
+            page.get_by_test_id(f"class-{label}").click()
+            page.wait_for_url(lambda url: "label=7" in url)
+            browsing.ready()
+        for method in METHODS:
+            picture = call_view(explorer, "pixels", image=number, method=method, label=label)[1]["picture"]
+            selector = f"[data-testid=method-{method.replace(' ', '-')}] canvas"
+            assert canvas_pixels(selector) == picture.flatten().tolist(), method
+    assert "disagree" in page.get_by_test_id("caution").inner_text()
 
     page.get_by_test_id("draw").click()
     box = page.get_by_test_id("pad").bounding_box()

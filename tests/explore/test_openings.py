@@ -83,7 +83,7 @@ def test_ablation_opens_on_the_head_that_matters_most(run: Callable[[str], Path]
     for layer in range(2):
         _, arrays = unpack(explorer.answer("ablation", "alone", {**given, "look": 0, "layer": layer}))
         rises |= {f"0.{layer}.{head}": loss - full["loss"] for head, loss in enumerate(arrays["losses"])}
-    assert found["state"]["off"] == max(rises, key=lambda head: rises[head])
+    assert found["state"]["tried"] == max(rises, key=lambda head: rises[head])
     assert f"rises by {max(rises.values()):.2g};" in found["why"]
 
 
@@ -122,10 +122,10 @@ def test_page_opens_on_the_input_that_the_view_chooses(browse: Callable[..., Any
     page = browsing.go("alignment", text="seven")
     assert page.get_by_test_id("why").count() == 0 and browsing.address["text"] == "seven"
     page = browsing.go("ablation")
-    off = opened(browsing.explorer, subject, "ablation")["state"]["off"]
-    assert browsing.address["off"] == off
+    off = opened(browsing.explorer, subject, "ablation")["state"]["tried"]
+    assert browsing.address["tried"] == off
     page.get_by_test_id("chip-1").click()
-    page.wait_for_url(lambda url: "text=" in url and "off=" in url)
+    page.wait_for_url(lambda url: "text=" in url and "tried=" in url)
     assert page.get_by_test_id("text").input_value() == subject.examples.examples[1].text
     page = browsing.go("alignment", lesson="fluent/0")
     assert page.get_by_test_id("why").count() == 0 and "text" not in browsing.address

@@ -25,6 +25,7 @@ from patience import until
 from tolerance import close
 
 Arrays = dict[str, NDArray[Any]]
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 TEXT = "The child came home from"
 
 
@@ -296,6 +297,45 @@ def test_steps_after_the_attention_are_the_model_s_own(run: Callable[[str], Path
     top = last.topk(5)
     assert [piece for piece, _, _ in words["top"]] == subject.predictor.tokenizer.pieces(top.indices.tolist())
     close(np.float32([share for _, _, share in words["top"]]), top.values.float().numpy(), slack=64)
+
+
+def test_recurrent_decoder_goes_on_to_its_logits(run: Callable[[str], Path]) -> None:
+    """Its state after it has read the context, the output matrix, and the logits of the next token."""
+    explorer = Explorer([run("recurrent")])
+    subject = explorer.subject("recurrent")
+    (look,) = attentions(explorer)
+    given = request_of(explorer, look=look["name"], layer=0, head=0, query=3)
+    words, found = unpack(explorer.answer("steps", "rest", given))
+    assert words["stages"] == ["decoder state", "output matrix"]
+    trace = subject.trace(InputRequest(**request_of(explorer)), "decoder.*")
+    states = [value for name, value in trace.values.items() if name.endswith(".cell.hidden")]
+    close(found["s0"], states[-1][3].numpy(), slack=16)
+    out = subject.model.decoder.out
+    with torch.no_grad():
+        close(found["s1"], out(torch.from_numpy(found["s0"].copy())).numpy(), slack=64)
+    top = trace.output[0, 3].softmax(-1).topk(5)
+    assert [piece for piece, _, _ in words["top"]] == subject.predictor.tokenizer.pieces(top.indices.tolist())
+    close(np.float32([share for _, _, share in words["top"]]), top.values.float().numpy(), slack=64)
+
+
+@pytest.mark.parametrize("name", ["pretraining-albert", "translation-transformer", "classification-classifier"])
+def test_every_layer_leads_to_what_the_model_predicts(name: str) -> None:
+    """Also where layers share their weights, where there is a single one, and where a class is predicted."""
+    explorer = Explorer([GOLDEN / name])
+    subject = explorer.subject(name)
+    given = {"model": name, **{key: text for key, text in subject.sample.items() if text}}
+    for look in unpack(explorer.answer("steps", "tokens", given))[0]["looks"]:
+        for layer in range(look["layers"]):
+            asked = {**given, "look": look["name"], "layer": layer, "head": 0, "query": 0}
+            words, _ = unpack(explorer.answer("steps", "rest", asked))
+            sublayers = 2 if look["title"] != "decoder masked self" else 3
+            assert words["stages"].count("residual") == sublayers, (look["title"], layer)
+            assert words["stages"][-1] == f"block {look['layers']}"
+            if name == "classification-classifier":
+                best = subject.predictor.classify([given["text"]])[0]
+                assert words["says"] == "the class" and words["answers"][0] == [best.label, pytest.approx(best.probability)]
+            else:
+                assert len(words["top"]) == (0 if look["title"] == "encoder self" else 5)
 
 
 def test_page_unfolds_a_dot_product_and_goes_on_to_the_logits(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import heedful
 from exported_runs import GOLDEN, REFUSED, RUNS
@@ -17,6 +19,7 @@ from heedful.cli.export import export_command
 from heedful.errors import UserError
 from heedful.export import onnx, write
 from heedful.export.check import TOLERANCE, compare
+from heedful.export.graph import Function, Graph
 from heedful.export.onnx import onnx_run
 from heedful.export.roles import graphs_of
 from heedful.export.write import export
@@ -59,6 +62,34 @@ def test_int8_is_near_and_says_how_near(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"model.onnx", "export.json"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in REFUSED])
+def test_int8_of_every_run_is_near(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="ONNX files need `pip install 'heedful[onnx]'`")
+    predictor = heedful.load(GOLDEN / name, "cpu")
+    for graph, one in zip(graphs_of(predictor), export(predictor, tmp_path / "out", "onnx", int8=True), strict=True):
+        assert one.difference < 0.1
+        assert compare(graph, onnx_run(tmp_path / "out" / one.file), [(1, 2), (4, 3), (2, 11)]) < 0.1
+
+
+def test_int8_of_a_weight_that_layers_share(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="ONNX files need `pip install 'heedful[onnx]'`")
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 6)
+    module = Function(layer, lambda m, x: m(m(x).tanh()))
+    graph = Graph("model", module, ("y",), lambda rows, _, random: {"x": torch.randn(rows, 6, generator=random)}, 1)
+    onnx.write_onnx(graph, tmp_path / "whole")
+    onnx.quantized(tmp_path / "whole", tmp_path / "int8")
+    assert TOLERANCE < compare(graph, onnx_run(tmp_path / "int8")) < 0.05
+
+
+def test_int8_that_is_far_off_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "FAR", 1e-3)
+    with pytest.raises(UserError, match="does not compute what the model computes") as caught:
+        export(heedful.load(GOLDEN / "control-policy", "cpu"), tmp_path / "out", "onnx", int8=True)
+    assert "leave out --int8" in str(caught.value) and list(tmp_path.iterdir()) == []
+
+
 def test_file_that_computes_something_else_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(file: Path) -> Any:
         run = onnx_run(file)
@@ -68,6 +99,18 @@ def test_file_that_computes_something_else_is_not_kept(tmp_path: Path, monkeypat
     with pytest.raises(UserError, match="does not compute what the model computes"):
         export(heedful.load(GOLDEN / "control-policy", "cpu"), tmp_path / "out", "onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_file_that_fails_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fixed(graph: Any, file: Path) -> None:
+        write_onnx(replace(graph, draw=lambda rows, columns, random: graph.draw(2, columns, random)), file)
+
+    write_onnx = onnx.write_onnx
+    broken = write.GraphFiles(".onnx", fixed, lambda _, file: onnx_run(file))
+    monkeypatch.setitem(write.TARGETS, "onnx", write.Target(lambda: None, broken))
+    with pytest.raises(UserError, match="does not compute what the model computes") as caught:
+        export(heedful.load(GOLDEN / "control-policy", "cpu"), tmp_path / "out", "onnx")
+    assert "an error: [ONNXRuntimeError]" in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -128,12 +171,29 @@ def test_steps_of_a_graph_are_the_steps_of_the_model(kind: str) -> None:
         close(found["logits"], whole[:, number], msg=f"step {number}")
 
 
-def documented_loop() -> Any:
-    """The function of the page, which needs numpy and onnxruntime alone."""
+def documented(heading: str, name: str) -> Any:
+    """A function of the page, which needs numpy, onnxruntime and tokenizers alone."""
     page = (GOLDEN.parents[2] / "docs" / "how-to" / "export.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
-    exec(page.partition("```python\n")[2].partition("```")[0], names)
-    return names["greedy"]
+    exec(page.partition(f"## {heading}\n")[2].partition("```python\n")[2].partition("```")[0], names)
+    return names[name]
+
+
+def documented_loop() -> Any:
+    return documented("A greedy loop", "greedy")
+
+
+@pytest.mark.slow
+def test_documented_classifier_labels_as_ours_does(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="ONNX files need `pip install 'heedful[onnx]'`")
+    classifier: Any = heedful.load(GOLDEN / "classification-classifier", "cpu")
+    with torch.no_grad():
+        for weight in classifier.model.parameters():
+            weight += 0.5 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
+    export(classifier, tmp_path / "out", "onnx")
+    texts = ["the red cat sees a dog", "a", "[SEP] two", "a dog " * 40, "bird bird ball", "the big bird sees it"]
+    ours = [one.label for one in classifier.predict(texts)]
+    assert documented("What is written", "classify")(tmp_path / "out", texts) == ours and len(set(ours)) > 1
 
 
 def test_documented_loop_translates_as_the_translator_does(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import heedful
 from exported_runs import GOLDEN, REFUSED, RUNS
 from heedful.errors import UserError
 from heedful.export import program, write
 from heedful.export.check import TOLERANCE, compare
+from heedful.export.graph import Function, Graph
 from heedful.export.roles import graphs_of
 from heedful.export.write import GraphFiles, export, require_target
 
@@ -29,6 +31,20 @@ def test_program_is_equal_at_any_size(name: str, tmp_path: Path) -> None:
     for graph, one in zip(graphs_of(predictor), written, strict=True):
         run = program.program_run(graph, tmp_path / "out" / one.file)
         assert compare(graph, run, [(1, 2), (4, 3), (2, 11), (7, 6)]) <= TOLERANCE
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_are_exported_twice_for_any_number_of_columns(layer: Any, tmp_path: Path) -> None:
+    def draw(rows: int, columns: int, random: torch.Generator) -> dict[str, torch.Tensor]:
+        return {"x": torch.randn(rows, columns, 3, generator=random)}
+
+    torch.manual_seed(0)
+    graph = Graph("model", Function(layer(3, 4, batch_first=True).eval(), lambda m, x: m(x)[0]), ("y",), draw, 30)
+    for turn in range(2):
+        file = tmp_path / f"{turn}.pt2"
+        graph.run(graph.inputs(2, 5))  # torch now knows the usual kernel
+        program.write_program(graph, file)
+        assert compare(graph, program.program_run(graph, file)) <= TOLERANCE
 
 
 @pytest.mark.slow

@@ -104,6 +104,27 @@ def test_numbers_of_any_unit_are_learned() -> None:
     assert (again.predict(TEXTS) == model.predict(TEXTS)).all()
 
 
+def test_several_numbers_are_learned_and_a_regressor_is_continued(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    y = pandas.DataFrame({"price": NUMBERS, "length": [-len(text) / 1e3 for text in TEXTS]})
+    quick = {"batch_size": 8, "random_state": 0, "learning_rate_init": 1e-2}
+    model = TextRegressor(max_iter=25, settings=TINY, **quick).fit(TEXTS, y)
+    assert model.predictor_.names == ("price", "length") and model.predict(TEXTS).shape == y.shape
+    assert model.score(TEXTS, y) > 0.9
+    again = pickle.loads(pickle.dumps(model))  # noqa: S301
+    assert (again.predict(TEXTS) == model.predict(TEXTS)).all()
+    model.save(tmp_path / "model")
+    more = TextRegressor(tmp_path / "model", max_iter=1, batch_size=8, learning_rate_init=1e-9).fit(TEXTS, y.to_numpy())
+    assert more.predictor_.names == ("price", "length")  # as in the folder, whose weights are all used
+    np.testing.assert_allclose(more.predict(TEXTS), model.predict(TEXTS), rtol=1e-4, atol=1e-4)
+    alone = TextRegressor(tmp_path / "model", max_iter=1, **quick).fit(TEXTS, NUMBERS)  # its encoder
+    assert alone.predict(TEXTS).shape == (len(TEXTS),)
+    one = TextRegressor(max_iter=1, settings=TINY, **quick).fit(TEXTS, y[["price"]].to_numpy().ravel())
+    one.save(tmp_path / "one")
+    one_more = TextRegressor(tmp_path / "one", max_iter=1, learning_rate_init=1e-9).fit(TEXTS, NUMBERS)
+    np.testing.assert_allclose(one_more.predict(TEXTS), one.predict(TEXTS), rtol=1e-4)
+
+
 def test_words_are_tagged() -> None:
     model = TokenTagger(max_iter=20, random_state=0, learning_rate_init=1e-2, settings=TINY)
     sentences = [text.split() for text in TEXTS]
@@ -223,6 +244,9 @@ def test_scikit_learn_estimator_checks(estimator: Any, every: bool) -> None:
         (TextClassifier, {}, ["", " "], ["a", "b"], "no examples"),
         (TextRegressor, {}, TEXTS, LABELS, "could not convert"),
         (TextRegressor, {}, TEXTS, [*NUMBERS[1:], np.nan], "NaN"),
+        (TextRegressor, {}, TEXTS, [[1.0, np.nan]] * len(TEXTS), "NaN"),
+        (TextRegressor, {}, TEXTS, [[1.0, 2.0]] * 3, "inconsistent numbers of samples"),
+        (TextRegressor, {}, TEXTS, [["a", "b"]] * len(TEXTS), "could not convert"),
         (TokenTagger, {}, [["a", "b"]], [["O"]], r"X\[0\] has 2 words"),
         (TokenTagger, {}, [["a", 3]], [["O", "B"]], r"X\[0\]"),
         (TokenTagger, {}, [["a", "b"]], [["O", "O"]], "only one class"),

@@ -19,12 +19,21 @@ def commit_of(files: dict[str, bytes]) -> str:
     return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
 
 
+def git_name(data: bytes) -> str:
+    """The hash by which git, and the hub, names a file; of a large file, its SHA-256."""
+    return hashlib.sha1(f"blob {len(data)}\0".encode() + data).hexdigest()
+
+
 class Hub:
     """The repositories: files by name, and how the server misbehaves."""
 
     def __init__(self) -> None:
         self.models: dict[str, dict[str, bytes]] = {}
         self.private: set[str] = set()
+        self.gated: set[str] = set()
+        self.more: dict[str, bytes] = {}  # files with odd names that the server lists
+        self.elsewhere: str | None = None  # another server, to which downloads of large files are sent
+        self.tokens: list[str | None] = []  # what each request has as its token
         self.lies: dict[str, bytes] = {}  # other contents than those of the commit
         self.garble: Callable[[str, bytes], bytes] = lambda path, body: body  # what becomes of an answer
         self.cuts = 0  # downloads of large files that break off
@@ -38,6 +47,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def log_message(self, *words: Any) -> None:
             hub.requests.append(f"{self.command} {self.path}")
+            hub.tokens.append(self.headers.get("Authorization"))
 
         def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
             body = hub.garble(self.path, body)
@@ -56,6 +66,9 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self.reply(200, json.dumps(value).encode(), Content_Type="application/json")
 
         def files(self, name: str) -> dict[str, bytes] | None:
+            if name in hub.gated:
+                self.reply(403, b"{}", X_Error_Code="GatedRepo", X_Error_Message="Access to it is restricted")
+                return None
             allowed = name not in hub.private or self.headers.get("Authorization") == f"Bearer {TOKEN}"
             if name in hub.models and allowed:
                 return hub.models[name]
@@ -81,14 +94,15 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.reply(404, b"{}", X_Error_Code="RevisionNotFound", X_Error_Message="no revision")
                 return
             siblings: list[dict[str, Any]] = []
-            for file, data in files.items():
-                blob = hashlib.sha1(f"blob {len(data)}\0".encode() + data).hexdigest()
+            for file, data in {**files, **hub.more}.items():
+                blob = git_name(data) if not file.endswith(LARGE) else "0" * 40
                 one: dict[str, Any] = {"rfilename": file, "size": len(data), "blobId": blob}
                 if file.endswith(LARGE):
                     sha = hashlib.sha256(data).hexdigest()
                     one["lfs"] = {"sha256": sha, "size": len(data), "pointerSize": 134}
                 siblings.append(one)
-            self.json({"id": name, "modelId": name, "sha": commit, "siblings": siblings, "tags": [], "private": False})
+            about = {"sha": commit, "siblings": siblings, "tags": [], "private": name in hub.private}
+            self.json({"id": name, "modelId": name, **about})
 
         def download(self, name: str, file: str) -> None:
             if (files := self.files(name)) is None:
@@ -99,6 +113,10 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             data = hub.lies.get(file, files[file])
             etag = f'"{hashlib.sha256(files[file]).hexdigest()}"'
             headers = {"ETag": etag, "X_Repo_Commit": commit_of(files), "Accept_Ranges": "bytes"}
+            if hub.elsewhere is not None and file.endswith(LARGE):
+                size = {"X_Linked_Size": str(len(data)), "X_Linked_ETag": etag}
+                self.reply(302, Location=f"{hub.elsewhere}{self.path}", **size, **headers)
+                return
             begin = 0
             if (ranges := self.headers.get("Range")) and self.command == "GET":
                 begin = int(ranges.removeprefix("bytes=").split("-")[0])
@@ -129,14 +147,17 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             elif path == ["api", "repos", "create"]:
                 given = json.loads(body)
                 name = f"{given.get('organization') or 'me'}/{given['name']}"
+                there = name in hub.models
                 hub.models.setdefault(name, {})
-                if given.get("private") or given.get("visibility") == "private":
+                if not there and (given.get("private") or given.get("visibility") == "private"):
                     hub.private.add(name)
-                self.json({"url": f"http://{self.headers['Host']}/{name}", "name": name})
+                made = {"url": f"http://{self.headers['Host']}/{name}", "name": name}
+                self.reply(409 if there else 200, json.dumps(made).encode(), Content_Type="application/json")
             elif path[-2:-1] == ["preupload"]:
+                there = hub.models["/".join(path[2:4])]
                 modes = [
                     {"path": one["path"], "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular",
-                     "shouldIgnore": False}
+                     "shouldIgnore": False, "oid": git_name(there[one["path"]]) if one["path"] in there else None}
                     for one in json.loads(body)["files"]
                 ]  # fmt: skip
                 self.json({"files": modes})

@@ -297,11 +297,13 @@ def test_image_processors_that_cannot_be_followed(settings: dict[str, Any], mess
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("ViTForImageClassification", {"qkv_bias": False}, "qkv_bias is not supported"),
+        ("ViTForImageClassification", {"qkv_bias": False}, "qkv_bias: not supported"),
+        ("ViTForImageClassification", {"id2label": {"0": "age"}}, "id2label: not supported"),
+        ("ResNetForImageClassification", {"num_labels": 1}, "num_labels: not supported"),
         ("ViTForImageClassification", {"image_size": 13}, "no whole patches of 4 x 4"),
         ("ViTForImageClassification", {"image_size": "big"}, "invalid value for image_size"),
-        ("ResNetForImageClassification", {"downsample_in_bottleneck": True}, "downsample_in_bottleneck is not supp"),
-        ("ResNetForImageClassification", {"hidden_act": "gelu"}, "hidden_act is not supported"),
+        ("ResNetForImageClassification", {"downsample_in_bottleneck": True}, "downsample_in_bottleneck: not supported"),
+        ("ResNetForImageClassification", {"hidden_act": "gelu"}, "hidden_act: not supported"),
         ("ResNetForImageClassification", {"layer_type": "wide"}, "not supported: layer_type 'wide'"),
         ("ResNetForImageClassification", {"depths": 3}, "invalid value for depths"),
         ("ResNetForImageClassification", {"depths": [2, 1, 3]}, "the weights do not fit the model"),
@@ -317,7 +319,7 @@ def test_settings_that_cannot_be_followed(name: str, settings: dict[str, Any], m
 
 def test_unknown_architectures_and_sizes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architecture": "efficientnet_b0"}')
-    with pytest.raises(UserError, match="models of this architecture are not supported"):
+    with pytest.raises(UserError, match="not supported: models of this architecture"):
         find_image_folder(tmp_path)
     for kind, layout, message in (
         ("alexnet", "transformers", "transformers has no AlexNet"),

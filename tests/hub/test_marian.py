@@ -207,10 +207,10 @@ def test_tied_matrices_may_have_any_of_their_names(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"share_encoder_decoder_embeddings": False}, "embed_tokens.weight: not in the file"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings is not supported"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings: not supported"),
         ({"decoder_ffn_dim": 7}, "not supported: decoder_ffn_dim"),
         ({"decoder_attention_heads": 1}, "not supported: decoder_attention_heads"),
-        ({"normalize_before": True}, "normalize_before is not supported"),
+        ({"normalize_before": True}, "normalize_before: not supported"),
         ({"pad_token_id": 3}, "not supported: another pad_token_id"),
         ({"decoder_start_token_id": 0}, "not supported: another decoder_start_token_id"),
         ({"eos_token_id": 2}, "not supported: another eos_token_id"),
@@ -288,6 +288,11 @@ def test_generation_settings_that_are_not_followed_are_named(tmp_path: Path) -> 
     file.write_text(json.dumps({**json.loads(file.read_text()), "no_repeat_ngram_size": 3, "num_beams": 6}))
     found = pretrained(folder)
     assert found.decode.beams == 6 and "no_repeat_ngram_size 3 is not followed" in found.notes[-1]
+    more = {"bad_words_ids": [[59], [7]], "forced_bos_token_id": 5, "max_new_tokens": 9, "early_stopping": True}
+    file.write_text(json.dumps(more))
+    assert {note.split()[1] for note in pretrained(folder).notes} == set(more)
+    file.write_text(json.dumps({"bad_words_ids": [[7]], "pad_token_id": 7, "forced_eos_token_id": 0}))
+    assert not pretrained(folder).notes
     file.write_text(json.dumps({"num_beams": "six"}))
     with pytest.raises(UserError, match="beams"):
         pretrained(folder)

@@ -15,7 +15,10 @@ from marian_folders import marian_folder, random_marian, two_vocabularies
 
 from heedful.errors import UserError
 from heedful.hub import pretrained
+from heedful.hub.folder import exchanges, find_exchange
+from heedful.hub.image_folders import find_image_exchange, image_exchanges
 from heedful.hub.sentence_transformers import SentenceConfig, sentence_files
+from heedful.models.exchange import ENCODER_HARMLESS, refuse
 
 Edit = Callable[[Path], Any]
 
@@ -26,6 +29,16 @@ def config(**settings: Any) -> Edit:
 
 def tokenizer(**settings: Any) -> Edit:
     return lambda folder: (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def part(name: str, value: Any) -> Edit:
+    """Another part of the tokenizer.json that is equivalent to the files of a folder."""
+
+    def edit(folder: Path) -> None:
+        whole = pretrained(folder).tokenizer.json
+        (folder / "tokenizer.json").write_text(json.dumps(json.loads(whole) | {name: value}))
+
+    return edit
 
 
 def modules(*kinds: str, **pooling: Any) -> Edit:
@@ -76,6 +89,9 @@ REFUSED: list[tuple[str, Edit, str]] = [  # a folder, what is changed, and what 
     ("bert", modules("Pooling", pooling_mode="lasttoken"), "lasttoken"),
     ("bert", modules("Pooling", pooling_mode=["mean", "lasttoken"]), "lasttoken"),
     ("classifier", config(problem_type="ranking"), "problem_type"),
+    ("bert", part("normalizer", {"type": "Lowercase"}), "normalizer of type 'Lowercase'"),
+    ("bert", part("pre_tokenizer", {"type": "Whitespace"}), "pre_tokenizer of type 'Whitespace'"),
+    ("gpt2", part("normalizer", {"type": "Lowercase"}), "normalizer of type 'Lowercase'"),
     ("gpt2", config(architectures=["GPT2DoubleHeadsModel"]), "architectures"),
     ("gpt2", config(activation_function="gelu_10"), "activation_function"),
     ("gpt2", config(add_cross_attention=True), "add_cross_attention"),
@@ -108,5 +124,14 @@ def test_what_is_refused_says_so_and_why(
     with pytest.raises(UserError) as raised:
         pretrained(folder)
     message = str(raised.value)
-    assert "not supported" in message and words in message and str(folder) in message
-    assert raised.value.todo and (raised.value.found or "not supported: " in message)
+    assert "not supported: " in message and words in message and str(folder) in message
+    assert raised.value.todo
+
+
+@pytest.mark.parametrize("kind", [*exchanges(), *image_exchanges()])
+def test_each_setting_that_is_refused_has_a_reason(kind: str) -> None:
+    module: Any = find_exchange(kind) or find_image_exchange(kind)
+    for key in {**vars(module).get("HARMLESS", {}), **ENCODER_HARMLESS}:
+        with pytest.raises(UserError) as raised:
+            refuse({key: "odd"}, vars(module).get("HARMLESS", {}) | ENCODER_HARMLESS, Path("config.json"), "do this")
+        assert str(raised.value).startswith(f"config.json: {key}: not supported: ") and len(str(raised.value)) > 60

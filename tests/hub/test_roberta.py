@@ -207,10 +207,35 @@ def test_positions_start_at_two_and_segments_are_ignored() -> None:
 
 
 @families
+@pytest.mark.parametrize("left_out", [False, True])
+def test_segment_table_with_more_rows_is_read_and_written(family: str, left_out: bool, tmp_path: Path) -> None:
+    """As in models with the default of `transformers`, two, of which its tokenizer never uses the second."""
+    model = random_roberta(f"{family}RobertaForSequenceClassification", type_vocab_size=2)
+    folder = save_folder(model, tmp_path / "theirs")
+    settings = json.loads((folder / "config.json").read_text())
+    if left_out:
+        del settings["type_vocab_size"]
+        (folder / "config.json").write_text(json.dumps(settings))
+    found = pretrained(folder)
+    assert found.config.segments == 2 and found.config.segment_types == 1
+    assert_equal_outputs(model, found, "right")
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        right = model(**words("the cat sat", "so it is", return_tensors="pt")).logits.softmax(-1)[0]
+    (ours,) = heedful.load(folder, "cpu").classify([("the cat sat", "so it is")])
+    assert near(torch.tensor([*ours.probabilities.values()]), right)
+    write(tmp_path / "back", found)
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["type_vocab_size"] == 2
+    before, after = (safetensors.torch.load_file(tmp_path / one / "model.safetensors") for one in ("theirs", "back"))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], value) for name, value in after.items())
+
+
+@families
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"type_vocab_size": 2}, "type_vocab_size"),
+        ({"type_vocab_size": 2}, "token_type_embeddings"),
+        ({"type_vocab_size": 0}, "type_vocab_size"),
         ({"pad_token_id": 0}, "pad_token_id"),
         ({"is_decoder": True}, "is_decoder"),
         ({"max_position_embeddings": 3}, "max_position_embeddings"),

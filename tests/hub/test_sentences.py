@@ -144,6 +144,14 @@ def test_encoder_in_a_subfolder_is_found(tmp_path: Path) -> None:
     assert read_config(tmp_path / "whole") == found.config
 
 
+@pytest.mark.parametrize("settings", [{}, {"embedding_dimension": 24}, dict.fromkeys(FLAGS, False)])
+def test_pooling_without_a_mode_is_the_mean_as_in_sentence_transformers(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    files = sentence_files(24, SentenceConfig(pooling="max"), 16) | {"1_Pooling/config.json": json.dumps(settings)}
+    assert pretrained(sentence_config(save_folder(random_bert(), tmp_path / "theirs"), files)).pooling == "mean"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
@@ -153,7 +161,6 @@ def test_encoder_in_a_subfolder_is_found(tmp_path: Path) -> None:
         ("1_Pooling/config.json", '{"pooling_mode": [["max"]]}', "not supported"),
         ("1_Pooling/config.json", '{"pooling_mode": []}', "not supported"),
         ("1_Pooling/config.json", '{"pooling_mode": "lasttoken"}', "lasttoken"),
-        ("1_Pooling/config.json", "{}", "not supported"),
         ("sentence_bert_config.json", '{"max_seq_length": "16"}', "max_seq_length"),
         ("sentence_bert_config.json", '{"max_seq_length": -1}', "max_seq_length"),
         ("sentence_bert_config.json", '{"do_lower_case": "yes"}', "do_lower_case"),

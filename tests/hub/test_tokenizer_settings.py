@@ -57,11 +57,15 @@ FILES: list[dict[str, Any]] = [  # beside tokenizer_config.json
     {"special_tokens_map.json": {"cls_token": "[CLS]", "mask_token": {"content": "[MASK]", "lstrip": True}}},
     {"special_tokens_map.json": {"sep_token": "[unused1]"}},
 ]
+LOWERCASE = "before"  # whether another normalizer comes first, as sentence-transformers writes it
 NORMALIZERS: list[dict[str, Any] | None] = [
     None,  # no tokenizer.json
     {"lowercase": True},
     {"lowercase": False},
     {"lowercase": False, "strip_accents": True, "handle_chinese_chars": False, "clean_text": False},
+    {LOWERCASE: True, "lowercase": True},
+    {LOWERCASE: True, "lowercase": False},
+    {LOWERCASE: True, "lowercase": False, "strip_accents": True},
 ]
 LAYOUT = processors.TemplateProcessing(
     "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", [("[CLS]", NAMES.index("[CLS]")), ("[SEP]", NAMES.index("[SEP]"))]
@@ -92,7 +96,10 @@ def write_folder(
         (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
         return folder
     engine = Engine(models.WordPiece({piece: number for number, piece in enumerate(PIECES)}, unk_token="[UNK]"))
-    engine.normalizer = normalizers.BertNormalizer(**normalizer)
+    own = {key: value for key, value in normalizer.items() if key != LOWERCASE}
+    engine.normalizer = normalizers.BertNormalizer(**own)
+    if LOWERCASE in normalizer:
+        engine.normalizer = normalizers.Sequence([normalizers.Lowercase(), engine.normalizer])
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     engine.add_special_tokens(list(NAMES))
     if layout is not None:

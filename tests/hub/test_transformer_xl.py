@@ -21,6 +21,7 @@ from heedful.hub.loading import Pretrained
 from heedful.hub.unpickling import read_any_weights
 from heedful.models import build
 from heedful.models.transformer_xl.config import TransformerXLConfig
+from heedful.models.transformer_xl.weights import read_config
 from tolerance import close
 
 TINY = TransformerXLConfig.tiny().model_dump()
@@ -91,6 +92,20 @@ def test_published_names_and_shapes(tmp_path: Path) -> None:
     assert {name: shapes.get(name) for name in expected} == expected
 
 
+def test_settings_that_are_left_out_are_the_defaults_of_transformers_4(tmp_path: Path) -> None:
+    found = read_config({"model_type": "transfo-xl", "d_embed": 512}, tmp_path / "config.json")
+    config, given = found.config, ("vocab", "width", "layers", "heads", "embed", "divisor", "memory", "clamp")
+    assert tuple(getattr(config, name) for name in given) == (267_735, 1024, 18, 16, 512, 4, 1600, 1000)
+    assert (config.cutoffs, config.same_length, config.norm) == ((20_000, 40_000, 200_000), True, "post")
+    assert "same_length True" in found.notes[0] and "d_embed" not in found.notes[0]
+    written(tmp_path / "theirs", **KINDS["one-table"])
+    whole = pretrained(tmp_path / "theirs", role="causal")
+    settings = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert settings.pop("same_length") is True
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(settings))
+    assert pretrained(tmp_path / "theirs", role="causal").config == whole.config
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_pickle_with_all_tied_tensors_is_read(kind: str, tmp_path: Path) -> None:
     """As `save_pretrained` of version 4 wrote them: tied tensors under each of their names, and the buffer."""
@@ -125,10 +140,10 @@ def test_untied_output_layer_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"attn_type": 1}, "attn_type is not supported"),
-        ({"proj_share_all_but_first": False}, "proj_share_all_but_first is not supported"),
-        ({"sample_softmax": 100}, "sample_softmax is not supported"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings is not supported"),
+        ({"attn_type": 1}, "attn_type: not supported"),
+        ({"proj_share_all_but_first": False}, "proj_share_all_but_first: not supported"),
+        ({"sample_softmax": 100}, "sample_softmax: not supported"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings: not supported"),
         ({"architectures": ["TransfoXLForSequenceClassification"]}, "architectures"),
         ({"untie_r": "yes"}, "untie_r"),
         ({"clamp_len": 1.5}, "clamp_len"),

@@ -189,11 +189,11 @@ def test_published_sizes() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("bi_data", True, "bi_data is not supported"),
-        ("same_length", True, "same_length is not supported"),
-        ("summary_type", "first", "summary_type is not supported"),
-        ("summary_use_proj", False, "summary_use_proj is not supported"),
-        ("summary_proj_to_labels", True, "summary_proj_to_labels is not supported"),
+        ("bi_data", True, "bi_data: not supported"),
+        ("same_length", True, "same_length: not supported"),
+        ("summary_type", "first", "summary_type: not supported"),
+        ("summary_use_proj", False, "summary_use_proj: not supported"),
+        ("summary_proj_to_labels", True, "summary_proj_to_labels: not supported"),
         ("summary_activation", "relu", "not supported: summary_activation"),
         ("attn_type", "tri", "not supported: attn_type"),
         ("ff_activation", "laplace", "not supported: ff_activation"),

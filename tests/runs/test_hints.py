@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.runs.events import Events, read_events
 from heedful.runs.hints import hints
 from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Hint, train
 from heedful.tasks import task_of
-from heedful.training.class_report import ClassReport, class_report
+from heedful.tasks.base import Example
+from heedful.tasks.tagging.report import tag_report
+from heedful.training.class_report import ClassReport, class_report, label_report
 
 RECIPE = """
 task: {kind: text_classification}
@@ -109,6 +114,35 @@ def test_classes_that_are_never_right(found: Any) -> None:
     assert found([], right) == found([], few) == []
 
 
+def test_weights_are_advised_only_where_classes_are_uneven(found: Any) -> None:
+    """And where the class that is predicted is the largest."""
+    for count, advised in ((20, False), (40, True), (5, False)):
+        targets = np.array([0] * count + [1] * 20)
+        (hint,) = found([], class_report("test", "texts", targets, 0 * targets, 0.5 + 0 * targets, ("a", "b"), str))
+        assert f"which {count / (count + 20):.0%} of them are" in hint
+        assert ("class_weights=balanced" in hint) == advised and "train.optimizer.lr" in hint
+
+
+def test_entities_that_are_not_there_are_no_class_that_is_never_right(found: Any) -> None:
+    """A tagger that finds ten entities too many, and one that finds none."""
+    words, labels = [["a", "b"]] * 30, ("O", "B-PER")
+    right = [["B-PER", "O"]] * 20 + [["O", "O"]] * 10
+    shares = [np.ones(2, np.float32)] * 30
+    more = tag_report("test", words, right, [["B-PER", "O"]] * 30, shares, labels)
+    assert more.confusion == ((20, 0), (10, 0)) and [each.label for each in more.scored] == ["PER"]
+    assert found([], more) == []
+    (hint,) = found([], tag_report("test", words, right, [["O", "O"]] * 30, shares, labels))
+    assert hint.startswith("All 20 entities are predicted as 'no entity', F1 of every class is 0. Try")
+
+
+def test_labels_that_are_never_right(found: Any) -> None:
+    """All texts have the first label, and it alone is predicted: this is right."""
+    targets = np.stack([np.ones(40, int), np.arange(40) % 4 == 0], 1).astype(int)
+    predicted = np.stack([np.ones(40, int), np.zeros(40, int)], 1)
+    (hint,) = found([], label_report("test", "texts", targets, predicted, np.full((40, 2), 0.5), ("a", "b"), str))
+    assert hint.startswith("Never right: 'b' (10 texts)")
+
+
 def test_vocabulary_that_splits_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.runs.finish.curve", lambda run, unit: None)
     base = ["data.train=80", "data.valid=200", "data.test=10", "train.budget={steps: 1}", "model.encoder.width=8"]
@@ -123,3 +157,17 @@ def test_vocabulary_that_splits_words(tmp_path: Path, monkeypatch: pytest.Monkey
     mean = sum(len(one.ids) for one in predictor.tokenizer.encode_batch(texts)) / sum(len(one.split()) for one in texts)
     assert f"into {mean:.1f} on average" in hint
     assert read_events(tmp_path / "small").records
+
+
+@pytest.mark.parametrize(
+    ("text", "splits"), [("今天天气很好我们去公园散步", False), ("unbelievably complicated words", True)]
+)
+def test_scripts_without_spaces_are_not_long_words(
+    text: str, splits: bool, nine_to_one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(load_recipe(str(nine_to_one / "tiny.yaml")))
+    monkeypatch.setattr(task, "examples", lambda split: [Example(text, None, "a")] * 200)
+    letters = " ".join("abcdefghijklmnopqrstuvwxyz今天气很好我们去公园散步")
+    predictor = SimpleNamespace(tokenizer=BertTokenizer.train(WordPiece(vocab=80), [letters]))
+    found = list(hints(task, Path("runs/x"), Events([], 0), None, predictor))
+    assert any("splits a word" in hint for hint in found) == splits

@@ -6,16 +6,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import heedful
+from data.test_table_tasks import ROWS, write_rows
 from heedful.errors import UserError
 from heedful.runs.init import OF_TASK, init_recipe, table_of
-from heedful.runs.recipe import recipe_in
-from heedful.runs.train import Step, train
+from heedful.runs.recipe import check_recipe, check_rows, recipe_in
+from heedful.runs.train import Finished, Step, train
 from heedful.tasks import TASKS, task_class
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 FINETUNED = ("classification", "multi_label", "regression", "multiple_choice", "tagging", "answering")
+LONG = ("text", "source", "target", "passage", "story", "paragraph", "caption")  # columns that vary from row to row
 RUN_OF = {path.name.partition("-")[0]: path for path in sorted(GOLDEN.iterdir())}
 
 
@@ -45,12 +48,72 @@ def test_recipe_for_a_table_reads_its_columns(task: str, tmp_path: Path) -> None
     assert recipe.data.train == str(data) and recipe.data.test == 0.1
 
 
+def rows_of(task: str, folder: Path) -> Path:
+    """A table of 60 rows that fits a task, with images of 20 x 30 pixels beside it."""
+    found = [
+        {name: f"{value} {n}." if name in LONG and isinstance(value, str) else value for name, value in row.items()}
+        for n, row in enumerate(row for _ in range(3) for row in ROWS[task][:20])
+    ]
+    for n, row in enumerate(found):
+        if "tokens" in row:
+            row["tokens"] = [*row["tokens"][:-1], f"word{n}"]
+        elif "tree" in row:
+            row["tree"] = f"(3 (2 word{n}) (1 bad))"
+        elif "image" in row:
+            Image.effect_noise((30, 20), 50).save(folder / row["image"])
+    return write_rows(folder, found, "csv")
+
+
+@pytest.mark.parametrize("task", ["captioning", "image_classification", "paragraphs", "reconstruction"])
+def test_images_of_a_table_have_the_size_that_the_model_reads(task: str, tmp_path: Path) -> None:
+    recipe = recipe_in(init_recipe(task, tmp_path, data=rows_of(task, tmp_path))[0])
+    model = recipe.model.model_dump()
+    model = model.get("encoder", model) if task in ("captioning", "paragraphs") else model
+    expected = tuple(model["input"]) if task == "reconstruction" else (model["channels"], *model["size"])
+    assert (recipe.data.channels, *recipe.data.size) == expected
+
+
+def test_table_with_any_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column is predicted from all others but the numbers of the rows; also from a trained run."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{n},{n % 9},{'ab'[n % 2]},word {n % 5},{n % 9 + 0.5}" for n in range(1, 61)]
+    Path("rows.csv").write_text("\n".join(["no,weight kg,zone,note,Price", *rows]) + "\n")
+    for name, given, expected in (("table", [], "Price"), ("tabular", ["task.predict=weight kg"], "weight kg")):
+        file, _, found = init_recipe(name, Path(), data=Path("rows.csv"), overrides=given)
+        recipe = recipe_in(file, ["train.budget={steps: 2}"])
+        assert found == {"predict": expected} and recipe.task.predict == expected
+        assert recipe.task.leave_out == ("no",) and recipe.data.kind == "table" and not check_rows(recipe).findings
+        assert isinstance(list(train(recipe, name))[-1], Finished)
+    given = ["task.predict=Price", "task.leave_out=[no, note]", "data.valid=0.2"]
+    recipe = recipe_in(init_recipe("table", Path("b.yaml"), data=Path("rows.csv"), overrides=given)[0])
+    assert recipe.task.leave_out == ("no", "note") and recipe.data.valid == 0.2
+    recipe = recipe_in(init_recipe("table", Path("c.yaml"), start=Path("tabular"), data=Path("rows.csv"))[0])
+    assert recipe.task.predict == "Price" and recipe.start.folder == "tabular"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [task for task in TASKS if table_of(task)])
+def test_recipe_for_a_table_is_without_mistakes_and_trains(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.runs.finish.curve", lambda run, unit: None)
+    monkeypatch.setattr("heedful.runs.report.write_report", lambda *given: None)
+    monkeypatch.chdir(tmp_path)
+    file, _, _ = init_recipe(task, Path(), data=rows_of(task, Path()))
+    check_recipe(recipe_in(file))
+    assert not [one.line for one in check_rows(recipe_in(file)).findings if one.level == "error"]
+    events = list(train(recipe_in(file, ["train.budget={steps: 2}"]), tmp_path / "run"))
+    assert [event.step for event in events if isinstance(event, Step)] == [1, 2]
+    assert isinstance(events[-1], Finished) and not events[-1].stopped
+
+
 @pytest.mark.parametrize(
     ("task", "header", "given", "expected"),
     [
         ("classify", "id,Review,Verdict,when", [], {"text": "Review", "label": "Verdict"}),
         ("classify", "number,opinion,mood,day", [], {"text": "opinion", "label": "mood"}),
         ("classify", "number,opinion,mood,day", ["data.columns.label=day"], {"text": "opinion", "label": "day"}),
+        ("classify", "date,opinion,mood,code", [], {"text": "opinion", "label": "mood"}),
         ("regression", "name,opinion,mood,price", [], {"text": "opinion", "label": "price"}),
         (
             "classify",
@@ -118,6 +181,9 @@ def test_mistakes(tmp_path: Path) -> None:
         ("classify", data, ["data.columns.lable=b"], "columns.lable is an unknown key", None),
         ("classify", data, ["train.seed=1"], "only settings of the data", "edit the recipe"),
         ("classify", None, ["data.columns.label=b"], "settings of a table", "--data FILE"),
+        ("table", data, [], "not clear which column is to be predicted", "task.predict=NAME"),
+        ("table", data, ["task.predict=d"], "there is no column 'd'", "task.predict"),
+        ("table", data, ["train.seed=1"], "only settings of the data", "edit the recipe"),
         ("control", data, [], "does not read its examples from columns", "without --data"),
         ("classify", tmp_path / "no.csv", [], "no such file", None),
         ("classify", tmp_path, [], "folder", None),

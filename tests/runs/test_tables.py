@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from heedful.data.formats.sources import SPLITS
 from heedful.data.own import Dataset
@@ -110,6 +112,27 @@ def test_tables_of_each_split_and_wrong_ones() -> None:
     with pytest.raises(UserError, match="no column 'review'") as error:
         with_own_data(given, [{"reviews": "a", "verdict": "b"}] * 20).data.read("train")
     assert "did you mean data.columns.text=reviews" in str(error.value) and "data.train" in str(error.value)
+
+
+PICTURES = """
+task: {kind: image_classification}
+data: {kind: image_folder, train: FOLDER, valid: 0.25, test: null, channels: 1}
+model: {kind: lenet}
+train: {budget: {steps: 1}, batch_examples: 2, samples: 0, save_every: 1}
+"""
+
+
+def test_images_that_are_held_out_are_recorded_by_name(tmp_path: Path) -> None:
+    for number in range(8):
+        file = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((28, 28), number * 30, np.uint8)).save(file)
+    given = recipe_of(PICTURES.replace("FOLDER", str(tmp_path / "photos")), "recipe.yaml")
+    list(train(given, tmp_path / "run"))
+    ((split, names),) = json.loads((tmp_path / "run" / "held_out.json").read_text()).items()
+    assert split == "valid" and len(names) == 2 and {name[0] for name in names} == {"a", "b"}
+    read = task_of(given).read("valid")
+    assert read.files == tuple(str(tmp_path / "photos" / name) for name in names)
 
 
 MODULE = """

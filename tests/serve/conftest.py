@@ -23,7 +23,7 @@ RUNS = Path(__file__).parents[1] / "golden" / "runs"
 class PlainRows:
     """What `RowByRow` computes, without its kernels: the texts of the slots are kept as tokens."""
 
-    prompt_rows = RowByRow.prompt_rows
+    prompt_rows = staticmethod(RowByRow.prompt_rows)
 
     def __init__(self, model: Any) -> None:
         self.model, self.calls = model, 0
@@ -36,11 +36,11 @@ class PlainRows:
             state.cache.value[0, 0, owner, 0, place, 0] = token
         return state
 
-    def logits(self, tokens: Tensor, owner: Tensor, place: Tensor, state: RowsState) -> Tensor:
+    def logits(self, tokens: Tensor, owner: Tensor, place: Tensor, state: RowsState, count: int) -> Tensor:
         texts = state.cache.value[0, 0, :, 0, :, 0]
+        self.read(torch.stack([tokens, owner, place], 1), state)
         found = []
-        for token, row, at in zip(tokens.tolist(), owner.tolist(), place.tolist(), strict=True):
-            texts[row, at] = token
+        for row, at in zip(owner[:count].tolist(), place[:count].tolist(), strict=True):
             x = self.model.read(texts[row, : at + 1].long()[None])
             found.append(self.model.tokens.logits(x[:, -1:])[0, 0])
         self.calls += 1

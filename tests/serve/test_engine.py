@@ -106,6 +106,25 @@ def test_rows_of_kernels_give_the_same(golden: Callable[[str], Any]) -> None:
     assert sorted(engine.free) == list(range(5))
 
 
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("words", [0, 1, 40, 100])
+def test_prompts_are_read_beside_texts_that_are_under_way(
+    words: int, golden: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.models.gpt.rows.MAX_ROWS", 16)  # so that a long prompt has several parts
+    generator = generator_of("gpt", golden)
+    prompt, settings = " ".join(WORDS * 10).split()[:words], TextSettings(length=9, temperature=0.0)
+    some = [(" ".join(prompt), settings), *mixed(5, 2, 12), (" ".join(prompt[1:]), settings)]
+    requests = [completion(generator, *one) for one in some]
+    engine, _ = engine_of(generator)
+    engine.submit(requests[1:-1])
+    for _ in range(3):
+        engine.step()
+    engine.submit([requests[0], requests[-1]])
+    finish(engine, [])
+    require_alone(generator, some, requests)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels run on a GPU")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_rows_on_a_gpu_are_bit_identical(temperature: float, golden: Callable[[str], Any]) -> None:

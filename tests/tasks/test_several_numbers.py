@@ -23,7 +23,7 @@ from heedful.explore.inspect import TextInput
 from heedful.explore.predictions import values
 from heedful.export.write import export
 from heedful.hub import pretrained, write
-from heedful.runs.recipe import recipe_of
+from heedful.runs.recipe import load_recipe, recipe_of
 from heedful.runs.train import train
 from heedful.tasks.classification.numbers import mean_scores
 from heedful.tasks.classification.predictor import number_loss
@@ -113,6 +113,48 @@ train: {{budget: {{steps: 40}}, batch_examples: 4, optimizer: {{lr: 3.0e-3}}}}
         with pytest.raises(UserError, match="number") as raised:
             ours.evaluate([("a dog", label)])
         assert raised.value.where == "example 1"
+
+
+@pytest.mark.usefixtures("no_loss_curve")
+def test_columns_of_numbers_from_a_table_to_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*command: str) -> str:
+        monkeypatch.setattr("sys.argv", ["heedful", *command])
+        with pytest.raises(SystemExit, match="0"):
+            main()
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"note": f"the {'wide' * (n % 2)} box {n}", "width": n % 2, "height, cm": n / 2, "id": n} for n in range(40)
+    ]
+    with (tmp_path / "boxes.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    folder(tmp_path / "start", "Bert", random.Random(1), "regression", 3)
+    out = run(
+        "init", "regression", "r.yaml", "data.columns.label=[width, 'height, cm']", "--data", "boxes.csv",
+        "--from", "start",
+    )  # fmt: skip
+    assert "text is 'note', label is 'width' and 'height, cm'" in out
+    assert "no mistakes" in run("check", "r.yaml")
+    run("train", "r.yaml", "train.budget.epochs=1", "--run", "run")
+    ours = heedful.load(tmp_path / "run", heedful.MultiRegressor, "cpu")
+    assert ours.names == ("width", "height, cm")
+    run("predict", "run", "boxes.csv", "--out", "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    right = [one.values for one in ours.predict([str(row["note"]) for row in rows])]
+    for row, numbers in zip(found, right, strict=True):
+        assert json.loads(row["prediction"]) == pytest.approx(numbers) and row["id"]
+        assert {name: float(row[f"prediction_{name}"]) for name in numbers} == pytest.approx(numbers)
+    scored = json.loads(run("eval", "run", "data.test=boxes.csv", "--json"))
+    alone = ours.evaluate([(str(row["note"]), f"{row['width']}, {row['height, cm']}") for row in rows])
+    assert scored["loss"] == pytest.approx(alone.loss)
+    with pytest.raises(UserError, match="these are 3 names, and"):
+        load_recipe("r.yaml", ["model.numbers=[a,b,c]"])
 
 
 def test_the_command_line_and_the_explorer_show_every_number(

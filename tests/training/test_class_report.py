@@ -7,9 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
-from heedful.training.class_report import BINS, answer_report, class_report, reliability
+from heedful.training.class_report import BINS, answer_report, class_report, label_report, reliability
 from tolerance import near
 
 
@@ -52,6 +52,31 @@ def test_calibration_is_that_of_scikit_learn_and_of_a_loop(seed: int) -> None:
     report = class_report("test", "texts", targets, shares.argmax(1), confidence, tuple("abcde"), str)
     assert report.ece == near(ece, dtype=torch.float64)
     assert sum(each.count for each in bins) == 400
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.3])
+def test_scores_of_labels_are_those_of_scikit_learn(threshold: float) -> None:
+    draws = np.random.default_rng(0)
+    targets = (draws.random((200, 4)) < [0.5, 0.2, 0.1, 0.0]).astype(np.int64)
+    shares = 0.3 * targets + 0.7 * draws.random((200, 4))
+    found = (shares >= threshold).astype(np.int64)
+    report = label_report("test", "texts", targets, found, shares, ("a", "b", "c", "d"), str)
+    precision, recall, f1, there = precision_recall_fscore_support(targets, found, zero_division=0)
+    for number, each in enumerate(report.classes):
+        right = 100 * np.array([precision[number], recall[number], f1[number]])
+        assert np.array([each.precision, each.recall, each.f1]) == near(right, dtype=torch.float64)
+        assert each.count == there[number] and each.predicted == found[:, number].sum()
+    assert report.right == 200 * accuracy_score(targets, found) and report.count == 200 and report.confusion == ()
+    hits, confidence = (targets == found).ravel(), np.where(found, shares, 1 - shares).ravel()
+    bins = reliability(hits, confidence)
+    assert report.bins == bins and sum(each.count for each in bins) == 800
+    assert report.ece == near(sum(each.count / 800 * abs(each.accuracy - each.confidence) for each in bins))
+    worst = max((row for row in range(800) if not hits[row]), key=lambda row: confidence[row])
+    assert report.mistakes[0].input == str(worst // 4) and report.mistakes[0].probability == confidence[worst]
+    label, there_is = "abcd"[worst % 4], bool(targets.ravel()[worst])
+    assert report.mistakes[0].expected == (label if there_is else f"not {label}")
+    assert report.mistakes[0].predicted == (f"not {label}" if there_is else label)
+    assert report.constant is None and not report.exclusive
 
 
 def test_probabilities_on_the_edges_are_in_one_bin() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ import torch
 from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.training.checkpoint.folder import RunFolder
+from heedful.training.checkpoint.ownership import changes
 
 RECIPE = "task:\n  kind: translation\ntrain:\n  seed: 1\n  optimizer:\n    lr: 1e-3\n"
 
@@ -76,7 +78,7 @@ OTHER = RECIPE.replace("seed: 1", "seed: 2")
 def unsaved(folder: Path) -> None:
     """A run that ended before its first checkpoint, with all files that it may leave."""
     RunFolder.create_or_open(folder, RECIPE).close()
-    for name in ("tokenizer.json", "env.json"):
+    for name in ("tokenizer.json", "images.json", "held_out.json", "env.json"):
         (folder / name).write_text("{}")
     files.append_jsonl(folder / "metrics.jsonl", {"step": 1})
 
@@ -141,6 +143,21 @@ def test_running_run_is_not_replaced_before_its_first_checkpoint(folder: Path) -
 def test_equivalent_yaml_is_the_same_recipe(folder: Path) -> None:
     RunFolder.create_or_open(folder, RECIPE).close()
     RunFolder.create_or_open(folder, "# a comment\n" + RECIPE.replace("1e-3", "0.001")).close()
+
+
+def test_settings_that_are_written_only_if_they_are_set_are_compared() -> None:
+    plain: dict[str, Any] = {
+        "task": {"kind": "classification", "metric": "f1"},
+        "model": {"kind": "regressor", "dropout": 0.1},
+    }
+    weighted = {**plain, "task": {**plain["task"], "class_weights": "balanced"}}
+    several = {**plain, "model": {**plain["model"], "numbers": ["width", "height"]}}
+    assert changes(weighted, plain) == {"task.class_weights": ("'balanced'", "not set", True)}
+    assert changes(plain, weighted) == {"task.class_weights": ("not set", "'balanced'", False)}
+    assert list(changes(plain, several)) == list(changes(several, plain)) == ["model.numbers"]
+    # Those that another version did not have, or wrote with their default, are as they were.
+    shuffled = {**plain, "task": {**plain["task"], "sampling": "shuffled", "label_smoothing": 0.0}}
+    assert changes(shuffled, plain) == changes(plain, shuffled) == changes(plain, plain) == {}
 
 
 @pytest.mark.parametrize("names", [["thesis.tex"], ["recipe.yaml"], ["lock", "thesis.tex"]])

@@ -55,9 +55,9 @@ class BlockValues:
         return BlockValues(self.values[own], places, (1, *self.shape[1:]), self.fill)
 
     def without_heads(self, heads: Sequence[int]) -> BlockValues:
-        """The same with zeros in some heads."""
-        off = torch.isin(self.places[:, 1], torch.tensor(heads, device=self.places.device))
-        return replace(self, values=self.values.masked_fill(off[:, None, None], 0.0))
+        """The same with zeros in some heads; what is masked (-inf, of scores) stays so."""
+        off = torch.isin(self.places[:, 1], torch.tensor(heads, device=self.places.device))[:, None, None]
+        return replace(self, values=self.values.masked_fill(off & (self.values != -math.inf), 0.0))
 
     def sums(self) -> Tensor:
         """The sum of each block: of weights, how much of the attention of its queries a block gets."""

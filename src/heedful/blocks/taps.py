@@ -95,33 +95,42 @@ def watch(
     """Record (and with `edit` replace) the values at the taps whose path matches the pattern.
 
     Weights of block-sparse attention over more than 1,024 tokens are recorded as blocks; `edit_blocks` replaces those,
-    and with `edit` alone they are whole tensors, as for shorter texts.
+    and with `edit` alone they are whole tensors, as for shorter texts. Inside of another `watch`, a value first goes
+    through the hooks of the outer one, whose edits stay in effect.
     """
     found = {name: tap for name, tap in taps(model).items() if fnmatchcase(name, pattern)}
     if not found:
         raise ValueError(f"no tap matches {pattern!r}; taps here: {', '.join(taps(model)) or 'none'}")
     seen, before = Recorded(), {name: (tap.hook, tap.block_hook) for name, tap in found.items()}
 
-    def hook_for(name: str) -> Hook:
-        def hook(x: Tensor) -> Tensor | None:
+    def hook_for(name: str, outer: Hook | None) -> Hook:
+        def hook(x: Tensor) -> Tensor:
+            given = None if outer is None else outer(x)
+            x = x if given is None else given
             replaced = None if edit is None else edit(name, x)
-            seen.record(name, (x if replaced is None else replaced).detach())
-            return replaced
+            x = x if replaced is None else replaced
+            seen.record(name, x.detach())
+            return x
 
         return hook
 
-    def block_hook_for(name: str) -> BlockHook:
-        def hook(x: "BlockValues") -> "BlockValues | None":
+    def block_hook_for(name: str, outer: BlockHook | None) -> BlockHook:
+        def hook(x: "BlockValues") -> "BlockValues":
+            given = None if outer is None else outer(x)
+            x = x if given is None else given
             replaced = None if edit_blocks is None else edit_blocks(name, x)
-            seen.blocks[name] = (x if replaced is None else replaced).detach()
-            return replaced
+            x = x if replaced is None else replaced
+            seen.blocks[name] = x.detach()
+            return x
 
         return hook
 
     try:
         for name, tap in found.items():
-            tap.hook = hook_for(name)
-            tap.block_hook = None if edit is not None and edit_blocks is None else block_hook_for(name)
+            outer, outer_blocks = before[name]
+            whole = (edit is not None and edit_blocks is None) or (outer is not None and outer_blocks is None)
+            tap.hook = hook_for(name, outer)
+            tap.block_hook = None if whole else block_hook_for(name, outer_blocks)
         yield seen
     finally:
         for name, tap in found.items():

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from heedful.cli.output import print_table, say
-from heedful.cli.runs import last_step, values
+from heedful.cli.runs import find, last_step
 from heedful.config import flow
 from heedful.errors import UserError, short
 from heedful.files.json import read_json
 from heedful.files.reading import exists, is_file, read_file
 from heedful.files.yaml import load_yaml
 from heedful.plots.style import Style, require_suffix, save
-from heedful.runs.events import read_events
+from heedful.runs.events import read_events, values
+from heedful.training.checkpoint.ownership import leaves
 
 DATA = {"data": "train", "valid": "valid", "test": "test"}  # what manifests call the SHA-256 of a split
 CELL = 48  # characters of a value in a table
@@ -32,7 +33,8 @@ def diff_command(runs: Sequence[Path], as_json: bool) -> None:
     records = ({"part": part, "key": key, "a": a, "b": b} for part, key, a, b in differences)
     lines = [f"a: {runs[0]}", f"b: {runs[1]}", ""]
     for part in PLACES:
-        rows = [(key, _brief(a), _brief(b)) for where, key, a, b in differences if where == part]
+        brief = _score if part == "results" else _brief
+        rows = [(key, brief(a), brief(b)) for where, key, a, b in differences if where == part]
         width = max((len(key) for key, _, _ in rows), default=0)
         lines += [
             f"{part}{'' if rows else ': no differences'}",
@@ -42,7 +44,8 @@ def diff_command(runs: Sequence[Path], as_json: bool) -> None:
 
 
 def compare_command(runs: Sequence[Path], picture: Path | None, as_json: bool, style: Style = "light") -> None:
-    """Print the settings in which runs differ beside their scores, and draw their curves."""
+    """Print the settings in which runs differ beside their scores, and draw their curves; a folder is all its runs."""
+    runs = [run for path in runs for run in sorted(find(path)) or [path]]
     if len(runs) < 2:
         raise UserError("one run cannot be compared", where="heedful runs compare", todo="name two runs or more")
     if picture is not None:
@@ -67,7 +70,7 @@ def _table(records: Sequence[Mapping[str, Any]], keys: Sequence[str], scores: Se
     yield "| " + " | ".join(["run", "step", *keys, *scores]) + " |"
     yield "|" + "|".join(["---", "---:", *["---"] * len(keys), *["---:"] * len(scores)]) + "|"
     for record in records:
-        results = [f"{record['results'][name]:.4f}" if name in record["results"] else "" for name in scores]
+        results = [_score(record["results"].get(name)) for name in scores]
         cells = [record["run"], f"{record['step']:,}", *(_brief(record["settings"][key]) for key in keys), *results]
         yield "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 
@@ -101,7 +104,7 @@ def describe(run: Path) -> dict[str, dict[str, Any]]:
         for event in read_events(run).evaluated(split)[-1:]:
             loss = {"loss": event["loss"]} if isinstance(event.get("loss"), int | float) else {}
             results |= {f"{split} {name}": value for name, value in {**loss, **values(event)}.items()}
-    recipe = dict(_leaves(load_yaml(run / "recipe.yaml")[0]))
+    recipe = leaves(load_yaml(run / "recipe.yaml")[0])
     return {"recipe": recipe, "environment": environment, "data": data, "results": results}
 
 
@@ -111,14 +114,6 @@ def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str,
         for key in dict.fromkeys([*a[part], *b[part]]):
             if _text(a[part].get(key)) != _text(b[part].get(key)):
                 yield part, key, a[part].get(key), b[part].get(key)
-
-
-def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield above + key, value
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -135,4 +130,8 @@ def _text(value: Any) -> str:
 
 
 def _brief(value: Any) -> str:
-    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else short(_text(value), CELL)
+    return "-" if value is None else short(_text(value), CELL)
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

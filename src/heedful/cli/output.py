@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable
 
@@ -39,8 +40,20 @@ def print_table(lines: Iterable[str], records: Iterable[object], as_json: bool) 
 
 
 def json_line(record: object) -> str:
-    """JSON on one line, not limited to ASCII, with control characters escaped."""
-    return escaped(json.dumps(record, ensure_ascii=False, allow_nan=False))
+    """JSON on one line, not limited to ASCII, with control characters escaped; numbers that are not finite are null."""
+    try:
+        return escaped(json.dumps(record, ensure_ascii=False, allow_nan=False))
+    except ValueError:
+        return escaped(json.dumps(_with_nulls(record), ensure_ascii=False, allow_nan=False))
+
+
+def _with_nulls(value: object) -> object:
+    """The same without NaN and infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _with_nulls(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_nulls(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def escaped(text: str) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from heedful.cli.output import print_table
 from heedful.errors import printable
-from heedful.hub.remote import RemoteFile, pull, push, require_free, require_hub
+from heedful.hub.remote import RemoteFile, hub_note, pull, push, require_free, require_hub
 
 
 def pull_command(repository: str, target: Path | None, revision: str, as_json: bool) -> None:
@@ -17,6 +17,7 @@ def pull_command(repository: str, target: Path | None, revision: str, as_json: b
     require_hub(repository)
     folder = target or Path(repository.split("/")[1])
     require_free(folder)
+    _say_where()
     found = pull(repository, folder, revision, _progress)
     files = [{"file": one.name, "bytes": one.size} for one in found.files]
     record = {"repository": repository, "commit": found.commit, "folder": str(folder), "files": files}
@@ -39,10 +40,19 @@ def push_command(run: Path, repository: str, public: bool, as_json: bool) -> Non
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
         write(folder, model)
+        _say_where()
         typer.echo(f"uploading {printable(str(run))} to {repository} ...", err=True)
-        commit = push(repository, folder, not public)
-    record = {"repository": repository, "commit": commit, "private": not public}
-    print_table([f"{repository} at {commit}"], [record], as_json)
+        pushed = push(repository, folder, not public)
+    if pushed.others:
+        others = printable(", ".join(pushed.others))
+        typer.echo(f"note: the repository has other files of a model, which may not fit this one: {others}", err=True)
+    record = {"repository": repository, "commit": pushed.commit, "private": pushed.private}
+    print_table([f"{repository} at {pushed.commit}"], [record], as_json)
+
+
+def _say_where() -> None:
+    if (note := hub_note()) is not None:
+        typer.echo(f"note: {printable(note)}", err=True)
 
 
 def _progress(file: RemoteFile) -> None:

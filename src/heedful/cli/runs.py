@@ -17,7 +17,7 @@ from heedful.cli.output import print_table
 from heedful.errors import UserError, printable
 from heedful.files.reading import entries, exists, is_file, is_folder, require_folder
 from heedful.files.yaml import load_yaml
-from heedful.runs.events import broken_lines, read_events
+from heedful.runs.events import broken_lines, read_events, values
 
 MAX_DEPTH = 4  # levels of folders to search
 STEP = re.compile(r"step-(\d{8,18})")
@@ -125,14 +125,6 @@ def last_step(run: Path) -> int:
     except UserError:  # an unreadable folder
         return 0
     return max((int(match[1]) for match in map(STEP.fullmatch, names) if match), default=0)
-
-
-def values(event: dict[str, Any]) -> dict[str, float]:
-    """The scores of an evaluation by name."""
-    scores = event.get("scores")
-    named = scores.items() if isinstance(scores, dict) else ()
-    found = {name: score.get("value") for name, score in named if isinstance(score, dict)}
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 
 def loss_and_scores(event: dict[str, Any]) -> str:

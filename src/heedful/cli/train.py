@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import signal
 import sys
 import time
@@ -85,6 +86,7 @@ def train_command(name: str, overrides: Sequence[str], run: Path | None) -> None
         lines += [f"loss curve  {folder / 'loss.png'}"]
         lines += [f"report      {folder / 'report.html'}"] * is_file(folder / "report.html")
         lines += ["", "next:", *(f"  {command}" for command in task.next(folder, test))]
+        lines += [] if recipe.own_model else [f"  heedful serve {shlex.quote(str(folder))}"]
         say_safely("\n".join(lines))
         if WRITE_ERRORS and WRITE_ERRORS[0].errno != errno.EPIPE:  # a closed pipe is no error
             raise UserError(

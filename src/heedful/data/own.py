@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.dialogues.sources import Dialogues, Utterance, collect_dialogues, utterance
-from heedful.data.formats.conll import CHUNK, Sentence, Sentences, iob2
+from heedful.data.formats.conll import CHUNK, Sentence, Sentences, iob2, require_tag
 from heedful.data.formats.sources import SPLITS, Examples, Pair, Split, no_data
 from heedful.data.formats.squad import Answer, Question, Questions
 from heedful.data.formats.tables import Item, Items
@@ -19,6 +19,7 @@ from heedful.data.modules import module_examples, module_problems
 from heedful.data.text.documents import Prose
 from heedful.data.text.files import Text, collect
 from heedful.data.text.sentences import SentenceText
+from heedful.data.tokenizers.base import replace_surrogates
 from heedful.data.trees.treebank import MOST_CLASSES, Trees, parse_tree
 from heedful.errors import UserError, shown
 
@@ -119,12 +120,13 @@ def dialogues(examples: Iterable[object], split: Split) -> Dialogues:
 
 
 def labelled(examples: Iterable[object], split: Split) -> Items:
-    """(text, label), or (text, other text, label); a label is a word or a number."""
+    """(text, label), or (text, other text, label); a label is a word or a number, or a list of them."""
     rows = list[Item]()
     for where, row in located(examples, split):
         parts = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else [row]
-        texts = _texts([*parts[:-1], *map(str, parts[-1:])], where, 2, 3)
-        rows.append(Item(texts[0], texts[1] if len(texts) == 3 else None, texts[-1], where))
+        last = [", ".join(map(str, one)) if isinstance(one, list | tuple) else str(one) for one in parts[-1:]]
+        texts = _texts([*parts[:-1], *last], where, 2, 3)
+        rows.append(Item(texts[0], texts[1] if len(texts) == 3 else None, replace_surrogates(texts[-1])[0], where))
     found = [row for row in rows if not row.blank]
     return Items(_require_examples(found, split, "(text, label)"), len(rows) - len(found))
 
@@ -137,7 +139,7 @@ def tagged(examples: Iterable[object], split: Split) -> Sentences:
         words, tags = (tuple(part) if isinstance(part, Sequence) else () for part in two)
         if len(words) != len(tags) or not all(isinstance(word, str) for word in (*words, *tags)):
             raise _example_error(where, row, "(words, tags), two lists of as many texts")
-        rows.append(Sentence(words, tags, where))
+        rows.append(Sentence(words, tuple(require_tag(tag, where) for tag in tags), where))
     found = _require_examples([row for row in rows if row.words], split, "(words, tags)")
     if any(CHUNK.fullmatch(tag) for row in found for tag in row.tags):
         found = [row._replace(tags=iob2(row.tags)) for row in found]

@@ -48,20 +48,22 @@ class RowSettings:
 
     def put(self, slots: Tensor, rows: Sequence[tuple[Sampling, int, int, int]], vocab: int) -> None:
         """New rows: the settings of each, its seed, how many tokens it has, and how many it will have at most."""
-        longest = max(limit for _, _, _, limit in rows)
-        numbers = torch.zeros(len(rows), longest)
-        for row, (settings, seed, _, limit) in enumerate(rows):
-            if settings.temperature > 0:  # as in `search.sample`
-                numbers[row, :limit] = torch.rand(limit, generator=torch.Generator().manual_seed(seed))
         every = [settings for settings, _, _, _ in rows]
-        for into, values in (
-            (self.temperature, [one.temperature for one in every]),
-            (self.top_k, [min(one.top_k or vocab, vocab) for one in every]),
-            (self.top_p, [2.0 if one.top_p is None else one.top_p for one in every]),  # no probability exceeds 2
-            (self.chosen, [used for _, _, used, _ in rows]),
-        ):
-            into[slots] = torch.tensor(values, dtype=into.dtype).to(into.device)
-        self.uniform[slots, :longest] = numbers.to(self.uniform.device)
+        numbers = [
+            [one.temperature for one in every],
+            [min(one.top_k or vocab, vocab) for one in every],
+            [2.0 if one.top_p is None else one.top_p for one in every],  # no probability exceeds 2
+            [used for _, _, used, _ in rows],
+        ]
+        sent = upload(torch.tensor(numbers, dtype=torch.float64), slots.device)  # in one copy
+        for into, values in zip((self.temperature, self.top_k, self.top_p, self.chosen), sent, strict=True):
+            into[slots] = values.to(into.dtype)
+        if any(one.temperature > 0 for one in every):
+            uniform = torch.zeros(len(rows), max(limit for _, _, _, limit in rows))
+            for row, (settings, seed, _, limit) in enumerate(rows):
+                if settings.temperature > 0:  # as in `search.sample`
+                    uniform[row, :limit] = torch.rand(limit, generator=torch.Generator().manual_seed(seed))
+            self.uniform[slots, : uniform.shape[1]] = upload(uniform, slots.device)
 
     def next_token(
         self, logits: Tensor, slots: Tensor, method: Method, rules: Sequence[Rule] = ()
@@ -77,7 +79,7 @@ class RowSettings:
             best, best_log = (x[:, 0] for x in fused_argmax(logits))
         else:
             best = allowed.argmax(-1)
-            best_log = _log(logits, best)
+            best_log = logits.gather(-1, best[:, None])[:, 0] - logits.logsumexp(-1)
         if method == "greedy":
             return best, best_log
         temperature = self.temperature[slots]
@@ -89,7 +91,9 @@ class RowSettings:
         point = self.uniform[slots, chosen][:, None].double() * mass[:, -1:]  # (R, 1)
         sampled = torch.searchsorted(mass, point, right=True).clamp(max=logits.shape[1] - 1)[:, 0]
         token = torch.where(temperature > 0, sampled, best)  # (R,)
-        return token, torch.where(temperature > 0, _log(logits, token), best_log)
+        # One sum over the vocabulary serves both, in a kernel whose bits do not depend on the number of rows.
+        own, most = logits.gather(-1, torch.stack([token, best], -1)).unbind(-1)  # (R,)
+        return token, best_log + (own - most)
 
     def _filter(self, logits: Tensor, slots: Tensor) -> Tensor:
         """The logits after top-k, then top-p, as the rules of these names compute them."""
@@ -101,9 +105,9 @@ class RowSettings:
         return logits.masked_fill((logits < threshold) | outside, -math.inf)
 
 
-def _log(logits: Tensor, token: Tensor) -> Tensor:
-    """log p(token) (R,)."""
-    return logits.gather(-1, token[:, None])[:, 0] - logits.logsumexp(-1)
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """Values on a device; a GPU continues to compute while they are copied."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def _nothing(logits: Tensor) -> Generated:

@@ -1,5 +1,7 @@
 """What a block does after its attention: heads side by side, output matrix, residual, norm, feed-forward, later blocks.
 
+A recurrent decoder joins the context with its state instead, or reads it in its next step.
+
 T queries, D width, F hidden width.
 """
 
@@ -78,11 +80,33 @@ def block_steps(model: nn.Module, trace: Trace, tap: str) -> BlockSteps:
             with watch(model, f"{stack}.*.output") as seen:
                 one.run()
             blocks |= {name: concatenate_steps(parts) for name, parts in seen.all.items()}
-    if out is None or [one.module for one in events].count(out) != 1:
+    runs = [place for place, one in enumerate(events) if one.module is out]
+    if out is None or len(runs) not in (1, len(blocks)):
         return BlockSteps(())
-    here = next(place for place, one in enumerate(events) if one.module is out)
+    run = int(number) if len(runs) > 1 else 0  # layers with the same weights run the same block again
+    here, end = runs[run], len(events) if run == len(runs) - 1 else runs[run + 1]
     later = [Stage(f"block {at + 1}", blocks[f"{stack}.{at}.output"]) for at in range(int(number), len(blocks))]
-    return BlockSteps((*stages_of(events[here:]), *later))
+    return BlockSteps((*stages_of(events[here:end]), *later))
+
+
+@torch.inference_mode()
+def decoder_steps(model: nn.Module, trace: Trace, tap: str) -> BlockSteps:
+    """The steps after the attention of a recurrent decoder, from another run of the model."""
+    decoder, context = model.get_submodule(tap.rsplit(".", 2)[0]), f"{tap.rpartition('.')[0]}.context"
+    made: list[tuple[Tensor, Tensor]] = []
+    out = part_of(decoder, "out")
+    if out is None:
+        return BlockSteps(())
+    handle = out.register_forward_hook(lambda _, given, y: made.append((given[0][0], y[0])))
+    try:
+        with watch(model, context) as seen:
+            trace.reading.passes[-1].run()
+    finally:
+        handle.remove()
+    (given, y), c = made[-1], concatenate_steps(seen.all[context])  # (T, H) or (T, H + M), (T, E), (T, M)
+    if given.shape[-1] > c.shape[-1] and torch.equal(given[:, -c.shape[-1] :], c):
+        return BlockSteps((Stage("state and context", given), Stage("output matrix", y), Stage("tanh", y.tanh())))
+    return BlockSteps((Stage("decoder state", given), Stage("output matrix", y)))
 
 
 @contextmanager

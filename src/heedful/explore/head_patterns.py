@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.explore.inspect import Attention, Token, Trace
+from heedful.explore.inspect import SLOTS, Attention, Token, Trace
 
 NAMED = ("first token", "delimiter", "self", "previous token", "next token")  # the last three within one text
 PATTERNS = (*NAMED, "positional", "content")
@@ -67,7 +67,7 @@ def profiles(traces: Sequence[tuple[str, Trace]]) -> dict[str, Profile]:
     """The profile of each kind of attention over texts and their traces."""
     found: dict[str, Profile] = {}
     short = [(text, trace) for text, trace in traces if max(map(len, trace.reading.sides.values())) <= FAR]
-    for name in {one.name: None for _, trace in short for one in trace.attentions if is_by_token(trace, one)}:
+    for name in {one.name: None for _, trace in short for one in trace.attentions if is_by_token(one)}:
         each = [(text, trace, trace.attention(name)) for text, trace in short]
         rows = [counted(trace.reading.sides[one.queries]) for _, trace, one in each]
         stacks = [stacked(trace, one) for _, trace, one in each]
@@ -84,9 +84,9 @@ def profiles(traces: Sequence[tuple[str, Trace]]) -> dict[str, Profile]:
     return found
 
 
-def is_by_token(trace: Trace, attention: Attention) -> bool:
+def is_by_token(attention: Attention) -> bool:
     """Whether every key is a token; those of a Linformer are mixtures."""
-    return trace.weights(attention, 0).shape[-1] == len(trace.reading.sides[attention.keys])
+    return attention.keys != SLOTS
 
 
 def stacked(trace: Trace, attention: Attention) -> Tensor:
@@ -151,7 +151,7 @@ def mean_by_distance(means: Sequence[Means], text: str) -> Tensor:
 def finding(known: dict[str, Profile], trace: Trace, text: str) -> Finding | None:
     """The weight of one word on another that is furthest above its head's mean at that distance in other texts."""
     best: Finding | None = None
-    for attention in (one for one in trace.attentions if is_by_token(trace, one)):
+    for attention in (one for one in trace.attentions if is_by_token(one)):
         queries, keys = (trace.reading.sides[side] for side in (attention.queries, attention.keys))
         allowed = torch.tensor([is_word(one) for one in queries])[:, None] & torch.tensor(
             [is_word(one) for one in keys]

@@ -21,11 +21,12 @@ from heedful.config import Config
 from heedful.data.tokenizers.base import HasMask, MaskTokenizer
 from heedful.data.tokenizers.lm_tokenization import codec_of
 from heedful.errors import UserError
-from heedful.explore.capabilities import Aligns, Encodes, HasBlocks, part_of
+from heedful.explore.capabilities import Aligns, Encodes, HasBlocks, HasUnknown, part_of
 from heedful.explore.packets import not_finite
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import TooLongError, Translator
 
+SLOTS = "slots"  # the side of keys that are not tokens
 WEIGHTS = "weights"  # last part of the path of an attention weights tap
 
 
@@ -160,7 +161,14 @@ def trace(model: nn.Module, reading: Reading, pattern: str = f"*.{WEIGHTS}") -> 
             blocks[name], passes[name] = some.of_row(0), each
     heads = {name: value.shape[0] for name, value in values.items()}
     heads |= {name: value.shape[1] for name, value in blocks.items()}
-    return Trace(reading, tuple(_attentions(model, heads, passes)), values, output, blocks)
+    attentions = tuple(_attentions(model, heads, passes))
+    # Where keys are projected along the length, a query attends to a few slots in place of tokens.
+    slots = {one.name: values[one.taps[0]].shape[-1] for one in attentions if one.taps[0] in values}
+    if any(slots.get(one.name, len(reading.sides[one.keys])) != len(reading.sides[one.keys]) for one in attentions):
+        each = [Token(f"slot {number + 1}", number) for number in range(max(slots.values()))]
+        reading = replace(reading, sides={**reading.sides, SLOTS: each})
+        attentions = tuple(replace(one, keys=SLOTS) for one in attentions)
+    return Trace(reading, attentions, values, output, blocks)
 
 
 def concatenate_steps(parts: Sequence[Tensor]) -> Tensor:
@@ -249,9 +257,8 @@ def read_translation(predictor: Any, given: TextInput) -> Reading:
         logits: Tensor = predictor.model(torch.tensor([target], device=predictor.device), state[0])[0]
         return logits
 
-    pieces = predictor.tokenizer.source_pieces(source)
     sides = {
-        "source": [Token(piece, one, 0) for piece, one in zip(pieces, source, strict=True)],
+        "source": tokens_of(predictor, source, 0, predictor.tokenizer.source_pieces(source)),
         "target": tokens_of(predictor, target, 1),
         "written": tokens_of(predictor, written, 1),
     }
@@ -336,9 +343,12 @@ def vocabulary_of(predictor: Any) -> list[str]:
     return list(tokenizer.pieces(range(tokenizer.vocab)))
 
 
-def tokens_of(predictor: Any, ids: Sequence[int], part: int = 0) -> list[Token]:
-    """The tokens of one text, from its ids."""
-    return [Token(piece, one, part) for piece, one in zip(predictor.tokenizer.pieces(ids), ids, strict=True)]
+def tokens_of(predictor: Any, ids: Sequence[int], part: int = 0, pieces: Sequence[str] | None = None) -> list[Token]:
+    """The tokens of one text, from its ids; pieces of a source may be those of another vocabulary."""
+    tokenizer = predictor.tokenizer
+    special = tokenizer.special - ({tokenizer.unk} if isinstance(tokenizer, HasUnknown) else set())
+    named = zip(tokenizer.pieces(ids) if pieces is None else pieces, ids, strict=True)
+    return [Token(piece, one, None if one in special else part) for piece, one in named]
 
 
 def too_long(count: int, context: int) -> UserError:

@@ -48,14 +48,15 @@ def search(subject: Subject, tap: str, head: int, pattern: Pattern, texts: Seque
             continue
         attention = trace.attentions[0]
         weights = trace.values[tap].float().cpu()  # (H, T, S)
-        queries, keys = reading.sides[attention.queries], reading.sides[attention.keys]
+        sides = trace.reading.sides
+        queries, keys = sides[attention.queries], sides[attention.keys]
         require_index("head", head, len(weights))
         if weights.shape[1:] == (len(queries), len(keys)):
             allowed = weights[head].nan_to_num(-1).masked_fill(~matches(pattern, queries, keys), -1)  # (T, S)
             weight, place = allowed.flatten().max(0)
             if weight >= 0:
                 query, key = divmod(int(place), len(keys))
-                found.append(described(one.text, other or None, float(weight), attention, (query, key), reading.sides))
+                found.append(described(one.text, other or None, float(weight), attention, (query, key), sides))
     return found
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from threading import Lock, RLock
@@ -18,12 +19,13 @@ from heedful.config import AnyConfig
 from heedful.errors import UserError, shown
 from heedful.explore import inspect, samples
 from heedful.explore.habits import Habits, habits_on
-from heedful.explore.inspect import TextInput, Trace
+from heedful.explore.head_settings import HeadSettings, heads_set
+from heedful.explore.inspect import Attention, TextInput, Trace
 from heedful.explore.lessons.lesson import Lesson
 from heedful.explore.lessons.reading import shipped
 from heedful.explore.openings import TextOpening
 from heedful.explore.samples import Examples
-from heedful.explore.views import VIEWS, ModelRequest, View, find
+from heedful.explore.views import VIEWS, HeadedRequest, ModelRequest, View, find
 from heedful.files.reading import is_file
 from heedful.runs.load import load, name_folders
 from heedful.tasks.base import Example
@@ -57,6 +59,7 @@ class Subject:
         self.lock = RLock()  # a model is watched by one thread at a time
         self._cache: OrderedDict[str, Any] = OrderedDict()
         self._loading = Lock()
+        self._setting = ""  # which heads are changed; read and written under the lock
         self._failed: tuple[float, str | None] = (0.0, None)  # when it could not be loaded, and why
 
     @cached_property
@@ -98,6 +101,27 @@ class Subject:
         """The taps of the attention weights by kind, layer by layer; empty for a model that reads no text."""
         return inspect.attention_taps(self.model) if inspect.reads_text(self.predictor) else {}
 
+    @cached_property
+    def kinds(self) -> tuple[Attention, ...]:
+        """The kinds of attention of the model, in the order in which head settings count them."""
+        if not self.attentions:
+            return ()
+        one = Example("", "", "") if inspect.is_translator(self.predictor) else self._defaults[0]
+        return self.trace(TextInput(text=one.text, other=one.other)).attentions
+
+    @contextmanager
+    def heads_set(self, settings: HeadSettings) -> Iterator[None]:
+        """Within the block, the model runs with some heads changed; what is cached of it is kept apart."""
+        if not settings.off and not settings.uniform:
+            yield
+            return
+        with self.lock, heads_set(self.model, self.kinds, settings):
+            before, self._setting = self._setting, f"{sorted(settings.off)} {sorted(settings.uniform)} "
+            try:
+                yield
+            finally:
+                self._setting = before
+
     def trace(self, given: TextInput, pattern: str = EVERY) -> Trace:
         """The activations at the model's taps for an input, cached."""
         key = json.dumps([given.model_dump(include={"text", "other"}), pattern])
@@ -113,6 +137,7 @@ class Subject:
     def cached(self, key: str, compute: Callable[[], Cached]) -> Cached:
         """A cached value, or a new one, computed while no other thread uses the model."""
         with self.lock:
+            key = self._setting + key
             found: Cached | None = self._cache.pop(key, None)
             if found is None:
                 found = compute()
@@ -238,7 +263,10 @@ class Explorer:
             return function(request)
         subject = self.subject(request.model)
         require_fit(module, subject)
-        return function(subject, request)
+        if not isinstance(request, HeadedRequest):
+            return function(subject, request)
+        with subject.heads_set(request):
+            return function(subject, request)
 
 
 def kind_of_opening(view: View) -> str:

@@ -18,6 +18,7 @@ from heedful.blocks.state import Cache, Memory, Ragged, WindowCache, map_tensors
 Inputs = dict[str, Tensor]
 Run = Callable[[Inputs], dict[str, Tensor]]
 Draw = Callable[[int, int, torch.Generator], Inputs]  # rows, columns -> inputs by name
+RECURRENT = torch.ops.aten.lstm.input, torch.ops.aten.gru.input
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,16 @@ class Function(nn.Module):
 
     def forward(self, *values: Tensor) -> Any:
         return self.call(self.model, *values)
+
+
+def forget_kernels() -> None:
+    """Let torch look for the kernels of recurrent layers again.
+
+    It replaces them while it traces, but not those that it has found before, in an earlier export: these would write a
+    layer for a single number of columns.
+    """
+    for operator in RECURRENT:
+        operator._dispatch_cache.clear()
 
 
 def named(state: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:

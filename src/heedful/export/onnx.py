@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from heedful.errors import UserError
-from heedful.export.graph import Graph, Inputs, Run
+from heedful.export.graph import Graph, Inputs, Run, forget_kernels
 from heedful.files import writing as files
 
 SIZES = (2, 5), (3, 7)  # rows and columns of two inputs
 MAX_BYTES = 2**31 - 1  # of one ONNX file
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
+INT8 = ["MatMul", "Conv", "Gather"]  # and no LSTM: that of onnxruntime in int8 is far from the model
 
 
 def require_onnx() -> None:
@@ -58,6 +59,7 @@ def write_onnx(graph: Graph, file: Path) -> None:
         warnings.simplefilter("ignore")
         for name in ("torch.onnx", "onnxscript", "onnx_ir"):
             logging.getLogger(name).setLevel(logging.ERROR)
+        forget_kernels()
         program = torch.onnx.export(
             graph.module, tuple(given.values()), dynamo=True, input_names=list(given), output_names=list(graph.outputs),
             dynamic_shapes=(dynamic(graph),), verbose=False,
@@ -72,13 +74,40 @@ def quantized(file: Path, into: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(file)
-    del model.graph.value_info[:]  # the sizes of weights that the quantizer turns around
+    split_gemms(model.graph)
+    del model.graph.value_info[:]  # sizes, which the file is no smaller for
     root, level = logging.root, logging.root.level  # where the quantizer logs
     root.setLevel(logging.ERROR)
     try:
-        quantize_dynamic(model, into, weight_type=QuantType.QInt8)
+        quantize_dynamic(model, into, op_types_to_quantize=INT8, weight_type=QuantType.QInt8)
     finally:
         root.setLevel(level)
+
+
+def split_gemms(graph: Any) -> None:
+    """Write each Gemm, A B^T + C, as MatMul and Add: the quantizer would transpose B again for each that shares it."""
+    from onnx import helper, numpy_helper
+
+    weights = {weight.name: weight for weight in graph.initializer}
+    turned: dict[str, Any] = {}
+    nodes = []
+    for node in graph.node:
+        settings = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        scaled = settings.get("alpha", 1.0) != 1 or settings.get("beta", 1.0) != 1 or settings.get("transA", 0)
+        if node.op_type != "Gemm" or scaled or not settings.get("transB", 0) or node.input[1] not in weights:
+            nodes.append(node)
+            continue
+        name, (out,) = f"{node.input[1]}_transposed", node.output
+        if name not in turned:
+            turned[name] = numpy_helper.from_array(numpy_helper.to_array(weights[node.input[1]]).T.copy(), name)
+        product = f"{out}_product"
+        nodes.append(helper.make_node("MatMul", [node.input[0], name], [product], f"{node.name}_MatMul"))
+        nodes.append(helper.make_node("Add", [product, node.input[2]], [out], f"{node.name}_Add"))
+    read = {name for node in nodes for name in node.input}
+    kept = [weight for weight in graph.initializer if weight.name in read]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend([*kept, *turned.values()])
 
 
 def onnx_run(file: Path) -> Run:

@@ -15,7 +15,7 @@ import torch
 import torch.export._patches as loops
 
 from heedful.errors import UserError
-from heedful.export.graph import Graph, Inputs, Run
+from heedful.export.graph import Graph, Inputs, Run, forget_kernels
 from heedful.export.onnx import SIZES, dynamic
 
 UNLIKE = "failed for expression Ne("  # an assertion that two sizes differ
@@ -35,6 +35,7 @@ def require_compiler() -> None:
 def program(graph: Graph) -> torch.export.ExportedProgram:
     """The graph for any number of rows and columns; recurrent layers are loops over the columns."""
     given = graph.inputs(*SIZES[0])
+    forget_kernels()
     with quiet(), ExitStack() as stack, torch.no_grad():
         for patch in (loops.register_lstm_while_loop_decomposition, loops.register_gru_while_loop_decomposition):
             stack.enter_context(patch())

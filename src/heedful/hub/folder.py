@@ -146,7 +146,7 @@ def exchange_for(settings: Mapping[str, Any], where: Path, roles: tuple[Role, ..
     if found is None:
         types = [repr(name) for exchange in known.values() for name in exchange.MODEL_TYPES]
         raise UserError(
-            "models of this kind are not supported", where=str(where), found=f"model_type {shown(kind)}",
+            "not supported: models of this kind", where=str(where), found=f"model_type {shown(kind)}",
             expected=f"model_type {' or '.join(types)}", todo="name the folder of one of these",
         )  # fmt: skip
     return found

@@ -86,7 +86,7 @@ def _adds_start_token(settings: dict[str, Any], data: dict[str, Any], where: Pat
         around = [*bos, "A", *eos]
     if around not in (["A"], [END, "A"]):
         raise UserError(
-            "this tokenizer adds unsupported special tokens", where=str(where), found=shown(around),
+            "not supported: the special tokens that this tokenizer adds", where=str(where), found=shown(around),
             expected=f"nothing, or {END} before each", todo=PUBLISHED,
         )  # fmt: skip
     return around[0] == END

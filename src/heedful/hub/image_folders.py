@@ -128,7 +128,7 @@ def find_image_folder(path: Path) -> ImageFolder | None:
         if model_type is None and isinstance(architecture, str):
             names = [name for exchange in known for name in architectures(exchange)]
             raise UserError(
-                "models of this architecture are not supported", where=f"{path / SETTINGS}: architecture",
+                "not supported: models of this architecture", where=f"{path / SETTINGS}: architecture",
                 found=shown(architecture), expected="one of " + ", ".join(names),
             )  # fmt: skip
         return None

@@ -52,7 +52,8 @@ def read_image_model(found: ImageFolder, weights: Weights) -> ImageModel:
     with torch.device("meta"):
         shapes = {name: tuple(tensor.shape) for name, tensor in build(config).state_dict().items()}
     ours, ledger = read_tensors(tensors, names, table, shapes, file)
-    notes = () if found.settings else (f"{found.file} has no settings: images are prepared as usual for its weights",)
+    bare = f"{found.file} has no settings: images are prepared as usual for its weights"
+    notes = published.notes if found.settings else (bare,)
     return ImageModel(config, found.spec(config, published.labels), ours, ledger, notes)
 
 

@@ -165,6 +165,9 @@ def write_tensors(tensors: Mapping[str, Tensor], table: Table) -> tuple[dict[str
         parts = _theirs(rule, tensors[rule.ours])
         found |= {name: part.contiguous() for name, part in parts.items()}
         lines += [LedgerLine(name, rule.ours, rule.operation, found[name]) for name in parts]
+        if rule.copy is not None:
+            found[rule.copy] = found[rule.theirs[0]]
+            lines.append(LedgerLine(rule.copy, rule.ours, "the same again", found[rule.copy]))
     return found, tuple(lines)
 
 

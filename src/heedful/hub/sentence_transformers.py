@@ -105,7 +105,7 @@ def read_sentence_config(folder: Path) -> SentenceFolder | None:
     supported = ["Transformer", "Pooling", *["Dense"] * min(count, MOST_DENSE), *["Normalize"] * normalize]
     if kinds != supported:
         raise UserError(
-            "these modules are not supported", where=where, found=shown(kinds),
+            "not supported: these modules", where=where, found=shown(kinds),
             expected="Transformer and Pooling, optionally Dense, optionally Normalize",
             todo="name the folder of the encoder itself",
         )  # fmt: skip
@@ -121,7 +121,7 @@ def read_sentence_config(folder: Path) -> SentenceFolder | None:
     prompt, file = _prompt(folder), folder / paths[1] / "config.json"
     if prompt and settings.get("include_prompt", True) is not True:
         raise UserError(
-            "a prompt that is excluded from pooling is not supported", where=f"{file}: include_prompt",
+            "not supported: a prompt that is excluded from pooling", where=f"{file}: include_prompt",
             found=shown(settings["include_prompt"]), expected="true", todo="name the folder of another encoder",
         )  # fmt: skip
     folders = [path_inside(folder, path) for path in paths[2:]]
@@ -181,10 +181,10 @@ def _prompt(folder: Path) -> str:
 
 
 def _pooling(settings: dict[str, Any], where: Path) -> Poolings:
-    """The pooling modes, by name or by flags."""
+    """The pooling modes, by name or by flags; without any, the mean."""
     flags = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
     modes: Any = [FLAGS[key] for key in FLAGS if key in flags] + [key for key in flags if key not in FLAGS]
-    found = settings.get("pooling_mode", modes)
+    found = settings.get("pooling_mode", modes or ["mean"])
     modes = [found] if isinstance(found, str) else found
     if isinstance(modes, list) and 1 <= len(modes) <= len(MODES) and all(mode in MODES for mode in map(str, modes)):
         several = tuple(MODES[mode] for mode in modes)

@@ -9,6 +9,7 @@ from typing import Any
 
 from heedful.config import parse
 from heedful.decode.settings import DecodeConfig
+from heedful.errors import shown
 from heedful.files.folders import has_file, read_settings
 
 GENERATION = "generation_config.json"
@@ -28,6 +29,16 @@ NOT_FOLLOWED: dict[str, tuple[Any, ...]] = {
     "min_length": (0, None),
     "num_beam_groups": (1, None),
     "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "diversity_penalty": (0.0, None),
+    "encoder_no_repeat_ngram_size": (0, None),
+    "encoder_repetition_penalty": (1.0, None),
+    "exponential_decay_length_penalty": (None,),
+    "force_words_ids": (None, []),
+    "forced_bos_token_id": (None,),
+    "max_new_tokens": (None,),
+    "min_new_tokens": (0, None),
+    "sequence_bias": (None, [], {}),
 }
 
 
@@ -38,9 +49,10 @@ def read_generation(folder: Path, context: int) -> tuple[DecodeConfig, tuple[str
     found = {ours: settings[key] for key, ours in USED.items() if settings.get(key) is not None}
     if type(found.get("max_length")) is int:
         found["max_length"] = max(1, min(found["max_length"], context) - 1)  # theirs counts the start token
+    usual = {**NOT_FOLLOWED, "bad_words_ids": (None, [], [[settings.get("pad_token_id")]])}
     notes = tuple(
-        f"{name}: {key} {settings[key]!r} is not followed"
-        for key, values in NOT_FOLLOWED.items()
+        f"{name}: {key} {shown(settings[key])} is not followed"
+        for key, values in usual.items()
         if settings.get(key) not in values
     )
     return parse(DecodeConfig, found, file=folder / name), notes

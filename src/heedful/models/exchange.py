@@ -52,6 +52,41 @@ ENCODER_HARMLESS: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "auto_map": (None,),
 }
+REASONS = {  # of the settings that are refused, in words
+    "adaptive": "an output without clusters of tokens",
+    "add_cross_attention": "blocks that also attend to another text",
+    "add_final_layer_norm": "a norm after the last block",
+    "attn_type": "another kind of attention",
+    "auto_map": "code of its own, which is never run",
+    "bi_data": "batches whose second half is read backwards",
+    "downsample_in_bottleneck": "a stride in the first convolution of a bottleneck",
+    "downsample_in_first_stage": "a stride in the first stage",
+    "ext_len": "a longer context than the segment and its memory",
+    "hidden_act": "an activation other than ReLU in a ResNet",
+    "inner_group_num": "several blocks in each group of shared ones",
+    "is_decoder": "an encoder in which tokens see the earlier ones alone",
+    "is_encoder_decoder": "this kind of model as an encoder and decoder",
+    "normalize_before": "a translator with its norms before each part",
+    "normalize_embedding": "a translator with a norm after its embedding",
+    "pad_token_id": "another <pad>, from which positions are counted",
+    "position_embedding_type": "positions relative to each other",
+    "proj_share_all_but_first": "an output with projections of its own",
+    "pruned_heads": "blocks from which heads were removed",
+    "qkv_bias": "queries, keys and values without biases",
+    "quantization_config": "quantized weights",
+    "rescale_embeddings": "embeddings that are multiplied by the root of the width",
+    "same_length": "a window of earlier tokens in an XLNet",
+    "sample_softmax": "an output that samples tokens",
+    "static_position_embeddings": "a translator with learned positions",
+    "summary_proj_to_labels": "a classifier without the layer before its last",
+    "summary_type": "a vector of a text other than that of its last token",
+    "summary_use_proj": "a classifier without the layer before its last",
+    "tie_weight": "an output layer of its own",
+    "tie_word_embeddings": "an output layer of its own",
+    "untie_r": "biases of positions that all blocks share",
+    "use_bias": "queries, keys and values without biases",
+    "use_mask_token": "a vector in place of masked patches",
+}
 DROPOUTS = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
 ACTIVATION_KEY = "hidden_act"
 ACTIVATIONS: dict[str, Activation] = {
@@ -102,6 +137,7 @@ class Rule(NamedTuple):
     flat: bool = False  # whether theirs has one dimension more, of size 1, before those of ours
     counter: bool = False  # whether it counts batches: a whole number, which some files lack
     instead: tuple[str, ...] = ()  # the names that it may have in other files, the first that is there
+    copy: str | None = None  # another name under which it is written too, and not read
 
     @property
     def operation(self) -> str:
@@ -173,11 +209,13 @@ def word_rules(dense: str, norm: str) -> list[Rule]:
 def logit_rules(output: str, layer: str, table: str, bias: str | None = None) -> tuple[list[Rule], list[Twin]]:
     """The last layer of a head that predicts tokens: its matrix is that of the embeddings, `table`, or its own.
 
-    `bias` is the name of its bias where the two are tied, and in older files also where they are not.
+    `bias` is the name of its bias where the two are tied, and in older files also where they are not. `transformers`
+    has a parameter of that name in both cases, which it misses in a file without it.
     """
     ours, weight, its = "masked_words.bias", f"{layer}.weight", f"{layer}.bias"
     if output == "untied":
-        return [Rule("masked_words.weight", (weight,)), Rule(ours, (its,), instead=(bias,) if bias else ())], []
+        older = (bias,) if bias else ()
+        return [Rule("masked_words.weight", (weight,)), Rule(ours, (its,), instead=older, copy=bias)], []
     other = [] if bias is None else [Twin(its, bias)]
     return [Rule(ours, (bias or its,))], [Twin(weight, table), *other]
 
@@ -189,7 +227,8 @@ def output_of(published: PublishedConfig, words: bool, names: Collection[str], w
     if weight not in names:
         raise UserError(
             "the weights of the output layer are missing", where=f"{where}: tie_word_embeddings",
-            found=f"false, and no {weight} in the weights", expected=weight, todo=AGAIN,
+            found=f"false, and no {weight} in the weights", expected=weight,
+            todo="name a folder with the output layer; if it is that of the embedding, set tie_word_embeddings to true",
         )  # fmt: skip
     return "untied"
 
@@ -349,9 +388,17 @@ def image_labels(settings: Mapping[str, Any], where: Path) -> tuple[str, ...]:
 
 def class_count(settings: Mapping[str, Any], where: Path) -> int:
     """The number of classes of an image model according to the file."""
-    if "num_labels" in settings:
-        return int_setting(settings, "num_labels", 1, MOST_LABELS, where)
-    return len(image_labels(settings, where)) or 2
+    counted = "num_labels" in settings
+    count = int_setting(settings, "num_labels", 1, MOST_LABELS, where) if counted else len(
+        image_labels(settings, where)
+    )  # fmt: skip
+    if count == 1:
+        raise UserError(
+            "not supported: an image model that predicts a number", found="one output",
+            where=f"{where}: {'num_labels' if counted else 'id2label'}", expected="two classes or more",
+            todo="choose the folder of a classifier, or start from its encoder in a recipe",
+        )  # fmt: skip
+    return count or 2
 
 
 def validate_config(
@@ -376,10 +423,9 @@ def refuse(settings: Mapping[str, Any], harmless: Mapping[str, tuple[Any, ...]],
     """Refuse settings with which the published model would compute something else than ours."""
     for key, values in harmless.items():
         if settings.get(key) not in values:
-            code = key == "auto_map"
             raise UserError(
-                "not supported: code of its own, which is never run" if code else f"{key} is not supported",
-                where=f"{where}: {key}", found=shown(settings[key]), expected=shown(values[0]), todo=todo,
+                f"not supported: {REASONS[key]}", where=f"{where}: {key}", found=shown(settings[key]),
+                expected=shown(values[0]), todo=todo,
             )  # fmt: skip
 
 

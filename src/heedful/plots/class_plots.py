@@ -19,8 +19,9 @@ def figures_of(report: ClassReport, style: Style = "light") -> Iterator[tuple[st
         about = "Rows: the true classes; columns: the predicted classes; each row adds up to 1."
         yield "confusion", "Confusion matrix", about, plot_confusion(report, style)
     if report.count:
+        what = report.what if report.exclusive else f"labels of {report.what}, there or not,"
         about = (
-            f"Of {report.what} by the probability of the prediction, the share of right ones, in {len(report.bins)} "
+            f"Of {what} by the probability of the prediction, the share of right ones, in {len(report.bins)} "
             f"bins. On the diagonal probabilities are right; below it, too high. The expected calibration error, the "
             f"mean distance, is {100 * report.ece:.2f} %."
         )
@@ -42,8 +43,9 @@ def plot_reliability(report: ClassReport, style: Style = "light") -> Figure:
         means, shares = [each.confidence for each in report.bins], [each.accuracy for each in report.bins]
         above.plot(means, shares, "o-", color=palette.series[0])
         above.set(xlim=(0, 1), ylim=(-0.02, 1.02), ylabel="share of right predictions")
+        total = sum(each.count for each in report.bins)
         width = min(each.high - each.low for each in report.bins)
-        lows, heights = [each.low for each in report.bins], [each.count / report.count for each in report.bins]
+        lows, heights = [each.low for each in report.bins], [each.count / total for each in report.bins]
         below.bar(lows, heights, width=0.9 * width, align="edge", color=palette.series[0])
         below.set(xlabel="probability of the prediction", ylabel="share")
     return figure

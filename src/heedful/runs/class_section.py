@@ -28,7 +28,8 @@ def class_section(folder: Path, report: ClassReport) -> str:
 def _parts(folder: Path, report: ClassReport) -> Iterator[str]:
     wrong = report.count - report.right
     ece = f"expected calibration error {100 * report.ece:.2f} %"
-    yield f"<p>{report.right:,} of {report.count:,} {escaped(report.what)} are right, {wrong:,} wrong; {ece}.</p>\n"
+    right = "are right" if report.exclusive else "have all labels right"
+    yield f"<p>{report.right:,} of {report.count:,} {escaped(report.what)} {right}, {wrong:,} not; {ece}.</p>\n"
     pictures = folder / "pictures"
     for name, title, about, drawn in figures_of(report):
         ensure_folder(pictures)
@@ -36,7 +37,7 @@ def _parts(folder: Path, report: ClassReport) -> Iterator[str]:
         yield figure(folder, pictures / f"{name}.png", title, about)
     if report.classes:
         heads = ("class", report.what, "predicted", "precision", "recall", "F1")
-        rows = [_row(each) for each in report.classes]
+        rows = [_row(each) for each in report.scored]
         yield f"<p>Scores of each class, in percent</p>\n{html_table(heads, rows, NUMBERS)}"
     if report.mistakes:
         mistakes = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,6 +84,14 @@ def part_curves(steps: Sequence[Event]) -> dict[str, tuple[list[int], list[float
                 found[name][0].append(event["step"])
                 found[name][1].append(value)
     return found
+
+
+def values(event: Mapping[str, Any]) -> dict[str, float]:
+    """The scores of an evaluation by name."""
+    scores = event.get("scores")
+    named = scores.items() if isinstance(scores, dict) else ()
+    found = {name: score.get("value") for name, score in named if isinstance(score, dict)}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 
 class Part(NamedTuple):

@@ -20,7 +20,7 @@ from heedful.runs.progress import Event, Hint, Noted, Stage
 from heedful.tasks.base import AnyTask, Evaluated
 from heedful.training.checkpoint.folder import RunFolder
 from heedful.training.checkpoint.weights import average, load_strictly
-from heedful.training.loop import Counters, Epoch, Saved, Step, steps_to_average
+from heedful.training.loop import Counters, Epoch, Step, steps_to_average
 
 
 def finish(run: Ready, folder: RunFolder, model: nn.Module, predictor: Any) -> Iterator[Event]:
@@ -95,16 +95,21 @@ def _record_test(run: Path, result: Evaluated) -> None:
         record(run, result)
 
 
-def record(run: Path, event: Step | Epoch | Saved | Evaluated, every: int = 1) -> None:
+def record(run: Path, event: Event, every: int = 1) -> None:
     """Append an event to the run's metrics; of steps, only every `every`-th."""
+    if found := as_record(event, every):
+        append_jsonl(run / "metrics.jsonl", found)
+
+
+def as_record(event: Event, every: int = 1) -> dict[str, Any] | None:
+    """An event as it is written to the metrics; None if it is not."""
     if isinstance(event, Step):
         if event.step % every and event.step != 1 and event.progress < 1:
-            return
+            return None
         fields = asdict(event)
         if not event.parts:
             del fields["parts"]
-        append_jsonl(run / "metrics.jsonl", {"kind": "step", **fields})
-    elif isinstance(event, Epoch):
-        append_jsonl(run / "metrics.jsonl", {"kind": "epoch", **asdict(event)})
-    elif isinstance(event, Evaluated):
-        append_jsonl(run / "metrics.jsonl", plain(event))
+        return {"kind": "step", **fields}
+    if isinstance(event, Epoch):
+        return {"kind": "epoch", **asdict(event)}
+    return plain(event) if isinstance(event, Evaluated) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -15,6 +16,7 @@ from heedful.tasks.base import AnyTask
 from heedful.training.class_report import ClassReport
 
 FEW_ITEMS, FEW_STEPS, FEW_EVALUATIONS = 20, 10, 3  # fewer show nothing
+UNEVEN = 2  # the largest class, as a multiple of the smallest
 WORSE = 1.05  # the validation loss, as a multiple of the lowest
 FLAT = 0.98  # the training loss, as a multiple of the first
 ROSE = 1.3  # the training loss, as a multiple of the lowest
@@ -22,6 +24,10 @@ LOST = 0.25  # of what the training loss has fallen
 FEW_WORDS = 100
 PIECES = 3.0  # tokens a word, from which a vocabulary splits too much
 TEXTS = 300  # that are looked at
+# Characters of scripts without spaces between words (Thai to Khmer, kana, Han), each of which counts as a word.
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 
 
 def hints(task: AnyTask, folder: Path, events: Events, details: ClassReport | None, predictor: Any) -> Iterator[str]:
@@ -41,16 +47,22 @@ def _about_classes(details: ClassReport, task: AnyTask, again: str) -> Iterator[
     if details.count < FEW_ITEMS or not details.classes:
         return
     settings = dict(task.recipe.task)
-    balance = [f"{again} task.class_weights=balanced"] if settings.get("class_weights", "") is None else []
+    counts = [each.count for each in details.scored if each.count]
+    uneven = details.none is not None or (len(counts) > 1 and max(counts) >= UNEVEN * min(counts))
+    balance = [f"{again} task.class_weights=balanced"] if settings.get("class_weights", "") is None and uneven else []
     if (label := details.constant) is not None:
-        share = next(each.count for each in details.classes if each.label == label) / details.count
-        commands = " or ".join([*balance, f"{again} train.optimizer.lr=... (ten times as high, or a tenth)"])
-        yield (
-            f"All {details.count:,} {details.what} are predicted as {label!r}, which {share:.0%} of them are: F1 of "
-            f"every other class is 0, and the accuracy is that of a constant. Try {commands}"
+        there = next(each.count for each in details.classes if each.label == label)
+        largest, share = label == details.none or there == max(counts), there / details.count
+        commands = " or ".join(
+            [*(balance if largest else []), f"{again} train.optimizer.lr=... (ten times as high, or a tenth)"]
         )
+        what = (
+            "F1 of every class is 0" if label == details.none else f"which {share:.0%} of them are: F1 of every other "
+            "class is 0, and the accuracy is that of a constant"
+        )  # fmt: skip
+        yield f"All {details.count:,} {details.what} are predicted as {label!r}, {what}. Try {commands}"
         return
-    missed = [each for each in details.classes if each.count >= FEW_ITEMS // 4 and each.recall == 0]
+    missed = [each for each in details.scored if each.count >= FEW_ITEMS // 4 and each.recall == 0]
     if missed:
         names = ", ".join(f"{each.label!r} ({each.count:,} {details.what})" for each in missed[:5])
         more = f" and {len(missed) - 5} more" if len(missed) > 5 else ""
@@ -101,7 +113,7 @@ def _about_pieces(task: AnyTask, predictor: Any, again: str) -> Iterator[str]:
     if not isinstance(tokenizer, EngineTokenizer) or isinstance(dict(task.recipe).get("tokenizer"), Characters):
         return
     texts = [example.text for example in islice(task.examples("valid"), TEXTS)]
-    words = sum(len(text.split()) for text in texts)
+    words = sum(len(UNSPACED.sub(" . ", text).split()) for text in texts)
     if words < FEW_WORDS:
         return
     tokens = sum(map(len, tokenizer.ids(texts)))

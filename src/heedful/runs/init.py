@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from heedful.config import config_classes, kinds_in, override, parse
-from heedful.data.tables.guessing import guess_columns
+from heedful.data.tables.guessing import guess_columns, guess_target, row_numbers
 from heedful.data.tables.reading import read_records
 from heedful.data.tables.source import ColumnTable, column_problem
+from heedful.data.tables.texts import FieldTable
 from heedful.errors import UserError, shown
 from heedful.files.reading import exists, is_file, is_folder
 from heedful.files.writing import write_text_atomic
 from heedful.files.yaml import load_yaml, write_yaml
 from heedful.runs.recipe import recipe_of, recipe_with, schema_text, shipped, templates
-from heedful.runs.template_text import with_table, without_start
+from heedful.runs.template_text import with_table, with_value, without_start
 from heedful.tasks import TASKS, recipe_class
 from heedful.tasks.finetuning.recipe import Finetuning
 
@@ -39,13 +41,14 @@ OF_TASK = {
     "tabular": "table",
     "text_autoencoding": "sentences",
     "reconstruction": "autoencode",
-    "image_classification": "digits-lenet",
+    "image_classification": "scenes",
     "paragraphs": "paragraphs",
     "captioning": "captions",
     "control": "cartpole-policy",
     "story_answering": "stories-1",
     "answering": "answer",
 }
+CAPTIONERS = ("captioner", "paragraph_captioner")  # roles of models with an image encoder
 FIRST = 1000  # rows from which columns are guessed
 
 
@@ -90,8 +93,11 @@ def init_recipe(
     text = _scratch(name) if start is None else _from_folder(name, start)
     found: dict[str, Any] = {}
     if data is not None:
-        settings, found, rows = _guessed(name, data, overrides)
-        text = with_table(text, settings, found, rows)
+        if task_of_template(name) == "tabular":
+            text, found = _for_any_columns(text, data, overrides)
+        else:
+            settings, found, rows = _guessed(name, data, overrides)
+            text = with_table(text, {**_image_settings(text, str(recipe)), **settings}, found, rows)
     written = recipe_of(text, str(recipe))
     if start is not None and (problems := written.problems()):
         raise problems[0]
@@ -121,31 +127,70 @@ def _guessed(name: str, data: Path, overrides: Sequence[str]) -> tuple[dict[str,
             f"the task {task} does not read its examples from columns", where="--data", found=str(data),
             todo=f"heedful init {shown(name)} without --data, then edit `data` in the recipe",
         )  # fmt: skip
-    if is_folder(data):
-        raise UserError("this is a folder", where=f"--data {data}", expected="a .csv, .tsv, .jsonl or .parquet file")
-    if other := next((text for text in overrides if not text.startswith("data.")), None):
-        raise UserError(
-            "only settings of the data can be given here", found=shown(other),
-            expected="such as data.columns.label=verdict", todo="edit the recipe after it is written",
-        )  # fmt: skip
-    settings: dict[str, Any] = override({"data": {"kind": "table", "train": str(data)}}, overrides)["data"]
+    settings: dict[str, Any] = _settings(data, overrides, ("data.",), "data.columns.label=verdict")["data"]
     table: Any = parse(type(usual), settings, file="data")
     given: dict[str, Any] = settings.pop("columns", {})
-    records = list(read_records(data, table.form))
-    rows = [row for row, _ in records[:FIRST]]
-    if not rows:
-        raise UserError("there are no rows", where=str(data), expected="a header and at least one row")
+    rows, count = _first_rows(data, table)
     there = sorted({name for row in rows for name in row})
-    for setting, column in {setting: table.columns.names.get(setting) for setting in given}.items():
-        if column is not None and (problem := column_problem(column, there, f"data.columns.{setting}", str(data))):
+    for setting, column in table.columns.names.items():
+        wanted = setting.split(".")[0] in given
+        if wanted and (problem := column_problem(column, there, f"data.columns.{setting}", str(data))):
             raise problem
-    named = {setting: str(column) for setting, column in given.items() if column is not None}
+    named = {setting: column for setting, column in table.columns if setting in given and column is not None}
     found = guess_columns(table.columns, rows, str(data), named, task == "regression")
     known = dict(usual.columns)
     unread = {setting: None for setting, field in type(usual.columns).model_fields.items()
               if known[setting] is None and field.default and setting not in found}  # fmt: skip
-    several = {setting: [name] if isinstance(known[setting], tuple) else name for setting, name in found.items()}
-    return settings, {**unread, **several}, len(records)
+    several = {setting: [name] if isinstance(known[setting], tuple) and isinstance(name, str) else name
+               for setting, name in found.items()}  # fmt: skip
+    return settings, {**unread, **several}, count
+
+
+def _for_any_columns(text: str, data: Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The recipe of a task that predicts a column from all others, for a table; and the name of that column."""
+    given = _settings(data, overrides, ("data.", "task.predict=", "task.leave_out="), "task.predict=price")
+    task: dict[str, Any] = given.get("task", {})
+    rows, count = _first_rows(data, parse(FieldTable, given["data"], file="data"))
+    predict = str(task.get("predict") or guess_target(rows, str(data)))
+    there = sorted({name for row in rows for name in row})
+    if problem := column_problem(predict, there, "task.predict", str(data)):
+        raise problem
+    left = [name for name in row_numbers(rows) if name != predict]
+    text = with_value(text, "predict", json.dumps(predict, ensure_ascii=False))
+    text = with_value(text, "leave_out", json.dumps(task.get("leave_out", left), ensure_ascii=False))
+    return with_table(text, given["data"], {}, count), {"predict": predict}
+
+
+def _settings(data: Path, overrides: Sequence[str], allowed: tuple[str, ...], such: str) -> dict[str, Any]:
+    """The settings of a table, changed by the allowed overrides."""
+    if is_folder(data):
+        raise UserError("this is a folder", where=f"--data {data}", expected="a .csv, .tsv, .jsonl or .parquet file")
+    if other := next((text for text in overrides if not text.startswith(allowed)), None):
+        raise UserError(
+            "only settings of the data can be given here", found=shown(other), expected=f"such as {such}",
+            todo="edit the recipe after it is written",
+        )  # fmt: skip
+    return override({"data": {"kind": "table", "train": str(data)}}, overrides)
+
+
+def _first_rows(data: Path, table: Any) -> tuple[list[Mapping[str, object]], int]:
+    """The first rows of a file, and the number of all."""
+    records = list(read_records(data, table.form))
+    if not records:
+        raise UserError("there are no rows", where=str(data), expected="a header and at least one row")
+    return [row for row, _ in records[:FIRST]], len(records)
+
+
+def _image_settings(text: str, where: str) -> dict[str, Any]:
+    """The channels and the size of images that the model of a recipe reads; nothing if it reads no images."""
+    recipe = recipe_of(text, where)
+    settings = recipe.model.model_dump(mode="json")
+    settings = settings.get("encoder", settings) if recipe.model.role in CAPTIONERS else settings
+    if recipe.model.role == "autoencoder":
+        channels, *size = settings["input"]
+        return {"channels": channels, "size": size} if size else {}
+    known = "channels" in settings and "size" in settings
+    return {name: settings[name] for name in ("channels", "size")} if known else {}
 
 
 def _file(name: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -70,7 +71,8 @@ def with_own_data(recipe: AnyRecipe, data: AnyData | None) -> AnyRecipe:
             raise UserError(
                 "this is no table", where="data", found=shown(type(data).__name__),
                 expected="a DataFrame of pandas or polars, a Dataset of the package datasets, or a list of dicts",
-                todo="pass other examples as heedful.Dataset(train=..., valid=...)",
+                todo=f"name the file in the recipe: data.train={data}" if isinstance(data, str | Path)
+                else "pass other examples as heedful.Dataset(train=..., valid=...)",
             )  # fmt: skip
     return recipe.model_copy(
         update={"data": OwnData.of({split: collect(rows, split) for split, rows in splits.items()})}
@@ -86,6 +88,7 @@ def splits_of(data: AnyData) -> dict[Split, Any]:
         if unknown := [name for name in named if name not in SPLITS]:
             raise UserError(
                 "unknown split", where="data", found=shown(unknown[0]), expected="train, valid or validation, test",
+                todo="pass those that are used: data={'train': ..., 'valid': ...}",
             )  # fmt: skip
     else:
         named = {"train": data}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.blocks.feedforward import recompute_hidden
+from heedful.data.images.sources import ImageFolders
 from heedful.data.tables.source import Table
 from heedful.errors import UserError
 from heedful.files.writing import write_text_atomic
@@ -181,8 +182,9 @@ def _read(run: Run, task: AnyTask) -> Generator[Event, None, tuple[Data, Checkpo
     yield Stage("reading the data")
     train: Read = task.read("train")
     valid: Read = task.read("valid")
-    if run.folder and isinstance(task.recipe.data, Table) and task.recipe.data.division:
-        write_text_atomic(run.path / "held_out.json", json.dumps(task.recipe.data.division) + "\n")
+    data = task.recipe.data
+    if run.folder and isinstance(data, Table | ImageFolders) and (division := data.division):
+        write_text_atomic(run.path / "held_out.json", json.dumps(division) + "\n")
     yield Stage(task.words.learning)
     checkpoint = run.folder.latest() if run.folder else None
     source = None if run.team.broadcast("begun" if checkpoint else "") else source_of(task)

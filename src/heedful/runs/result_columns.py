@@ -95,6 +95,8 @@ def result_columns(predictor: Any, probabilities: bool = False) -> tuple[ResultC
     found = COLUMNS[type(predictor)]
     if isinstance(predictor, TablePredictor) and not predictor.labels:
         found = NUMBER
+    if isinstance(predictor, MultiRegressor):
+        found = (*found, *(_each("prediction", name, _at("values", name)) for name in predictor.names))
     return (*found, *class_columns(predictor)) if probabilities else found
 
 

@@ -37,7 +37,7 @@ def with_group(text: str, key: str, group: str) -> str:
 
 def with_value(text: str, key: str, value: str) -> str:
     """The text with another value of every setting of this name."""
-    return re.sub(rf"^( +{key}: )[^\s#]+", rf"\g<1>{value}", text, flags=re.MULTILINE)
+    return re.sub(rf"^( +{key}: ).*?(?= *(?: #|$))", lambda found: found[1] + value, text, flags=re.MULTILINE)
 
 
 def without_start(text: str, name: str, by_words: bool) -> str:
@@ -54,7 +54,10 @@ def without_start(text: str, name: str, by_words: bool) -> str:
 def with_table(
     text: str, settings: Mapping[str, object], columns: Mapping[str, str | Sequence[str] | None], rows: int
 ) -> str:
-    """The recipe for a table with these settings, evaluated after each epoch of that many rows."""
+    """The recipe for a table with these settings, evaluated after each epoch of that many rows.
+
+    There are no columns for a task that reads all of them.
+    """
     named = ", ".join(f"{setting}: {json.dumps(name, ensure_ascii=False)}" for setting, name in columns.items())
     usual = {"kind": "table", "train": True, "valid": 0.1, "test": 0.1, **settings}
     lines = [
@@ -62,7 +65,8 @@ def with_table(
     ]
     notes = {"kind": "CSV, TSV, JSON lines or Parquet; plain or .gz", "valid": "a file, or the share of rows held out"}
     noted = [f"{line:<27} # {notes[key]}" if key in notes else line for key, line in zip(usual, lines, strict=True)]
-    text = with_group(text, "data", "\n".join(["data:", *noted, f"  columns: {{{named}}}", ""]))
+    read = [f"  columns: {{{named}}}"] if columns else []
+    text = with_group(text, "data", "\n".join(["data:", *noted, *read, ""]))
     size = re.search(r"^  batch_examples: (\d+)", text, flags=re.MULTILINE)
     if size is None:
         return text

@@ -14,7 +14,7 @@ from heedful.errors import OwnCodeError, UserError
 from heedful.models.own import OwnModel
 from heedful.runs.finish import finish, record
 from heedful.runs.load import read_recipe
-from heedful.runs.loggers import loggers
+from heedful.runs.loggers import Loggers
 from heedful.runs.own import AnyData, builder, require_named, with_own_data, with_own_model
 from heedful.runs.prepare import Data, Run, prepare, require_memory
 from heedful.runs.progress import Event, Finished, Hint, Noted, Stage, Started
@@ -79,11 +79,11 @@ def train(
         may_differ=MAY_DIFFER | MAY_GROW,
     ) as folder:
         folder.preflight(4 * size, 4 * size * 3, recipe.train.keep_best)
+        tools = Loggers(recipe, path)
         try:
-            with loggers(recipe, path) as log:
-                for event in _train(Run(recipe, path, folder, device, team, build), stop):
-                    log(event)
-                    yield event
+            for event in _train(Run(recipe, path, folder, device, team, build), stop):
+                yield from tools.log(event)
+                yield event
         except OwnCodeError as error:
             error.todo = f"{error.todo}: {'it resumes from the last checkpoint' if is_saved(path) else STARTS_OVER}"
             raise
@@ -91,6 +91,8 @@ def train(
             if error.exit_code == EXIT_NOT_FINITE:
                 error.todo = f"{error.todo}; {'the last checkpoint is good' if is_saved(path) else NOTHING_SAVED}"
             raise
+        finally:
+            list(tools.close("FAILED"))
 
 
 def _filled(recipe: Recipe, run: Path, team: Team) -> Recipe:

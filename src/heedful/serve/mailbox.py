@@ -15,7 +15,7 @@ from heedful.serve.engine import Completion
 from heedful.serve.worker import Job
 
 SHORTEST = 0.01  # seconds between two deliveries
-EACH = 0.0008  # seconds more for each stream
+EACH = 0.0012  # seconds more for each stream
 
 
 class Mailbox:

@@ -3,12 +3,12 @@
 `KernelRows` replays CUDA graphs over a fixed cache, whose kernels compute each row independently. `StateRows` works
 for every causal model: it joins and selects rows of the model's own state.
 
-R rows of a step, N slots, V vocabulary.
+R rows of a step, P tokens of prompts, N slots, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -18,13 +18,14 @@ from torch import Tensor
 from heedful.blocks.slots import join, keep, unread
 from heedful.blocks.state import Ragged, WindowCache
 from heedful.decode.graphs import Graphs
-from heedful.decode.per_row import Method, RowSettings
+from heedful.decode.per_row import Method, RowSettings, upload
 from heedful.decode.settings import Sampling
 from heedful.tasks.language_model.predictor import RowByRow, TextGenerator
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # numbers of rows that have a graph; then multiples of 32
 METHODS: tuple[Method, ...] = ("greedy", "sample")  # whose graphs are captured before the first request
-GRAPHS = 128
+GRAPHS = 4096  # none is dropped: a capture computes, which is harmless in the spare slot only
+PROMPTS = tuple(16 << power for power in range(9))  # numbers of tokens of prompts that have a graph
 
 
 class Joiner(NamedTuple):
@@ -152,9 +153,13 @@ class StateRows:
 
 
 class KernelRows:
-    """Rows of a fixed cache on a GPU; the last slot is a spare one, which fills up a step's rows."""
+    """Rows of a fixed cache on a GPU; the last slot is a spare one, which fills up a step's rows.
 
-    ahead = 2
+    Prompts are read within the step that continues them: it has a row for each of their tokens, beside those of the
+    texts that are under way, and takes little longer than without them.
+    """
+
+    ahead = 3
 
     def __init__(self, generator: TextGenerator, decoder: Any, slots: int, longest: int) -> None:
         self.decoder, self.rules, self.vocab = decoder, generator.rules(), decoder.model.config.vocab
@@ -162,10 +167,11 @@ class KernelRows:
         self.spare, self.state = slots, decoder.empty(slots + 1, decoder.model.config.context)
         self.settings = RowSettings.empty(slots + 1, longest, device)
         self.token, self.place = (torch.zeros(slots + 1, dtype=kind, device=device) for kind in (torch.long, torch.int))
-        self.known: set[tuple[int, Method]] = set()
+        self.known: set[tuple[int, int, Method]] = set()
         self.loaded: tuple[list[int], Method] | None = None  # what the current graph computes
-        sizes = sorted({bucket(count) for count in range(1, slots + 1)})
-        self.arriving = [{rows: self._buffer(rows) for rows in sizes} for _ in range(self.ahead + 2)]
+        self.prompts: Tensor | None = None  # (P, 3) of texts that have joined since the last step
+        self.sizes = sorted({bucket(count) for count in range(1, slots + 1)})
+        self.arriving = [{rows: self._buffer(rows) for rows in self.sizes} for _ in range(self.ahead + 2)]
         self.turn = 0
 
     @staticmethod
@@ -175,46 +181,66 @@ class KernelRows:
     def warm(self) -> None:
         """Capture the graphs of all numbers of rows."""
         for method in METHODS:
-            for rows in self.arriving[0]:
-                self._load([self.spare] * rows, method)
+            for rows in self.sizes:
+                self._capture(rows, 0, method)
+            for tokens in PROMPTS:
+                self._capture(self.sizes[-1], tokens, method)
 
     def join(self, joiners: Sequence[Joiner]) -> None:
-        """Read all prompts together."""
+        """Prompts that are too long for the next step are read before it, but for their last tokens."""
+        texts = [(one.slot, one.ids) for one in joiners]
+        parts = list(self.decoder.prompt_rows(texts, (self.spare, 0)))
+        for rows in parts[:-1]:
+            self.graphs.run("read", self._read, (upload(rows, self.token.device),))
+        self.prompts = parts[-1] if parts else None
+        where, place = put(self.settings, self.token, joiners, self.vocab)
+        self.place[where] = place.int()
         self.loaded = None
-        for rows in self.decoder.prompt_rows([(one.slot, one.ids) for one in joiners], self.state.room):
-            self.graphs.run("read", self._read, (rows,))
-        where = put(self.settings, self.token, joiners, self.vocab)
-        self.place[where] = torch.tensor([len(one.ids) - 1 for one in joiners], dtype=torch.int).to(self.place.device)
 
     def step(self, slots: Sequence[int], method: Method) -> Fetched:
         """Replay the graph for this number of rows; the tokens are copied while the next step runs."""
-        padded = [*slots, *[self.spare] * (bucket(len(slots)) - len(slots))]
+        rows = bucket(len(slots)) if self.prompts is None else self.sizes[-1]
+        padded = [*slots, *[self.spare] * (rows - len(slots))]
         if self.loaded != (padded, method):
             self._load(padded, method)
-        into, done = self.arriving[self.turn][len(padded)]
+        into, done = self.arriving[self.turn][rows]
         self.turn = (self.turn + 1) % len(self.arriving)
         into.copy_(self.graphs.replay(), non_blocking=True)
         done.record()
         return Arriving(into, len(slots), done)
 
     def _load(self, slots: list[int], method: Method) -> None:
-        def advance(where: Tensor) -> tuple[Tensor, Tensor]:
-            return where, self._advance(where, method)
+        device, prompts = self.token.device, self.prompts
+        self._capture(len(slots), 0 if prompts is None else len(prompts), method)
+        where = upload(torch.tensor(slots), device)
+        inputs = (where,) if prompts is None else (where, upload(prompts, device))
+        self.graphs.load(method, self._advance_by(method), inputs)
+        self.loaded = (slots, method) if prompts is None else None
+        self.prompts = None
 
-        device = self.token.device
-        if (len(slots), method) not in self.known:  # what is captured is also computed: in the spare slot
-            self.graphs.load(method, advance, (torch.full((len(slots),), self.spare, device=device),))
-            self.known.add((len(slots), method))
-        self.graphs.load(method, advance, (torch.tensor(slots).to(device),))
-        self.loaded = (slots, method)
+    def _capture(self, rows: int, tokens: int, method: Method) -> None:
+        """Capture a graph, which also computes it: in the spare slot."""
+        if (rows, tokens, method) not in self.known:
+            device = self.token.device
+            inputs = [torch.full((rows,), self.spare, device=device)]
+            if tokens:
+                inputs += [torch.tensor([0, self.spare, 0], dtype=torch.int32, device=device).repeat(tokens, 1)]
+            self.graphs.load(method, self._advance_by(method), tuple(inputs))
+            self.known.add((rows, tokens, method))
 
     def _read(self, rows: Tensor) -> Any:
         return self.decoder.read(rows, self.state)
 
-    def _advance(self, where: Tensor, method: Method) -> Tensor:
-        """One step of the rows in these slots: their tokens and log-probabilities (2, R)."""
+    def _advance_by(self, method: Method) -> Callable[..., tuple[Tensor, ...]]:
+        return lambda where, *prompts: (where, *prompts, self._advance(where, method, *prompts))
+
+    def _advance(self, where: Tensor, method: Method, prompts: Tensor | None = None) -> Tensor:
+        """One step of the rows in these slots: their tokens and log-probabilities (2, R). Prompts (P, 3) are read."""
         place = self.place[where].clamp(max=self.state.room - 1)  # (R,)
-        logits = self.decoder.logits(self.token[where], where.int(), place, self.state)  # (R, V)
+        rows = [self.token[where], where.int(), place]
+        if prompts is not None:
+            rows = [torch.cat([one, more]) for one, more in zip(rows, prompts.unbind(1), strict=True)]  # (R + P,)
+        logits = self.decoder.logits(*rows, self.state, len(where))  # (R, V)
         tokens, logs = self.settings.next_token(logits, where, method, self.rules)  # (R,)
         self.token[where] = tokens
         self.place[where] = torch.where(where == self.spare, 0, place + 1)
@@ -222,12 +248,13 @@ class KernelRows:
         return torch.stack([tokens.double(), logs.double()])
 
 
-def put(settings: RowSettings, token: Tensor, joiners: Sequence[Joiner], vocab: int) -> Tensor:
-    """Set what the next step of these texts needs; returns their slots."""
-    where = torch.tensor([one.slot for one in joiners]).to(token.device)
-    token[where] = torch.tensor([one.ids[-1] for one in joiners]).to(token.device)
+def put(settings: RowSettings, token: Tensor, joiners: Sequence[Joiner], vocab: int) -> tuple[Tensor, Tensor]:
+    """Set what the next step of these texts needs; returns their slots, and the positions of their last tokens."""
+    numbers = [[one.slot for one in joiners], [one.ids[-1] for one in joiners], [len(one.ids) - 1 for one in joiners]]
+    where, last, place = upload(torch.tensor(numbers), token.device)
+    token[where] = last
     settings.put(where, [(one.settings, one.seed, one.used, one.limit) for one in joiners], vocab)
-    return where
+    return where, place
 
 
 def bucket(rows: int) -> int:

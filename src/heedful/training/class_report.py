@@ -6,7 +6,7 @@ N items, C classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,12 +66,22 @@ class ClassReport:
     classes: tuple[ClassScores, ...]
     confusion: tuple[tuple[int, ...], ...]  # true classes (rows) by predicted classes; empty where it is too large
     mistakes: tuple[Mistake, ...]  # the most confident first
+    exclusive: bool = True  # each item has one class, not any number of them
+    none: str | None = None  # the class of what is no item, which is never right
+
+    @property
+    def scored(self) -> tuple[ClassScores, ...]:
+        """The classes that can be right."""
+        return tuple(each for each in self.classes if each.label != self.none)
 
     @property
     def constant(self) -> str | None:
         """The only class that is ever predicted, if there are others."""
+        if not self.exclusive:
+            return None
         used = [each.label for each in self.classes if each.predicted]
-        return used[0] if len(used) == 1 and sum(each.count > 0 for each in self.classes) > 1 else None
+        others = sum(each.count > 0 for each in self.scored) > 1
+        return used[0] if len(used) == 1 and (others or used[0] == self.none) else None
 
 
 def class_report(
@@ -105,6 +115,38 @@ def answer_report(
 ) -> ClassReport:  # fmt: skip
     """The report of free answers; `name` gives what was expected of an item, and what was found."""
     return _report(split, what, np.array(right, bool), np.array(confidence, np.float64), show, name, (), ())
+
+
+def label_report(
+    split: str,
+    what: str,
+    targets: NDArray[Any],
+    found: NDArray[Any],
+    probabilities: NDArray[Any],
+    labels: Sequence[str],
+    show: Input,
+) -> ClassReport:
+    """The report of any number of labels (N, C), of 1 and 0; calibration and mistakes are those of single labels.
+
+    `probabilities` are those of the labels; where one is not predicted, its absence has the rest.
+    """
+    there, predicted, hits = targets.sum(0).tolist(), found.sum(0).tolist(), (targets * found).sum(0).tolist()
+    classes = tuple(
+        ClassScores(label, there[k], predicted[k], *_scores(hits[k], there[k], predicted[k]))
+        for k, label in enumerate(labels)
+    )
+    confidence = np.where(found, probabilities, 1 - probabilities).ravel()  # (N * C,)
+    said = [(label, f"not {label}") for label in labels]
+
+    def name(place: int) -> tuple[str, str]:
+        row, label = divmod(place, len(labels))
+        return said[label][1 - int(targets[row, label])], said[label][1 - int(found[row, label])]
+
+    single = _report(
+        split, what, (targets == found).ravel(), confidence, lambda place: show(place // len(labels)), name, classes, ()
+    )
+    right = int((targets == found).all(1).sum())
+    return replace(single, count=len(targets), right=right, exclusive=False)
 
 
 def _report(

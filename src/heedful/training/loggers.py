@@ -16,7 +16,7 @@ class TensorBoardLogger(Config):
 
 
 class WandbLogger(Config):
-    """Weights & Biases, by default without a network: `wandb sync` uploads the folder later."""
+    """Weights & Biases, by default without a network: `wandb sync RUN/wandb/offline-run-*` uploads it later."""
 
     kind: Literal["wandb"] = "wandb"
     project: str = Field("heedful", min_length=1, max_length=128, description="name of the project")
@@ -26,11 +26,11 @@ class WandbLogger(Config):
 
 
 class MlflowLogger(Config):
-    """MLflow, by default as files: `mlflow ui --backend-store-uri RUN/mlflow`."""
+    """MLflow, by default a database in the run's folder: `mlflow ui --backend-store-uri sqlite:///RUN/mlflow/mlflow.db`."""
 
     kind: Literal["mlflow"] = "mlflow"
     experiment: str = Field("heedful", min_length=1, max_length=250, description="name of the experiment")
-    uri: str | None = Field(None, max_length=1000, description="tracking server; null: files in the run's folder")
+    uri: str | None = Field(None, max_length=1000, description="tracking server; null: RUN/mlflow/mlflow.db")
 
 
 LoggerConfig = Annotated[TensorBoardLogger | WandbLogger | MlflowLogger, Field(discriminator="kind")]

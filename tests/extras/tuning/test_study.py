@@ -201,8 +201,33 @@ def test_file_that_is_no_record_is_refused(recipe: str, tmp_path: Path) -> None:
 def test_unknown_keys_are_refused_before_anything_is_trained(recipe: str) -> None:
     space = read_space([recipe, "train.optimiser.lr=1e-4,1e-3"])
     with pytest.raises(UserError, match="unknown key") as error:
-        check_points(space, space.grid())
+        check_points(space)
     assert error.value.todo is not None and "train.optimizer" in error.value.todo
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("train.optimizer.lr=1e-3,fast", "'fast'"),
+        ("train.optimizer.lr=-1..1", "-1"),
+        ("model.width=2.5..8", "2.5"),
+        ("model.sizes=[2],[3],[0]", "0"),
+    ],
+)
+def test_values_that_are_never_valid_are_refused_before_anything_is_trained(recipe: str, word: str, found: str) -> None:
+    """Also the last of a list, and an end of a range."""
+    for words in ([recipe, word], [recipe, "train.seed=0,1", word], [recipe, "train.clip=1,2", word]):
+        with pytest.raises(UserError, match=f"invalid value for {word.partition('=')[0]}") as error:
+            check_points(read_space(words))
+        assert str(error.value.found) == found
+    check_points(read_space([recipe, "train.optimizer.lr=1e-4..1e-2", "model.width=2,4"]))
+
+
+def test_value_that_fits_some_of_the_others_is_tried() -> None:
+    """Three heads divide 96, not 64."""
+    check_points(read_space(["numbers", "model.width=64,96", "model.heads=3,4"]))
+    with pytest.raises(UserError, match="heads"):
+        check_points(read_space(["numbers", "model.width=64,128", "model.heads=3,4"]))
 
 
 def test_words_without_anything_to_vary_are_refused(recipe: str) -> None:

@@ -135,7 +135,8 @@ function addressOf(pane: string, read: () => Record<string, string>, translated:
 export const address = addressOf("", () => params, (changes) => changes);
 
 /** What the second pane may have of its own: the model and its inputs. Everything else is the selection of both. */
-const OWN = ["model", "text", "other", "image", "drawn", "number", "story", "question", "history", "seed", "then", "forced", "temperature", "top_k", "top_p", "off"];
+const OWN = ["model", "text", "other", "image", "drawn", "number", "story", "question", "history", "seed", "then", "forced", "temperature", "top_k", "top_p", "off", "uniform", "tried"];
+const HEADS = ["off", "uniform", "tried"]; // of one model
 const B = "b.";
 
 /** The state of the second pane: that of the first, with its own names in place of it; an empty one has none. */
@@ -145,7 +146,7 @@ function second(): Record<string, string> {
   for (const name of OWN) {
     const own = params[B + name];
     if (own || (own === "" && name === "text")) found[name] = own;
-    else if (own === "") delete found[name];
+    else if (own === "" || (HEADS.includes(name) && (params[B + "model"] ?? params.model) !== params.model)) delete found[name];
   }
   return found;
 }

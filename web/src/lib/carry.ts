@@ -6,7 +6,7 @@ type Changes = Record<string, string | null>;
 
 const ROLES = ["layer", "head", "token", "region"] as const;
 export type Role = (typeof ROLES)[number];
-const SHARED = ["view", "model", "text", "other", "look", "image", "drawn", "theme", "lesson", "compare", "room", "size"]; // what all views understand
+const SHARED = ["view", "model", "text", "other", "look", "image", "drawn", "theme", "lesson", "compare", "room", "size", "off", "uniform", "open"]; // what all views understand
 
 /** What a view calls each of them, where not by its own name. */
 const NAMES: Record<string, Partial<Record<Role, string>>> = {
@@ -81,6 +81,7 @@ export function toward(state: State, from: string, to: string, subject: Subject)
 export function towardModel(state: State, view: string, from: Subject, to: Subject): Changes {
   const there = to.views.includes(view) ? view : (to.views[0] ?? view);
   const look: Changes = state.look && to.looks?.includes(state.look) ? {} : { look: null };
+  const heads: Changes = String(from.looks) === String(to.looks) ? {} : { off: null, uniform: null };
   const text: Changes = from.kind === to.kind ? {} : { text: null, other: null, image: null, drawn: null, [nameIn(there, "token")]: null };
-  return { ...toward(state, view, there, from), ...look, ...text, model: to.name };
+  return { ...toward(state, view, there, from), ...look, ...heads, ...text, open: null, model: to.name };
 }

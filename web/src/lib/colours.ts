@@ -1,13 +1,16 @@
 /** Colour-blind safe colours: Okabe and Ito's for categories, one hue growing darker for amounts. */
+import { theme } from "./theme.svelte";
 
 const KINDS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#6a51a3", "#b2182b", "#4d9221", "#35978f", "#737373"];
+// The same hues, lighter: each has a contrast of at least 4.5 with a dark figure.
+const DARK_KINDS = ["#3b8fd0", "#ee7d3b", "#1fb68b", "#d98bb8", "#f0b43c", "#86ccf5", "#b8954f", "#a08be0", "#e4525c", "#79b84a", "#5cc4b8", "#a6a6a6"];
 
 /** The colour of one of several heads, classes or runs. */
 export function kind(number: number): string {
-  return KINDS[number % KINDS.length];
+  return (theme.dark ? DARK_KINDS : KINDS)[number % KINDS.length];
 }
 
-type Colour = [number, number, number];
+export type Colour = [number, number, number];
 
 /** Black or white text, whichever can be read on a colour: one of them has a contrast of at least 4.5. */
 export function textColour(colour: string | Colour): string {

@@ -96,7 +96,7 @@ export function paint(paper: Paper, data: ArrayLike<number>, lines: Lines, from:
   for (const [name, path] of [...paths].sort(([a], [b]) => b - a)) {
     const share = ((Math.floor(name / 1024) + 0.5) / SHADES) ** 2;
     pen.strokeStyle = kind(name % 1024);
-    pen.globalAlpha = Math.min(1, 0.05 + share ** 0.8);
+    pen.globalAlpha = Math.min(1, (wide ? 0.25 : 0.05) + share ** 0.8);
     pen.lineWidth = wide ? 1.2 + 2.2 * share : 0.9 + 0.9 * share;
     pen.stroke(path);
   }

@@ -1,6 +1,7 @@
 /** The open models and their views, and those that the address names. */
 import { address, beside, type Address } from "./address.svelte";
 import type { About, Subject } from "./ask";
+import { headsIn, type Changed } from "./heads";
 
 let about = $state.raw<About>({ subjects: [], views: [] });
 
@@ -40,11 +41,24 @@ export function openAt(address: Address) {
         ways: about.views.filter((one) => subject.views.includes(one.name)).map((one) => [one.title, { view: one.name }]),
       };
     },
-    /** The input as all views ask about it: the model, the text, and the other text where there is one. */
-    get input(): { model: string; text: string; other?: string } {
+    /** The model, the text, and the other text where there is one. */
+    get texts(): { model: string; text: string; other?: string } {
       const first = open.subject!.examples?.[0];
       const other = address.has("text") || address.has("other") ? address.text("other") : (first?.other ?? "");
       return { model: open.subject!.name, text: address.text("text", first?.text ?? ""), ...(other ? { other } : {}) };
+    },
+    /** The heads that are off or uniform, in all views. */
+    get changed(): Changed {
+      return { off: headsIn(address.text("off")), uniform: headsIn(address.text("uniform")) };
+    },
+    /** The same as a view asks about it. */
+    get heads(): Partial<Changed> {
+      const { off, uniform } = open.changed;
+      return { ...(off.length ? { off } : {}), ...(uniform.length ? { uniform } : {}) };
+    },
+    /** The input as all views ask about it: the texts, and the changed heads. */
+    get input(): { model: string; text: string; other?: string } & Partial<Changed> {
+      return { ...open.texts, ...open.heads };
     },
   };
   return open;

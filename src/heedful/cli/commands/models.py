@@ -83,7 +83,7 @@ def push(
         Path, typer.Argument(metavar="RUN", help="The folder of a run or a model.", autocompletion=run_folders)
     ],
     repository: Annotated[str, typer.Argument(metavar="ORG/NAME", help="A model on the Hugging Face Hub.")],
-    public: Annotated[bool, typer.Option("--public", help="A new repository can be seen by all.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="A repository that all can see.")] = False,
     checkpoint: CheckpointOption = None,
     as_json: Json = False,
 ) -> None:

@@ -45,9 +45,9 @@ def init(
     recipe, schema, found = init_recipe(template, target, start=start, data=data, overrides=given, force=force)
     typer.echo(f"wrote {recipe} and {schema}")
     if found:
-        typer.echo(
-            printable("columns: " + ", ".join(f"{setting} is {name!r}" for setting, name in found.items() if name))
-        )
+        columns = {setting: [name] if isinstance(name, str) else name for setting, name in found.items() if name}
+        shown = [f"{setting} is {' and '.join(map(repr, names))}" for setting, names in columns.items()]
+        typer.echo(printable("columns: " + ", ".join(shown)))
     first = "" if found else f"edit {recipe}, then "
     typer.echo(f"next: {first}`heedful check {recipe}` and `heedful train {recipe}`")
 

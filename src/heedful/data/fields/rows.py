@@ -191,6 +191,30 @@ class PolarsFrame(Protocol):
         """The rows."""
 
 
+@runtime_checkable
+class Featured(Protocol):
+    """What is used of a `Dataset` of the package `datasets`: what is known of its columns."""
+
+    features: Any
+
+
+@runtime_checkable
+class ClassFeature(Protocol):
+    """What is used of a `ClassLabel` there: the names of the classes, whose values are numbers."""
+
+    names: Sequence[str]
+
+    def int2str(self, values: Any) -> Any:
+        """The name of a number."""
+
+
+@runtime_checkable
+class ListFeature(Protocol):
+    """What is used of a list there: what its elements are."""
+
+    feature: Any
+
+
 Table = Sequence[Row] | DataFrame | PolarsFrame | Iterable[Row]
 
 
@@ -209,12 +233,44 @@ def from_python(table: Table, name: str = "row") -> Rows:
 def _records(table: Table) -> Iterator[Row]:
     if isinstance(table, DataFrame):
         names = [str(name) for name in table.columns]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(
+                "two columns have one name", where="data", found=shown(twice), expected="a name for each column",
+                todo="rename one: frame.columns = [...]",
+            )  # fmt: skip
         rows = zip(table.itertuples(False, None), table.isna().itertuples(False, None), strict=True)
         for values, missing in rows:
             cells = zip(names, values, missing, strict=True)
             yield {name: None if bool(absent) else value for name, value, absent in cells}
-        return
-    yield from table.iter_rows(named=True) if isinstance(table, PolarsFrame) else table
+    elif isinstance(table, PolarsFrame):
+        yield from table.iter_rows(named=True)
+    else:
+        classes = _classes(table)
+        for row in table:
+            named = classes.items() if isinstance(row, Mapping) else ()
+            yield {**row, **{name: _named(row.get(name), names) for name, names in named}} if named else row
+
+
+def _classes(table: object) -> dict[str, Sequence[str]]:
+    """The names of the classes of each column of a `Dataset` whose values are their numbers, or lists of them."""
+    found = dict[str, Sequence[str]]()
+    features = table.features if isinstance(table, Featured) else None
+    for name, feature in dict(features or {}).items():
+        inner = feature.feature if isinstance(feature, ListFeature) else feature
+        inner = inner[0] if isinstance(inner, list) and inner else inner
+        if isinstance(inner, ClassFeature):
+            found[name] = inner.names
+    return found
+
+
+def _named(value: object, names: Sequence[str]) -> object:
+    """The name of a class, or the names of several; -1 is a missing one."""
+    number = value.tolist() if isinstance(value, Array) else value
+    if isinstance(number, list):
+        return [_named(one, names) for one in number]
+    if not isinstance(number, int) or number >= len(names):
+        return number
+    return names[number] if number >= 0 else None
 
 
 def _plain(value: object) -> object:

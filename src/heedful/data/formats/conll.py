@@ -17,6 +17,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from heedful.data.formats.sources import FilePerSplit, Name, Split, json_lines, lines, list_keys, uneven_columns
+from heedful.data.tokenizers.base import replace_surrogates
 from heedful.errors import UserError, shown
 
 CHUNK = re.compile(r"[BIESLU]-(.+)")
@@ -161,12 +162,12 @@ TagsConfig = Annotated[Conll | JsonTags, Field(discriminator="kind")]
 
 
 def require_tag(tag: str, where: str) -> str:
-    """Refuse a tag that is blank or too long."""
+    """A tag; refuse one that is blank or too long."""
     if not tag.strip() or len(tag) > MAX_TAG:
         raise UserError(
             "this is not a tag", where=where, found=shown(tag), expected=f"a label of at most {MAX_TAG:,} characters"
         )
-    return tag
+    return replace_surrogates(tag)[0]
 
 
 def marks_chunks(labels: Sequence[str]) -> bool:

@@ -25,6 +25,7 @@ Stream: TypeAlias = "io.BufferedReader[Any]"
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 TABS = "separate columns by one tab; quotes do not escape a tab"
+JQ = "a list of objects becomes one on each line by: jq -c '.[]' FILE > NEW.jsonl"
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
 RATIO = 200  # maximum compression ratio; text reaches about 20, a gzip bomb about 1000
@@ -233,13 +234,15 @@ def parse_object(line: str, where: str) -> dict[str, object]:
         raise UserError(
             f"this is not JSON: {error.msg}", where=f"{where}:{error.colno}",
             found=shown(line[max(0, error.pos - 20) : error.pos + 20]), expected="one JSON object per line",
+            todo=JQ if line.lstrip().startswith("[") else None,
         ) from None  # fmt: skip
     except (ValueError, RecursionError) as error:  # too many digits, or nested too deeply
         raise UserError(f"this JSON cannot be read: {error}", where=where, found=shown(line)) from None
     if not isinstance(row, dict):
         raise UserError(
-            "this line is not a JSON object", where=where, found=shown(line), expected='{"key": "text", ...}'
-        )
+            "this line is not a JSON object", where=where, found=shown(line), expected='{"key": "text", ...}',
+            todo=JQ if isinstance(row, list) else None,
+        )  # fmt: skip
     return row
 
 
@@ -291,7 +294,10 @@ def file_problem(path: Path) -> UserError | None:
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return UserError("there is no such file", where=where, todo="check the path; it is relative to data.root")
+        here = "" if path.is_absolute() else ", and that to the folder you are in; data.root=FOLDER sets another"
+        return UserError(
+            "there is no such file", where=where, todo=f"check the path; it is relative to data.root{here}"
+        )
     except OSError as error:
         return UserError(f"this file cannot be accessed: {error.strerror}", where=where)
     if stat.S_ISDIR(status.st_mode):

@@ -23,8 +23,10 @@ from heedful.data.formats.sources import (
     string_field,
     uneven_columns,
 )
+from heedful.data.tokenizers.base import replace_surrogates
 from heedful.errors import UserError, shown
 
+LONGEST_LABEL = 1000  # characters, as model folders may have them
 MAX_NAMES = 20  # labels or columns that an error lists
 MAX_FIELD = 100_000_000  # characters of a quoted field
 MAX_LINES = 20  # of the longest kind that a quoted field may have
@@ -71,7 +73,7 @@ class Labelled(FilePerSplit):
         """The items of a split, and the number of blank ones."""
         path = self.path(split)
         rows = [
-            Item(text.text, pair.text if pair else None, label.text.strip(), label.where)
+            Item(text.text, pair.text if pair else None, replace_surrogates(label.text.strip())[0], label.where)
             for text, pair, label in self.rows(path)
         ]
         items = [item for item in rows if not item.blank]
@@ -234,10 +236,13 @@ def csv_rows(
     except StopIteration:
         return
     except csv.Error as error:
+        message, todo = f"this is not CSV: {error}", f"look for an unclosed quote; {literal} reads quotes literally"
+        if "new-line character" in message:
+            message = "this is not CSV: a carriage return outside of quotes"
+            todo = f"if it ends every line, as on old Macs, convert it: tr '\\r' '\\n' < {path.name} > NEW"
         raise UserError(
-            f"this is not CSV: {error}", where=f"{path}:{begin}",
-            expected='fields with a comma between; "a text, in quotes", and "a ""quote"" in it"',
-            todo=f"look for an unclosed quote; {literal} reads quotes literally",
+            message, where=f"{path}:{begin}",
+            expected='fields with a comma between; "a text, in quotes", and "a ""quote"" in it"', todo=todo,
         ) from None  # fmt: skip
     finally:
         csv.field_size_limit(former)
@@ -294,6 +299,11 @@ def collect_labels(items: Sequence[Item], where: str) -> tuple[str, ...]:
 
 def sort_labels(labels: set[str]) -> tuple[str, ...]:
     """Integers by value, others alphabetically."""
+    if (longest := max(labels, key=len)) and len(longest) > LONGEST_LABEL:
+        raise UserError(
+            "a label is too long", where="the training data", found=f"{shown(longest)}, {len(longest):,} characters",
+            expected=f"at most {LONGEST_LABEL:,}", todo="check which column has the labels, or shorten them",
+        )  # fmt: skip
     integers = all(label.removeprefix("-").isdecimal() and len(label) < 20 for label in labels)
     return tuple(sorted(labels, key=lambda label: (int(label) if integers else 0, label)))
 

@@ -207,6 +207,16 @@ class ImageFolders(ImageData):
         part = "test" if split == "valid" and self.valid is None else split
         return listed.part(part, self.shares, self.seed)
 
+    @property
+    def division(self) -> dict[str, list[str]]:
+        """The names of the held-out images in the folder or zip file for training, by split."""
+        (path,) = self.files("train")
+        return {
+            split: [file.name if isinstance(file, ZipMember) else file.relative_to(path).as_posix() for file in files]
+            for split in self.shares
+            for files in [self.listing(split).files]
+        }
+
     def images(self, split: Split) -> Images:
         """The images, labelled by their subfolder."""
         (path,) = self.files(split)
@@ -293,7 +303,7 @@ class Listing:
         """Those of one split, if some are held out: of each class its share, chosen by the names of the files."""
         classes = [name for name, found in self.classes.items() for _ in found] or [""] * len(self.loose)
         units = [f"{name}/{PurePosixPath(file.name).name}" for name, file in zip(classes, self.files, strict=True)]
-        rows = held_out(units, classes, shares, seed)[split]
+        rows = held_out(units, classes, shares, seed, "image")[split]
         if not self.classes:
             return Listing({}, [self.loose[row] for row in rows], self.others)
         chosen: dict[str, list[Path | ZipMember]] = {}

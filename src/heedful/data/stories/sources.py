@@ -24,6 +24,7 @@ from heedful.data.formats.sources import (
 )
 from heedful.data.located import located
 from heedful.data.stories.story import Facts, Stories, Story, StoryQuestion, split_sentences, words_of
+from heedful.data.tokenizers.base import replace_surrogates
 from heedful.errors import UserError, shown
 
 FIRST = {"train": 0, "valid": 10**9, "test": 2 * 10**9}  # the number of the first story of each split
@@ -236,7 +237,7 @@ def _question(
             "there is no sentence before this question", where=where, found=shown(text.strip()),
             expected="a story with at least one sentence",
         )  # fmt: skip
-    return StoryQuestion(text.strip(), answer.strip(), len(before), supports)
+    return StoryQuestion(text.strip(), replace_surrogates(answer.strip())[0], len(before), supports)
 
 
 def _required(stories: list[Story], skipped: int, where: str) -> Stories:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.formats.tables import Labelled
-from heedful.data.tables.findings import Finding, Row, columns, find
+from heedful.data.tables.findings import Finding, Row, columns, find, invalid_rows
 from heedful.data.tables.reading import Record
 from heedful.data.tables.source import ColumnTable, Table
 from heedful.data.tables.wrong_columns import wrong_columns
+from heedful.errors import UserError
 
 FIRST = 10_000  # rows of each file that are read, unless all are asked for
 
@@ -56,8 +57,19 @@ def _check_table(data: Table, context: int | None, classes: bool, every: bool) -
         for split in SPLITS
         if split in records
     }
+    for split, some in records.items():
+        found += invalid_rows(_problems(data, some), split, some)
     about = find(rows, context if data.cuts else None, classes, data.repeats, _partial(records, every))
     return Checked(lines, sorted([*about, *found], key=lambda one: one.level))
+
+
+def _problems(data: Table, records: Sequence[Record]) -> Iterator[UserError]:
+    """What is wrong with rows that are no examples of the task."""
+    for row, place in records:
+        try:
+            data.check_row(row, place)
+        except UserError as error:
+            yield error
 
 
 def _read(split: Split, data: Table, records: Sequence[Record], every: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,12 +12,19 @@ from typing import Literal, NamedTuple
 
 from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.tables.reading import Record, same_text, text_of
-from heedful.errors import shown
+from heedful.errors import UserError, shown
 
 MOST = 3  # examples of a finding
 FEW = 0.05  # of the rows of a label, below which a similar one may be a typing mistake
 UNEVEN = 10  # times as many rows, from which classes are reported as uneven
 CLASSES = 100  # more labels than these are numbers, or texts
+# Letters of Cyrillic and Greek that look like Latin ones.
+ALIKE = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455"  # a e o p c y x i j s
+    "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425"  # A B E K M H O P C T X
+    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03bf",
+    "aeopcyxijsABEKMHOPCTXABEZHIKMNOPTYXo",
+)
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -65,6 +73,18 @@ class Row(NamedTuple):
 
 
 Rows = Mapping[Split, Sequence[Row]]
+
+
+def invalid_rows(errors: Iterable[UserError], split: Split, rows: Sequence[object]) -> Iterator[Finding]:
+    """Rows that training would refuse, by what is wrong with them."""
+    found: dict[str, list[UserError]] = {}
+    for error in errors:
+        found.setdefault(error.message, []).append(error)
+    for message, some in found.items():
+        more = {"found": some[0].found, "expected": some[0].expected, "to do": some[0].todo}
+        about = "".join(f"; {name}: {text}" for name, text in more.items() if text is not None)
+        text = f"{split}: {len(some):,} of {len(rows):,} rows cannot be read: {message}{about}"
+        yield _finding("error", "invalid rows", text, [str(error.where) for error in some], rows)
 
 
 def find(rows: Rows, context: int | None, classes: bool, repeats: bool = False, partial: bool = False) -> list[Finding]:
@@ -173,7 +193,8 @@ def classes_of(train: Sequence[Row]) -> Iterator[Finding]:
     similar = dict(typos(counts))
     for rare, usual in similar.items():
         places = [row.place for row in train if row.label == rare]
-        text = f"train: the label {shown(rare)} of {len(places):,} rows may be {shown(usual)}, as of {counts[usual]:,}"
+        form = ascii if rare.casefold() != usual.casefold() and look_of(rare) == look_of(usual) else shown
+        text = f"train: the label {form(rare)} of {len(places):,} rows may be {form(usual)}, as of {counts[usual]:,}"
         yield _finding("warning", "similar labels", text, places, train)
     kept = [one for one in counts.most_common() if one[0] not in similar]
     (most, many), (least, few) = kept[0], kept[-1]
@@ -183,13 +204,20 @@ def classes_of(train: Sequence[Row]) -> Iterator[Finding]:
 
 
 def typos(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Rare labels that differ little from a frequent one: in case, or in one letter of four or more."""
+    """Rare labels that differ little from a frequent one: they look alike, or differ in one letter of four or more."""
+    looks = {label: look_of(label) for label in counts}
     for rare in counts:
         for usual in counts:
-            case = rare.casefold() == usual.casefold() and counts[rare] < counts[usual]
-            if case or (counts[rare] <= FEW * counts[usual] and distance_one(rare, usual)):
+            alike = looks[rare] == looks[usual] and (counts[rare], rare) < (counts[usual], usual)
+            if alike or (counts[rare] <= FEW * counts[usual] and distance_one(rare, usual)):
                 yield rare, usual
                 break
+
+
+def look_of(label: str) -> str:
+    """What a label looks like: apart from case, spaces, invisible characters, and the alphabet of a letter."""
+    visible = "".join(char for char in unicodedata.normalize("NFKC", label) if unicodedata.category(char) != "Cf")
+    return " ".join(visible.translate(ALIKE).split()).casefold()
 
 
 def distance_one(one: str, other: str) -> bool:

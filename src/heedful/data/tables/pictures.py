@@ -31,6 +31,10 @@ class PictureTable(ColumnTable):
         None, description="rows and columns that images are resized to; null: all have one size"
     )
 
+    def check_row(self, row: Mapping[str, object], place: str) -> None:
+        """Refuse a row whose image is not there; it is not opened."""
+        self.path(row, place)
+
     def path(self, row: Mapping[str, object], place: str) -> Path:
         """The file of a row's image."""
         path = Path(self.root, text_of(row.get(self.columns.image)).strip())
@@ -112,14 +116,24 @@ class CaptionRowTable(PictureTable):
 
         captions, paths = dict[str, list[str]](), dict[str, Path]()
         for row, place in records:
-            name, value = text_of(row.get(self.columns.image)).strip(), row.get(self.columns.caption)
-            texts = [text_of(one) for one in value] if isinstance(value, list) else [text_of(value)]
-            if not texts or not all(text.strip() for text in texts):
-                raise UserError("a caption is missing", where=place, found=shown(value), expected="a text")
+            name = text_of(row.get(self.columns.image)).strip()
             paths.setdefault(name, self.path(row, place))
-            captions.setdefault(name, []).extend(texts)
+            captions.setdefault(name, []).extend(self.captions(row, place))
         pixels = read_image_files(list(paths.values()), self.channels, self.size)
         return CaptionedImages(pixels, tuple(map(tuple, captions.values())), tuple(captions))
+
+    def check_row(self, row: Mapping[str, object], place: str) -> None:
+        """Refuse a row whose image is not there, or without a caption."""
+        super().check_row(row, place)
+        self.captions(row, place)
+
+    def captions(self, row: Mapping[str, object], place: str) -> list[str]:
+        """The caption of a row, or its captions."""
+        value = row.get(self.columns.caption)
+        texts = [text_of(one) for one in value] if isinstance(value, list) else [text_of(value)]
+        if not texts or not all(text.strip() for text in texts):
+            raise UserError("a caption is missing", where=place, found=shown(value), expected="a text")
+        return texts
 
 
 class ParagraphColumns(ColumnNames):

@@ -150,6 +150,11 @@ def from_cells(table: Iterable[tuple[int, list[str]]], path: Path, header: bool,
 def column_names(cells: Sequence[str], where: str) -> list[str]:
     """The names of the columns, each of which occurs once; one may be blank, as of an index."""
     names = [cell.strip() for cell in cells]
+    if names[0].lower().startswith("sep="):
+        raise UserError(
+            "the first line says how columns are separated, not their names", where=where, found=shown(names[0]),
+            expected="a first line with a name for each column", todo="remove that line, which only Excel reads",
+        )  # fmt: skip
     twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if twice is not None:
         raise UserError(

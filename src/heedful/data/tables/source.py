@@ -17,6 +17,7 @@ from heedful.data.formats.tables import MAX_FIELD
 from heedful.data.located import Placed
 from heedful.data.tables.reading import Format, Kind, Record, parsed, read_records, same_text, text_of
 from heedful.data.tables.splits import Share, held_out
+from heedful.data.tokenizers.base import replace_surrogates
 from heedful.errors import UserError, shown
 
 CLASS_COUNT = 100  # a label with more different values is a number, and rows are not stratified by it
@@ -25,7 +26,7 @@ PROBE = 1000  # rows whose columns are looked at before all are read
 ColumnName = Annotated[
     str,
     BeforeValidator(lambda name: str(name) if isinstance(name, int) and not isinstance(name, bool) else name),
-    Field(min_length=1),
+    Field(min_length=1, max_length=1000),
 ]
 
 
@@ -36,6 +37,9 @@ def _usable(separator: str) -> str:
 
 
 Separator = Annotated[str, Field(min_length=1, max_length=1), AfterValidator(_usable)]
+
+
+FromPython = Annotated[Literal[True], BeforeValidator(lambda value: value is True or None)]  # 1 is a number of rows
 
 
 class HeldOut(Config):
@@ -59,14 +63,14 @@ class Table(Config):
 
     kind: Literal["table"] = "table"
     root: Name = Field(".", description="folder of the files, relative to the working directory")
-    train: Name | Literal[True] = Field(
+    train: Name | FromPython = Field(
         True,
         description="file for training: .csv, .tsv, .jsonl (each plain or .gz) or .parquet; true: rows from Python",
     )
-    valid: Name | Literal[True] | Share = Field(
+    valid: Name | FromPython | Share = Field(
         0.1, description="file for validation, or the share or number of rows that are held out of train"
     )
-    test: Name | Literal[True] | Share | None = Field(
+    test: Name | FromPython | Share | None = Field(
         None, description="file for the final score, or the share or number of rows that are held out of train"
     )
     held_out: HeldOut = Field(HeldOut(), description="which rows are held out")
@@ -101,6 +105,9 @@ class Table(Config):
     def label(self, row: Mapping[str, object]) -> str | None:
         """What is to be predicted of a row, if it is one value."""
         return None
+
+    def check_row(self, row: Mapping[str, object], place: str) -> None:
+        """Refuse a row that is no example of the task, as reading it for training would."""
 
     # -------------------------------------------------------------- files
     @property
@@ -234,9 +241,11 @@ def column_problem(name: str, names: Sequence[str], setting: str, where: str) ->
     try:
         require_column(name, names, where)
     except UserError as error:
+        whole, _, place = setting.rpartition(".")
+        setting = whole if place.isdecimal() else setting  # one of several columns
         error.expected = f"the name of a column, for {setting}"
         close = "" if error.todo is None else error.todo.removeprefix("did you mean ").rstrip("?")
-        error.todo = f"did you mean {setting}={close}?" if close else f"set {setting}"
+        error.todo = f"did you mean {'' if place.isdecimal() else f'{setting}='}{close}?" if close else f"set {setting}"
         if len(names) == 1 and any(mark in names[0] for mark in ",;\t|"):
             error.todo = "set data.separator to the mark between the columns"
         return error
@@ -297,7 +306,7 @@ class ColumnTable(Table):
         """What is to be predicted of a row, if it is one value."""
         wanted = self.columns.wanted
         name = None if wanted is None else self.columns.names.get(wanted)
-        return None if name is None else text_of(row.get(name)).strip()
+        return None if name is None else replace_surrogates(text_of(row.get(name)).strip())[0]
 
 
 class RowTable(ColumnTable):
@@ -307,6 +316,14 @@ class RowTable(ColumnTable):
     @abstractmethod
     def collect(examples: Iterable[object], split: Split) -> Any:
         """Examples in their plain form as the task reads them."""
+
+    def check_row(self, row: Mapping[str, object], place: str) -> None:
+        """Refuse a row that is no example of the task."""
+        try:
+            self.examples([(dict(row), place)], "train")
+        except UserError as error:
+            if str(error.where).startswith(place):  # not that nothing is left without a blank text
+                raise
 
     def examples(self, records: Sequence[Record], split: Split) -> Any:
         """An example for each row."""

@@ -22,17 +22,20 @@ Share = Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1, le=1_00
 
 
 def held_out(
-    units: Sequence[str], classes: Sequence[str] | None, shares: Mapping[Split, Share], seed: int
+    units: Sequence[str], classes: Sequence[str] | None, shares: Mapping[Split, Share], seed: int, one: str = "row"
 ) -> dict[Split, list[int]]:
-    """The rows of each held-out split and of train, in order; each class has its share, as far as units allow."""
+    """The rows of each held-out split and of train, in order; each class has its share, as far as units allow.
+
+    `one` is what a row is called in errors.
+    """
     members: dict[str, list[int]] = {}
     for row, unit in enumerate(units):
         members.setdefault(unit, []).append(row)
     targets = {split: _count(share, len(units)) for split, share in shares.items()}
     if (total := sum(targets.values())) >= len(units) > 1:
         raise UserError(
-            "no row is left for training", where=f"data.{next(iter(shares))}",
-            found=f"{total:,} of {len(units):,} rows are held out for {' and '.join(shares)}", todo="hold fewer out",
+            f"no {one} is left for training", where=f"data.{next(iter(shares))}",
+            found=f"{total:,} of {len(units):,} {one}s are held out for {' and '.join(shares)}", todo="hold fewer out",
         )  # fmt: skip
     taken: dict[Split, list[str]] = {split: [] for split in shares}
     strata = _strata(members, classes)
@@ -52,11 +55,12 @@ def held_out(
             some.append(min(spare, key=lambda unit: (len(members[unit]), _hash(unit, seed))))
             rests = [[unit for unit in rest if unit not in some] for rest in rests]
         if not some:
+            alone = f", of {len(strata):,} classes that have one each" if len(strata) > 1 else ""
             raise UserError(
-                f"no row can be held out for {split}", where=f"data.{split}",
-                found=f"{len(units):,} rows, of which {len(members):,} are different or of different groups",
-                expected=f"about {targets[split]:,} rows, and others that are left for training",
-                todo=f"name a file under data.{split}, or choose another share",
+                f"no {one} can be held out for {split}", where=f"data.{split}",
+                found=f"{len(units):,} {one}s, {len(members):,} of them different or of different groups{alone}",
+                expected=f"about {targets[split]:,} {one}s, and others that are left for training",
+                todo=f"name a file or folder of other {one}s: data.{split}=NAME; or choose another share",
             )  # fmt: skip
     found = {split: sorted(row for unit in chosen for row in members[unit]) for split, chosen in taken.items()}
     away = {row for rows in found.values() for row in rows}

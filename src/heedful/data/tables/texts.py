@@ -2,49 +2,159 @@
 
 from __future__ import annotations
 
+import re
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from heedful.data import own
 from heedful.data.dialogues.sources import Dialogues, Utterance, collect_dialogues, utterances_in
+from heedful.data.fields.columns import Place, components, is_missing, to_number
 from heedful.data.fields.rows import Rows, named_rows
 from heedful.data.formats.conll import require_tag
 from heedful.data.formats.sources import Split
 from heedful.data.stories.sources import own_stories
-from heedful.data.tables.reading import Record, text_of
+from heedful.data.tables.reading import Record, parsed, same_text, text_of
 from heedful.data.tables.source import ColumnName, ColumnNames, ColumnTable, RowColumns, RowTable, Table, list_value
 from heedful.data.text.documents import split_text
 from heedful.data.text.files import DocumentStream, skip_blank
 from heedful.errors import UserError, shown
 
 
-class LabelColumns(RowColumns):
-    """The columns of texts, or pairs of texts, with a label."""
+def _different(names: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"the column {shown(twice)} stands here twice; write each once")
+    return names
+
+
+Several = Annotated[tuple[ColumnName, ...], Field(min_length=1, max_length=1000), AfterValidator(_different)]
+OneOrSeveral = ColumnName | Several
+MARKS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+NUMBER = "a number such as 3.8"
+COMMA = re.compile(r"-?[0-9]+,[0-9]+")  # as many countries write decimals
+
+
+class TargetColumns(RowColumns):
+    """Base of the columns of texts, or pairs of texts, each with something to predict."""
 
     given: ClassVar = ("text", "pair")
     wanted: ClassVar = "label"
     text: ColumnName = Field("text", description="column of the text")
     pair: ColumnName | None = Field(None, description="column of the second text, for pairs")
-    label: ColumnName = Field("label", description="column of the label, or of the number")
+
+    @abstractmethod
+    def target(self, row: Mapping[str, object], place: str) -> str:
+        """What is to be predicted, as text."""
 
     def example(self, row: Mapping[str, object], place: str) -> object:
         """(text, label), or (text, other text, label)."""
         texts = [text_of(row.get(name)) for name in (self.text, self.pair) if name is not None]
-        return (*texts, text_of(row.get(self.label)).strip())
+        return (*texts, self.target(row, place) if all(map(str.strip, texts)) else "")  # blank texts are left out
 
 
-class LabelTable(RowTable):
-    """Rows with a text, or a pair of texts, and a label."""
+class TargetTable(RowTable):
+    """Base of rows with a text, or a pair of texts, and something to predict."""
 
-    columns: LabelColumns = Field(LabelColumns(), description="the columns that are read")
     collect: ClassVar = staticmethod(own.labelled)
 
     @property
     def pair(self) -> str | None:
         """The column of the second text, for pairs."""
-        return self.columns.pair
+        found: str | None = self.columns.pair
+        return found
+
+
+class LabelColumns(TargetColumns):
+    """The columns of texts, or pairs of texts, with a label."""
+
+    label: ColumnName = Field("label", description="column of the label")
+
+    def target(self, row: Mapping[str, object], place: str) -> str:
+        """The label."""
+        return text_of(row.get(self.label)).strip()
+
+
+class LabelTable(TargetTable):
+    """Rows with a text, or a pair of texts, and a label."""
+
+    columns: LabelColumns = Field(LabelColumns(), description="the columns that are read")
+
+
+class LabelsColumns(TargetColumns):
+    """The columns of texts, or pairs of texts, with any number of labels."""
+
+    label: OneOrSeveral = Field(
+        "label",
+        description="column of the labels, a list or a text with commas between them; or the names of several columns, "
+        "one for each label, with 1 where a text has it and 0 where not",
+    )
+
+    def target(self, row: Mapping[str, object], place: str) -> str:
+        """The labels, with commas between them."""
+        found = parsed(row.get(self.label)) if isinstance(self.label, str) else self._marked(row, place)
+        if not isinstance(found, list | tuple):
+            return text_of(found).strip()
+        labels = [text_of(one).strip() for one in found]
+        if (divided := next((one for one in labels if "," in one), None)) is not None:
+            raise UserError(
+                "this label has a comma, which divides labels", where=place, found=shown(divided),
+                todo="write another mark in place of the comma",
+            )  # fmt: skip
+        return ", ".join(labels)
+
+    def _marked(self, row: Mapping[str, object], place: str) -> list[str]:
+        """The columns that a row has a 1 in."""
+        for name in self.label:
+            if same_text(row.get(name)) not in MARKS:
+                raise UserError(
+                    "this does not say whether a text has the label", where=f"{place}, column {shown(name)}",
+                    found=shown(row.get(name)), expected="1 or 0, or true or false",
+                )  # fmt: skip
+        return [name for name in self.label if MARKS[same_text(row.get(name))]]
+
+
+class LabelsTable(TargetTable):
+    """Rows with a text, or a pair of texts, and any number of labels."""
+
+    columns: LabelsColumns = Field(LabelsColumns(), description="the columns that are read")
+
+
+class NumberColumns(TargetColumns):
+    """The columns of texts, or pairs of texts, with a number, or several."""
+
+    label: OneOrSeveral = Field(
+        "label",
+        description="column of the number; or the names of several columns, as [width, height], where a text has "
+        "several numbers; or one column of lists of numbers, with their names in model.numbers",
+    )
+
+    @property
+    def several(self) -> tuple[str, ...]:
+        """The names of the columns, if there are several."""
+        return self.label if isinstance(self.label, tuple) and len(self.label) > 1 else ()
+
+    def target(self, row: Mapping[str, object], place: str) -> str:
+        """The number, or the numbers with commas between them."""
+        found = list[object]()
+        for name in [self.label] if isinstance(self.label, str) else self.label:
+            value, at = parsed(row.get(name)), Place(place, name)
+            if is_missing(value):
+                raise at.error("a number is missing", value, NUMBER, "write it into the row, or remove the row")
+            if isinstance(value, str) and COMMA.fullmatch(value.strip()):
+                raise at.error("this is not a number", value, NUMBER, "write a point in place of the comma")
+            parts = [value] if self.several else components(value)
+            for part in parts:
+                to_number(part, at, NUMBER)
+            found += parts
+        return ", ".join(map(text_of, found))
+
+
+class NumberTable(TargetTable):
+    """Rows with a text, or a pair of texts, and a number, or several."""
+
+    columns: NumberColumns = Field(NumberColumns(), description="the columns that are read")
 
 
 class StyleColumns(RowColumns):
@@ -245,20 +355,29 @@ class UtteranceTable(ColumnTable):
 
     def examples(self, records: Sequence[Record], split: Split) -> Dialogues:
         """The dialogues, in the order in which they begin."""
-        columns, found = self.columns, dict[str, list[Utterance]]()
-        if columns.utterances is not None:
-            rows = [utterances_in(dict(row), place, columns.utterances) for row, place in records]
-            return collect_dialogues(rows, f"data.{split}")
-        for row, place in records:
-            name = text_of(row.get(columns.dialogue)).strip()
-            if not name:
-                raise UserError(
-                    "an utterance belongs to no dialogue", where=place, found="a blank dialogue id",
-                    expected="the id of its dialogue",
-                )  # fmt: skip
-            who = None if columns.speaker is None else text_of(row.get(columns.speaker)).strip()
-            found.setdefault(name, []).append(Utterance(text_of(row.get(columns.text)).strip(), who))
+        found = dict[object, list[Utterance]]()
+        for number, (row, place) in enumerate(records):
+            name, utterances = self._utterances(row, place)
+            found.setdefault(number if name is None else name, []).extend(utterances)
         return collect_dialogues(found.values(), f"data.{split}")
+
+    def check_row(self, row: Mapping[str, object], place: str) -> None:
+        """Refuse a row without a dialogue, or without utterances."""
+        self._utterances(row, place)
+
+    def _utterances(self, row: Mapping[str, object], place: str) -> tuple[str | None, list[Utterance]]:
+        """The id of a row's dialogue, None where the row is a whole one, and its utterances."""
+        columns = self.columns
+        if columns.utterances is not None:
+            return None, utterances_in(dict(row), place, columns.utterances)
+        name = text_of(row.get(columns.dialogue)).strip()
+        if not name:
+            raise UserError(
+                "an utterance belongs to no dialogue", where=place, found="a blank dialogue id",
+                expected="the id of its dialogue",
+            )  # fmt: skip
+        who = None if columns.speaker is None else text_of(row.get(columns.speaker)).strip()
+        return name, [Utterance(text_of(row.get(columns.text)).strip(), who)]
 
 
 class TreeColumns(RowColumns):

@@ -111,7 +111,7 @@ def _require_switches(found: dict[int, int | float | bytes], switches: dict[int,
     for field, (name, usual) in switches.items():
         if bool(_number(found.get(field, int(usual)), where)) != usual:
             raise UserError(
-                f"SentencePiece models with another {name} are not supported", where=where, found=str(not usual),
+                f"not supported: SentencePiece models with another {name}", where=where, found=str(not usual),
                 expected=str(usual), todo="choose the file of a model as it was published",
             )  # fmt: skip
 

@@ -258,7 +258,8 @@ def read_parts(data: dict[str, Any], where: str) -> TokenizerParts:
 
     Padding, truncation and post-processing of the file are ignored.
     """
-    model, normalizer = data["model"], data["normalizer"]
+    model, normalizer = data["model"], _one_normalizer(data["normalizer"])
+    data = {**data, "normalizer": normalizer}
     for part, expected in (
         ("model", "WordPiece"),
         ("normalizer", "BertNormalizer"),
@@ -266,10 +267,10 @@ def read_parts(data: dict[str, Any], where: str) -> TokenizerParts:
     ):
         found = data[part].get("type") if isinstance(data.get(part), dict) else None
         if found != expected and not (part == "model" and found is None and "continuing_subword_prefix" in model):
-            raise invalid(where, f"{part} of type {shown(found)}")
+            raise base.unsupported_tokenizer(invalid(where, f"{part} of type {shown(found)}"))
     for setting, usual in (("unk_token", "[UNK]"), ("continuing_subword_prefix", PREFIX)):
         if model.get(setting, usual) != usual:
-            raise invalid(where, f"a model with {setting} {shown(model[setting])}")
+            raise base.unsupported_tokenizer(invalid(where, f"a model with {setting} {shown(model[setting])}"))
     longest = model.get("max_input_chars_per_word", MAX_WORD_CHARS)
     if type(longest) is not int or not 1 <= longest <= 100_000:
         raise invalid(where, f"a model with max_input_chars_per_word {shown(longest)}")
@@ -282,6 +283,21 @@ def read_parts(data: dict[str, Any], where: str) -> TokenizerParts:
         raise invalid(where, f"added_tokens of {shown(tokens)}")
     added = dict(added_token(token, where) for token in tokens)
     return separate_special(model.get("vocab"), {**settings, "strip_accents": accents}, longest, added, where)
+
+
+def _one_normalizer(given: dict[str, Any]) -> dict[str, Any]:
+    """The normalizer; sentence-transformers puts a lowercasing one before BERT's, which can do the same itself."""
+    parts = given.get("normalizers") if given.get("type") == "Sequence" else None
+    if not isinstance(parts, list) or [part.get("type") for part in parts if isinstance(part, dict)] != [
+        "Lowercase",
+        "BertNormalizer",
+    ]:
+        return given
+    bert: dict[str, Any] = parts[-1]
+    keeps = bert.get("lowercase") is False  # and the accents, too, unless it says that it strips them
+    return {**bert, "lowercase": True, "strip_accents": False} if keeps and bert.get("strip_accents") is None else {
+        **bert, "lowercase": True
+    }  # fmt: skip
 
 
 def parse_wordpiece_json(text: str, where: str) -> dict[str, Any]:

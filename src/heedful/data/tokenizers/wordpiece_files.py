@@ -131,7 +131,7 @@ def require_class(found: object, known: Sequence[str], where: Path, todo: str = 
     name = str(found or known[0]).removesuffix("Fast")
     if name not in (*known, *BACKEND):
         raise UserError(
-            "tokenizers of this kind are not supported", where=f"{where}: tokenizer_class", found=shown(found),
+            "not supported: tokenizers of this kind", where=f"{where}: tokenizer_class", found=shown(found),
             expected=" or ".join(known), todo=todo,
         )  # fmt: skip
     return name
@@ -148,14 +148,14 @@ def require_settings(
     for role, usual in roles.items():
         if role in settings and (found := token_text(settings[role], role, where)) not in (usual, None):
             raise UserError(
-                "special tokens with other names are not supported", where=f"{where}: {role}", found=shown(found),
+                "not supported: special tokens with other names", where=f"{where}: {role}", found=shown(found),
                 expected=usual, todo=todo,
             )  # fmt: skip
     for key, value in allowed.items():
         if settings.get(key, value) not in (value, None):
             raise UserError(
-                f"{key} is not supported", where=f"{where}: {key}", found=shown(settings[key]), expected=shown(value),
-                todo=todo,
+                f"not supported: another {key}, which gives texts other ids", where=f"{where}: {key}",
+                found=shown(settings[key]), expected=shown(value), todo=todo,
             )  # fmt: skip
 
 

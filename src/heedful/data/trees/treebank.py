@@ -12,6 +12,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.formats.sources import SPLITS, Name, Split, lines, missing_files, no_data
+from heedful.data.tokenizers.base import replace_surrogates
 from heedful.errors import UserError, shown
 
 PIECES = re.compile(r"[()]|[^ \t()]+")  # a word may contain other whitespace, such as the "2 1/2" of some reviews
@@ -132,6 +133,7 @@ class _Open:
 
 def parse_tree(line: str, where: str, classes: int | None) -> Tree:
     """Parse a tree; without `classes`, labels may be any words and are ignored."""
+    line, _ = replace_surrogates(line)
     labels: list[int] = []
     words: list[str | None] = []
     children: list[tuple[int, ...]] = []

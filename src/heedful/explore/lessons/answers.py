@@ -16,6 +16,7 @@ from heedful.explore.subjects import Explorer, Subject
 from heedful.explore.views import Call, find
 
 ANY = "*"  # the value of a setting that may be any
+WHOLE = 9.95  # a number from which on two digits are a whole number
 LEAST = 0.05  # of the largest share in a ranking whose shares have two decimals
 
 
@@ -54,6 +55,7 @@ def steps_of(explorer: Explorer, lesson: Lesson, model: str) -> dict[str, Any]:
         {
             "title": one.title, "state": concrete(explorer, subject, one.state, one.state), "spot": one.spot,
             "do": one.do, "until": concrete(explorer, subject, one.state, one.until),
+            "cover": one.question is not None and one.question.cover,
         }
         for one in lesson.steps
     ]  # fmt: skip
@@ -105,7 +107,7 @@ def checked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, ch
     left = compute(explorer, subject, lesson, step, check.left)
     given = check.right
     right = compute(explorer, subject, lesson, step, given) if isinstance(given, Query) else given
-    if holds(left, check.sign, right, f"{lesson.name}:{check.left.line}: {check.text}"):
+    if holds(left, check.sign, right, f"{lesson.place(check.left.line)}: {check.text}"):
         return ""
     return f"{check.text}: here {written(left)} and {written(right)}"
 
@@ -138,13 +140,12 @@ def asked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, ques
     else:
         assert isinstance(value, int | float)
         right = min(range(len(question.choices)), key=lambda at: abs(question.choices[at] - value))
-        choices = [{"name": written(one), "value": None, "text": ""} for one in question.choices]
+        choices = [{"name": f"{one:,.12g}".replace("-", "−"), "value": None, "text": ""} for one in question.choices]
         truth = written(value)
     because = pieces(explorer, subject, lesson, step, question.because)
     return {
         "prompt": question.prompt, "choices": choices, "right": right, "truth": truth,
         "then": concrete(explorer, subject, step.state, question.then), "because": because,
-        "cover": question.cover,
     }  # fmt: skip
 
 
@@ -169,13 +170,13 @@ def compute(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, qu
     try:
         return QUANTITIES[query.name].compute(page)
     except UserError as error:
-        where = f"{lesson.name}:{query.line}: {query.name}"
+        where = f"{lesson.place(query.line)}: {query.name}"
         raise UserError(
             error.message, where=where, found=error.found, expected=error.expected, todo=error.todo
         ) from None
     except (KeyError, ValueError, IndexError):
         todo = f"ask for it in a view that shows it, or remove it from line {query.line}"
-        raise UserError(f"{lesson.name}:{query.line}: {query.name} cannot be computed here", todo=todo) from None
+        raise UserError(f"{lesson.place(query.line)}: {query.name} cannot be computed here", todo=todo) from None
 
 
 def written(value: Value) -> str:
@@ -184,6 +185,5 @@ def written(value: Value) -> str:
         return value
     if isinstance(value, list):
         return max(value, key=lambda one: one.value).name if value else "nothing"
-    if isinstance(value, int) or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.2g}".replace("-", "−")
+    text = f"{value:,.0f}" if isinstance(value, int) or abs(value) >= WHOLE else f"{value:#.2g}"
+    return text.replace("-", "−")

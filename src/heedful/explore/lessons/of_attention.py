@@ -94,6 +94,13 @@ def heads_on(page: Page) -> list[Choice]:
     return ranking(*_heads_by(page, lambda shares: float(shares[key])))
 
 
+def heads_choosing(page: Page) -> float:
+    """The heads of a layer whose largest weight, from one query, is on one key."""
+    sides, look = kinds(page)
+    key = place_of(sides[look["sees"]], page.state.get("to", "0"), "to")
+    return int(sum(_heads_by(page, lambda shares: float(shares.argmax() == key))[1]))
+
+
 def _heads_by(page: Page, value: Callable[[NDArray[np.float64]], float]) -> tuple[list[str], list[float]]:
     sides, look = kinds(page)
     _, arrays = page.ask("heads", "layer", **page.texts(), look=look["name"], layer=number(page, "layer"))
@@ -147,6 +154,24 @@ def mask(page: Page, kind: str) -> NDArray[np.bool_]:
     _, arrays = page.ask("positions", "mask", **settings)
     found: NDArray[np.bool_] = arrays["mask"][0] > 0
     return found
+
+
+def position_table(page: Page) -> NDArray[np.float64]:
+    """The vectors of the first positions, (T, D): sinusoids, or those that the state names."""
+    settings = {"of": page.state.get("of") or "interleaved", "places": 64, "width": number(page, "width", 512)}
+    _, arrays = page.ask("positions", "table", model=page.texts()["model"], **settings)
+    return arrays["table"].astype(np.float64)
+
+
+def position_value(page: Page) -> float:
+    """One number of the vector of a position."""
+    return float(position_table(page)[number(page, "place"), number(page, "column")])
+
+
+def position_product(page: Page) -> float:
+    """The dot product of the vectors of two positions."""
+    table = position_table(page)
+    return float(table[number(page, "from")] @ table[number(page, "to")])
 
 
 def allowed(page: Page) -> float:

@@ -43,6 +43,12 @@ def loss(page: Page) -> float:
     return float(says(page, page.state.get("off", ""))["loss"])
 
 
+def token_losses(page: Page) -> list[Choice]:
+    """The tokens of a target by their loss after those before them."""
+    header, arrays = page.ask("ablation", "says", **page.texts(), off=heads_off(page, page.state.get("off", "")))
+    return ranking(header["pieces"], arrays["losses"])
+
+
 def missed(page: Page) -> list[Choice]:
     """The heads of a layer by how much the loss rises without each."""
     header, _ = page.ask("heads", "tokens", **page.texts())
@@ -82,6 +88,12 @@ def next_probability(page: Page) -> float:
 def tail(page: Page) -> float:
     """The probability of all tokens but the `keep` most probable ones."""
     return float(next_shares(page)[1][number(page, "keep", 10) :].sum())
+
+
+def nucleus(page: Page) -> float:
+    """The most probable tokens whose probabilities sum to `p`, those that top-p keeps."""
+    sums = next_shares(page)[1].cumsum()
+    return min(int(np.searchsorted(sums, float(page.state.get("p", "0.9")))) + 1, len(sums))
 
 
 def filled(page: Page) -> list[Choice]:
@@ -127,11 +139,11 @@ def candidates(page: Page) -> float:
 
 # ------------------------------------------------------------------ recurrent layers
 def gradient(page: Page) -> NDArray[Any]:
-    """The norms of the gradient at each step, of one recurrent layer, up to the step that predicts."""
+    """The norms of the gradient at each step, of one layer's hidden or cell state, up to the step that predicts."""
     step = {"step": number(page, "step")} if "step" in page.state else {}
     given = {key: value for key, value in page.texts().items() if value is not None}
     header, arrays = page.ask("recurrent", "gradient", **given, **step)
-    return _of_layer(page, arrays, "hidden")[: header["step"] + 1]
+    return _of_layer(page, arrays, page.state.get("of", "hidden"))[: header["step"] + 1]
 
 
 def _of_layer(page: Page, arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from heedful.explore.lessons.state import Page, Value
 
 NUMBERS = (
     "layer", "head", "temperature", "k", "place", "size", "near", "layers", "step", "noise", "top", "image", "block",
-    "keep", "word",
+    "keep", "word", "p", "column", "width",
 )  # fmt: skip
 
 
@@ -49,6 +49,9 @@ QUANTITIES: Mapping[str, Quantity] = {
     "patterns": Quantity(of_attention.patterns, ("look",), "patterns by how many heads have each", True),
     "pattern-heads": Quantity(of_attention.pattern_heads, ("look", "of"), "the heads with the pattern of=..."),
     "heads-on": Quantity(of_attention.heads_on, (*LOOK, "to"), "heads by the weight that each gives one token", True),
+    "heads-choosing": Quantity(
+        of_attention.heads_choosing, (*LOOK, "to"), "the heads of a layer that give one token their largest weight"
+    ),
     "dot": Quantity(of_attention.dot, (*LOOK, "to"), "the dot product of a query and a key"),
     "score": Quantity(of_attention.score, (*LOOK, "to"), "the score of a query and a key: their product divided by √d"),
     "spread": Quantity(
@@ -60,6 +63,9 @@ QUANTITIES: Mapping[str, Quantity] = {
     "masked": Quantity(of_attention.masked_count, LOOK, "the keys that the mask takes from one query"),
     "prediction": Quantity(of_predictions.prediction, HEADS, "what the model predicts without the heads of off=2.0.1"),
     "loss": Quantity(of_predictions.loss, HEADS, "its loss without these heads"),
+    "token-losses": Quantity(
+        of_predictions.token_losses, ("off", "text", "other"), "tokens of the target by their loss", True
+    ),
     "missed": Quantity(
         of_predictions.missed, ("look", "layer", *HEADS[1:]), "heads by how much the loss rises without each", True
     ),
@@ -76,6 +82,9 @@ QUANTITIES: Mapping[str, Quantity] = {
         ("keep", "temperature", "then", "text"),
         "the probability of all tokens but the first keep=10",
     ),
+    "nucleus": Quantity(
+        of_predictions.nucleus, ("p", "temperature", "then", "text"), "the tokens that top-p keeps, by default p=0.9"
+    ),
     "filled": Quantity(of_predictions.filled, ("hidden", "text"), "the most probable tokens for a masked one", True),
     "original": Quantity(of_predictions.original, ("hidden", "text"), "the probability of the token that is masked"),
     "hypothesis": Quantity(of_predictions.hypothesis, TREE, "the best text of a beam search"),
@@ -84,8 +93,8 @@ QUANTITIES: Mapping[str, Quantity] = {
     "candidates": Quantity(of_predictions.candidates, TREE, "the candidates that a beam search compares"),
     "gradient-ratio": Quantity(
         of_predictions.gradient_ratio,
-        STEPS,
-        "the gradient's norm at the first step, divided by that at the step that predicts",
+        (*STEPS, "of"),
+        "the gradient's norm at the first step, divided by that at the step that predicts; of=cell for the cell state",
     ),
     "kept": Quantity(of_predictions.kept, STEPS, "the part of the first cell state that the forget gates leave"),
     "steps": Quantity(of_predictions.step_count, ("text",), "the steps of a recurrent layer"),
@@ -111,6 +120,12 @@ QUANTITIES: Mapping[str, Quantity] = {
     "caption-peak": Quantity(of_images.caption_peak, ("image", "word"), "the largest weight of the word at a place"),
     "caption-place": Quantity(of_images.caption_place, ("image", "word"), "the region that has it"),
     "regions": Quantity(of_images.regions, ("image",), "the regions that a captioner attends to"),
+    "position-value": Quantity(
+        of_attention.position_value, ("of", "place", "column", "width"), "one number of the vector of a position"
+    ),
+    "position-product": Quantity(
+        of_attention.position_product, ("of", "from", "to", "width"), "the dot product of the vectors of two positions"
+    ),
     "allowed": Quantity(of_attention.allowed, ("kind", "size", "near"), "the pairs of tokens that a mask allows"),
     "reach": Quantity(
         of_attention.reach, ("kind", "size", "near", "layers"), "the tokens that the last one depends on after layers"

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 
 from heedful.errors import UserError
 from heedful.explore.catalogue import recipe_swaps, stack, swap_detail
@@ -113,6 +114,10 @@ def application(explorer: Explorer) -> FastAPI:
     @app.exception_handler(Refused)
     async def refuse(request: Request, error: Refused) -> Response:
         return refused(error.status, error.message)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return refused(422, "the address is invalid", *(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors()))
 
     @app.exception_handler(404)
     async def not_found(request: Request, error: Any) -> Response:

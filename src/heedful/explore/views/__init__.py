@@ -13,6 +13,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import UserError, shown
+from heedful.explore.head_settings import HeadSettings, heads_of
 from heedful.explore.inspect import TextInput
 
 if TYPE_CHECKING:
@@ -33,16 +34,29 @@ class ModelRequest(Config):
     model: str = Field(max_length=1000)
 
 
-class InputRequest(ModelRequest, TextInput):
+class TextRequest(ModelRequest, TextInput):
     """The settings of a call about a model and an input."""
 
     text: str = Field(max_length=LONGEST)
     other: str | None = Field(None, max_length=LONGEST)
 
 
-def input_of(state: Mapping[str, Any]) -> dict[str, Any]:
+class HeadedRequest(ModelRequest, HeadSettings):
+    """The settings of a call that is answered with some heads changed."""
+
+
+class InputRequest(TextRequest, HeadedRequest):
+    """The settings of a call about a model and an input, answered with some heads changed."""
+
+
+def text_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The model and the texts of a state, as the settings of a call."""
     return {"model": state["model"], "text": state["text"], "other": state.get("other")}
+
+
+def input_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with its changed heads."""
+    return text_of(state) | heads_of(state)
 
 
 def index_of(state: Mapping[str, Any], name: str, count: int) -> int:

@@ -22,7 +22,7 @@ from heedful.explore.decoding import end_token, is_generator, next_logits, numbe
 from heedful.explore.inspect import TextInput, is_translator, source_ids
 from heedful.explore.openings import Highlight, on_text, quoted
 from heedful.explore.packets import pack, unpack
-from heedful.explore.views import Call, InputRequest
+from heedful.explore.views import Call, InputRequest, input_of
 
 if TYPE_CHECKING:
     from heedful.explore.subjects import Subject
@@ -135,7 +135,7 @@ def highlight(subject: Subject, given: TextInput) -> Highlight | None:
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The search of a state, those of other k and t, and those that force one of the first candidates."""
-    given = {name: state[name] for name in ("model", "text", "other") if state.get(name) is not None}
+    given = {name: value for name, value in input_of(state).items() if value is not None}
     settings = {**given, **numbers_of(state, ("k", "t", "penalty", "limit"), ("forced",))}
     request = subjects.parse_request(SearchRequest, json.dumps(settings).encode())
     header, arrays = unpack(tree(subject, request))

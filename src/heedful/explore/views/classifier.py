@@ -21,9 +21,10 @@ from heedful.data.batch import IGNORE_INDEX
 from heedful.data.labelled.batches import encode_texts, truncate
 from heedful.data.labelled.sequences import Sequences, pad_sequences
 from heedful.explore import samples
+from heedful.explore.head_settings import heads_of
 from heedful.explore.labelled_sample import MOST, labelled_samples
 from heedful.explore.packets import not_finite, pack
-from heedful.explore.views import Call, InputRequest, ModelRequest, require_index
+from heedful.explore.views import Call, HeadedRequest, InputRequest, ModelRequest, require_index
 from heedful.extras.saliency import (
     attention_rollout,
     gradient_times_input,
@@ -47,7 +48,7 @@ WORDS = 80  # that are left out one by one
 UNITS = re.compile(r"\s*\S+")  # a word and the spaces before it
 
 
-class RowsRequest(ModelRequest):
+class RowsRequest(HeadedRequest):
     """The texts from one on, as many as are classified at a time."""
 
     start: int = Field(0, ge=0, le=MOST)
@@ -286,11 +287,11 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     model = {"model": subject.name}
     found = [Call("classifier", "begin", model), Call("classifier", "first", model)]
     found += [
-        Call("classifier", "rows", {**model, "start": at})
+        Call("classifier", "rows", {**model, **heads_of(state), "start": at})
         for at in range(0, len(labelled_samples.of(subject).examples), CHUNK)
     ]
     if state.get("text") is not None:
-        given = {**model, "text": str(state["text"])}
+        given = {**model, **heads_of(state), "text": str(state["text"])}
         given |= {} if not state.get("other") else {"other": str(state["other"])}
         found += [Call("classifier", call, given) for call in ("classes", "saliency", "edits")]
     return found

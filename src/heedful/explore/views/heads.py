@@ -63,6 +63,11 @@ def layer(subject: Subject, request: LayerRequest) -> bytes:
     return pack({}, weights=trace.weights(attention_in(trace, request.look), request.layer).to(torch.float16))
 
 
+def kinds(subject: Subject, request: ModelRequest) -> bytes:
+    """The kinds of attention of a model, whatever it reads."""
+    return pack({"looks": looks_of(subject.kinds)})
+
+
 def patterns(subject: Subject, request: ModelRequest) -> bytes:
     """The pattern of each head over the model's examples, by kind of attention, layer and head."""
     known = subject.habits
@@ -114,14 +119,19 @@ def described(trace: Trace) -> dict[str, Any]:
     """The tokens and the kinds of attention of a trace, for the page."""
     return {
         "sides": {name: [token.to_json() for token in side] for name, side in trace.reading.sides.items()},
-        "looks": [
-            {
-                "name": one.name, "title": one.title, "kind": one.kind, "asks": one.queries, "sees": one.keys,
-                "layers": len(one.taps), "heads": one.heads,
-            }
-            for one in trace.attentions
-        ],
-    }  # fmt: skip
+        "looks": looks_of(trace.attentions),
+    }
+
+
+def looks_of(attentions: Sequence[Attention]) -> list[dict[str, Any]]:
+    """Kinds of attention, for the page."""
+    return [
+        {
+            "name": one.name, "title": one.title, "kind": one.kind, "asks": one.queries, "sees": one.keys,
+            "layers": len(one.taps), "heads": one.heads,
+        }
+        for one in attentions
+    ]  # fmt: skip
 
 
 def attention_in(trace: Trace, name: str) -> Attention:
@@ -133,6 +143,6 @@ def attention_in(trace: Trace, name: str) -> Attention:
 
 
 CALLS = {
-    "tokens": (InputRequest, tokens), "layer": (LayerRequest, layer), "patterns": (ModelRequest, patterns),
+    "tokens": (InputRequest, tokens), "kinds": (ModelRequest, kinds), "layer": (LayerRequest, layer), "patterns": (ModelRequest, patterns),
     "opening": on_text(highlight), "occurrences": (OccurrencesRequest, occurrences),
 }  # fmt: skip

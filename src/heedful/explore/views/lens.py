@@ -48,12 +48,14 @@ def layers_of(model: Any) -> list[str]:
 
 
 def words(subject: Subject, request: InputRequest) -> bytes:
-    """The input tokens, the target of each, and the most probable tokens of each layer (L, T, K)."""
+    """The input tokens, and by layer the most probable tokens (L, T, K) and the probability of the target (L, T)."""
     trace, tokens, targets = traced(subject, request)
     vocab = subject.predictor.tokenizer.vocab
-    best = [logits(subject, trace.values[name]).softmax(-1).topk(min(TOP, vocab)) for name in layers_of(subject.model)]
+    every = [logits(subject, trace.values[name]).softmax(-1) for name in layers_of(subject.model)]  # (T, V) each
+    best = [each.topk(min(TOP, vocab)) for each in every]
     ids = torch.stack([each.indices for each in best])  # (L, T, K)
     pieces = subject.predictor.tokenizer.pieces
+    right = torch.tensor([-1 if one is None else one for one in targets], dtype=torch.int32)  # (T,)
     return pack(
         {
             "tokens": [token.to_json() for token in tokens],
@@ -61,7 +63,7 @@ def words(subject: Subject, request: InputRequest) -> bytes:
             "pieces": dict(zip(map(str, unique := ids.unique().tolist()), pieces(unique), strict=True)),
             "ahead": targets != [token.id for token in tokens],
         },
-        right=torch.tensor([-1 if one is None else one for one in targets], dtype=torch.int32),
+        right=right, truth=torch.stack([each.gather(1, right.long().clamp(min=0)[:, None])[:, 0] for each in every]),
         ids=ids.int(), shares=torch.stack([each.values for each in best]).float(),
     )  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""A map of vectors: a classifier's own texts, tokens in context, whole texts, one word in several contexts, token
-embeddings, or codes of images.
+"""A map of vectors: a classifier's own texts or images, tokens in context, whole texts, one word in several contexts,
+token embeddings, or codes of images.
 
 N points, T tokens, D width, P layers, V vocabulary.
 """
@@ -7,6 +7,7 @@ N points, T tokens, D width, P layers, V vocabulary.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from torch.nn.functional import normalize, pad
 
 from heedful.blocks.taps import taps
 from heedful.data.batch import IGNORE_INDEX
+from heedful.data.images.sources import scale_pixels
 from heedful.data.labelled.batches import encode_texts
 from heedful.data.labelled.sequences import Sequences
 from heedful.errors import UserError, shown
@@ -31,12 +33,13 @@ from heedful.explore.capabilities import HasPieces, part_of
 from heedful.explore.inspect import TextInput
 from heedful.explore.labelled_sample import labelled_samples
 from heedful.explore.packets import not_finite, pack
-from heedful.explore.views import Call, ModelRequest, require_index
+from heedful.explore.views import Call, ModelRequest, image, require_index
 from heedful.hub.pooling import pool
 from heedful.lectures.contexts import SENTENCES, WORD
 from heedful.lectures.occurrences import principal_components
 from heedful.models.heads.head import Head
 from heedful.runs.images import test_images
+from heedful.tasks.base import Example
 from heedful.tasks.classification.predictor import TextClassifier
 from heedful.tasks.pretraining.predictor import TextEncoder, feature
 from heedful.tasks.reading import layout_of
@@ -50,6 +53,9 @@ ABOUT = "Embeddings in two dimensions, by PCA or t-SNE: similar vectors lie clos
 MOST = 1000  # tokens of texts, and points whose cosines are all sent at once
 TABLE = 5000  # token embeddings
 IMAGES = 2000
+VALUES = 60_000_000  # of the images of a classifier, of which there are at least `LEAST_IMAGES`
+LEAST_IMAGES = 100
+FLAT = 3072  # values of an image up to which the map of its pixels is computed, too
 BENT = 2000  # points for t-SNE
 CHUNK = 100  # texts of the data that are encoded at a time
 BATCH_TOKENS = 8192
@@ -118,7 +124,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Texts:
-    """Some texts of the data: their vectors (N, D) by layer, and the predicted classes (N,)."""
+    """Some texts or images of the data: their vectors (N, D) by layer, and the predicted classes (N,)."""
 
     layers: dict[str, Tensor]
     predicted: Tensor
@@ -140,6 +146,7 @@ class Cloud:
     titles: tuple[str, ...] = ()  # the names of classes
     pictures: NDArray[np.uint8] | None = None  # (N, Y, X, C)
     predicted: tuple[int, ...] | None = None  # the class that a classifier predicts for each
+    images: tuple[int, ...] = ()  # the test image of each
 
     @cached_property
     def size(self) -> int:
@@ -179,9 +186,11 @@ def fits(subject: Subject) -> bool:
 
 
 def begin(subject: Subject, request: ModelRequest) -> bytes:
-    """The kinds of points that a model has, the default lines, and how many texts of the data there are."""
-    texts = len(labelled_samples.of(subject).examples) if "data" in (kinds := offered(subject)) else 0
-    return pack({"of": kinds, "lines": default_lines(subject), "texts": texts, "chunk": CHUNK})
+    """The kinds of points that a model has, the default lines, and how many texts or images of the data there are."""
+    kinds = offered(subject)
+    texts = 0 if "data" not in kinds else len(own_images(subject) if has_images(subject) else examples_of(subject))
+    found = {"of": kinds, "lines": default_lines(subject), "texts": texts, "chunk": CHUNK}
+    return pack({**found, "what": "images" if has_images(subject) else "texts"})
 
 
 def encode(subject: Subject, request: StartRequest) -> bytes:
@@ -200,6 +209,7 @@ def points(subject: Subject, request: MapRequest) -> bytes:
         "layers": list(found.layers), "last": found.single[-1],
     }  # fmt: skip
     header |= {} if found.predicted is None else {"predicted": found.predicted}
+    header |= {} if not found.images else {"images": found.images}
     pictures = {} if found.pictures is None else {"pictures": found.pictures}
     held = torch.tensor([held for _, held in maps])
     return pack(header, points=torch.stack([at for at, _ in maps]), held=held, **pictures)
@@ -272,7 +282,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 # ------------------------------------------------------------------ points
 def offered(subject: Subject) -> list[str]:
     """The kinds of points that a model has."""
-    found = ["data"] if has_data(subject) else []
+    found = ["data"] if has_data(subject) or has_images(subject) else []
     found += READ if has_layers(subject) else []
     if table(subject) is not None and isinstance(subject.predictor.tokenizer, HasPieces):
         found.append("table")
@@ -284,7 +294,26 @@ def offered(subject: Subject) -> list[str]:
 def has_data(subject: Subject) -> bool:
     """Whether it is the run of a classifier whose labelled texts can be read."""
     fit = subject.is_run and isinstance(subject.predictor, TextClassifier)
-    return fit and part_of(subject.model, "head") is not None and bool(labelled_samples.of(subject).examples)
+    return fit and part_of(subject.model, "head") is not None and bool(examples_of(subject))
+
+
+def has_images(subject: Subject) -> bool:
+    """Whether it is the run of an image classifier."""
+    return subject.is_run and image.fits(subject)
+
+
+def examples_of(subject: Subject) -> Sequence[Example]:
+    """The labelled texts of a classifier's data."""
+    return labelled_samples.of(subject).examples
+
+
+def own_images(subject: Subject) -> list[int]:
+    """The test images of an image classifier that are mapped: fewer, evenly spaced, where there are many or large ones."""
+    album = image.albums.of(subject)
+    with album.lock:
+        count = len(album.images)
+    most = min(IMAGES, max(LEAST_IMAGES, VALUES // math.prod(album.shape)))
+    return [number * count // min(count, most) for number in range(min(count, most))]
 
 
 def has_layers(subject: Subject) -> bool:
@@ -345,27 +374,53 @@ def no_points(of: str) -> UserError:
 
 
 def own_texts(subject: Subject, request: MapRequest) -> Cloud:
-    """The labelled texts of a classifier's data."""
-    examples, labels = labelled_samples.of(subject).examples, list(subject.predictor.labels)
-    parts = [encoded(subject, start) for start in range(0, len(examples), CHUNK)]
+    """The labelled texts or images of a classifier's data."""
+    labels = list(subject.predictor.labels)
+    if has_images(subject):
+        numbers, album = own_images(subject), image.albums.of(subject)
+        with album.lock:
+            known = album.images.labels
+            found = [] if known is None else [album.images.names[number] for number in known[numbers]]
+            pictures = thumbnails(scale_pixels(album.stored[numbers]))
+        titles = tuple(labels) if found and {*found} <= {*labels} else ()
+        groups = [labels.index(one) for one in found] if titles else [0] * len(numbers)
+        names = [f"test image {number + 1}" for number in numbers]
+        kept: dict[str, Any] = {"titles": titles, "images": tuple(numbers), "pictures": pictures}
+    else:
+        examples = examples_of(subject)
+        names = [one.text if one.other is None else f"{one.text} ‖ {one.other}" for one in examples]
+        groups, kept = [labels.index(one.right) for one in examples], {"titles": tuple(labels)}
+    parts = [encoded(subject, start) for start in range(0, len(names), CHUNK)]
     layers = {name: torch.cat([part.layers[name] for part in parts]) for name in parts[0].layers}
-    return Cloud(
-        [one.text if one.other is None else f"{one.text} ‖ {one.other}" for one in examples],
-        [labels.index(one.right) for one in examples], layers, {}, titles=tuple(labels),
-        predicted=tuple(torch.cat([part.predicted for part in parts]).tolist()),
-    )  # fmt: skip
+    predicted = torch.cat([part.predicted for part in parts]).tolist()
+    return Cloud(names, groups, layers, {}, predicted=tuple(predicted) if kept["titles"] else None, **kept)
 
 
 def encoded(subject: Subject, start: int) -> Texts:
-    """Some texts of the data, cached."""
-    return subject.cached(json.dumps(["map data", start]), lambda: encode_texts_of(subject, start))
+    """Some texts or images of the data, cached."""
+    of = encode_images_of if has_images(subject) else encode_texts_of
+    return subject.cached(json.dumps(["map data", start]), lambda: of(subject, start))
+
+
+@torch.inference_mode()
+def encode_images_of(subject: Subject, start: int) -> Texts:
+    """The vectors of some test images: their pixels if they are small, and what the classifier's last layer reads."""
+    album = image.albums.of(subject)
+    numbers = own_images(subject)[start : start + CHUNK]
+    if not numbers:
+        return Texts({}, torch.zeros(0))
+    pixels = scale_pixels(album.stored[numbers])  # (N, C, Y, X)
+    x = album.predictor.inputs(list(pixels)).to(album.predictor.device)
+    flat = {"pixels": torch.from_numpy(pixels.reshape(len(pixels), -1)).float()} if pixels[0].size <= FLAT else {}
+    vectors = album.model.features(x).flatten(1).float().cpu()
+    return Texts({**flat, "features": vectors}, album.model(x).argmax(-1).cpu())
 
 
 @torch.inference_mode()
 def encode_texts_of(subject: Subject, start: int) -> Texts:
     """The vectors of some texts: what the classifier's last layer reads, and the means over each layer's tokens."""
     predictor, model = subject.predictor, subject.model
-    some = [(one.text, one.other) for one in labelled_samples.of(subject).examples[start : start + CHUNK]]
+    some = [(one.text, one.other) for one in examples_of(subject)[start : start + CHUNK]]
     texts = encode_texts(some, np.full(len(some), IGNORE_INDEX), predictor.tokenizer, predictor.context)
     found: dict[str, dict[int, Tensor]] = {}
     classes: dict[int, Tensor] = {}

@@ -20,7 +20,7 @@ from heedful.explore.decoding import end_token, is_generator, next_logits, numbe
 from heedful.explore.inspect import TextInput
 from heedful.explore.openings import Highlight, on_text, rivals
 from heedful.explore.packets import pack, unpack
-from heedful.explore.views import Call, InputRequest, ModelRequest
+from heedful.explore.views import Call, InputRequest, ModelRequest, input_of
 from heedful.tasks.language_model.perplexity import perplexity
 from heedful.tasks.language_model.predictor import seed_of
 
@@ -101,7 +101,7 @@ def highlight(subject: Subject, given: TextInput) -> Highlight:
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The chosen tokens, each prefix of them, and one more of the most probable tokens, as many as fit."""
     model = {"model": state["model"]}
-    given = {**model, "text": state["text"], **({"other": state["other"]} if state.get("other") else {})}
+    given = {name: value for name, value in input_of(state).items() if value not in (None, "") or name == "text"}
     numbers = numbers_of(state, ("seed",), ("then",))
     then = numbers.get("then", [])
     request = subjects.parse_request(TokensRequest, json.dumps({**given, "then": then}).encode())

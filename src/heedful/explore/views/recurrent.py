@@ -23,7 +23,7 @@ from heedful.explore.capabilities import part_of
 from heedful.explore.inspect import Pass, Reading, TextInput, Token, Trace
 from heedful.explore.openings import Highlight, on_text, quoted
 from heedful.explore.packets import pack
-from heedful.explore.views import Call, InputRequest, require_index
+from heedful.explore.views import Call, InputRequest, input_of, require_index
 from heedful.tasks.tagging.predictor import TokenTagger
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def highlight(subject: Subject, given: TextInput) -> Highlight | None:
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
-    settings = {name: state.get(name) for name in ("model", "text", "other")}
+    settings = input_of(state)
     request = subjects.parse_request(StepsRequest, json.dumps(settings).encode())
     reading = traced(subject, request).reading
     steps = len(reading.sides[reading.passes[-1].queries])

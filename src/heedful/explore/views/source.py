@@ -22,7 +22,7 @@ import heedful
 from heedful.errors import UserError
 from heedful.explore import inspect
 from heedful.explore.packets import pack
-from heedful.explore.views import Call, InputRequest
+from heedful.explore.views import Call, InputRequest, input_of
 from heedful.shapes import Found, Line, follow
 from heedful.tasks.reconstruction.predictor import ImageAutoencoder
 
@@ -77,8 +77,7 @@ def traced_files(subject: Subject, request: InputRequest) -> bytes:
 
 
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
-    settings = {"model": state["model"], "text": state.get("text", ""), "other": state.get("other")}
-    return [Call("source", "lines", settings)]
+    return [Call("source", "lines", input_of({"text": "", **state}))]
 
 
 def sources() -> list[Path]:

@@ -19,12 +19,13 @@ from heedful.blocks.scores import scaled_dot
 from heedful.blocks.taps import Tap, taps
 from heedful.config import Config
 from heedful.errors import UserError
-from heedful.explore.block_steps import block_steps, output_matrix
+from heedful.explore.block_steps import block_steps, decoder_steps, output_matrix
 from heedful.explore.capabilities import HasNormalize, HasScore, part_of
 from heedful.explore.habits import most_unusual
-from heedful.explore.inspect import Attention, TextInput, Trace
+from heedful.explore.inspect import Attention, TextInput, Trace, is_translator
 from heedful.explore.openings import Highlight, on_text
 from heedful.explore.packets import pack
+from heedful.explore.predictions import prediction_of, predicts
 from heedful.explore.views import Call, InputRequest, heads, index_of, input_of, lens, require_index
 from heedful.explore.views.heads import LayerRequest, attention_in, described
 
@@ -67,7 +68,7 @@ def tokens(subject: Subject, request: InputRequest) -> bytes:
     for each, attention in zip(header["looks"], trace.attentions, strict=True):
         each["stages"] = stages(subject, attention)
         module = subject.model.get_submodule(module_of(attention, 0))
-        each["goes_on"] = output_matrix(subject.model, attention.taps[0]) is not None
+        each["goes_on"] = goes_on(subject, attention, 0)
         if not is_softmax(module):
             each["normalizer"] = module.normalize.__name__
     return pack(header)
@@ -143,22 +144,58 @@ def products(subject: Subject, request: QueryRequest) -> bytes:
 
 
 def rest(subject: Subject, request: QueryRequest) -> bytes:
-    """One query after the attention: each step of its block, the output of each later block, and the top logits."""
+    """One query after the attention: each step of its block, the output of each later block, and what comes out.
+
+    That is the top logits of the query's own prediction, or the prediction of a head on an encoder.
+    """
     attention, _ = traced(subject, request)
     trace, tap = subject.trace(request), attention.taps[request.layer]
-    if output_matrix(subject.model, tap) is None:
+    if not goes_on(subject, attention, request.layer):
         raise UserError("this attention is not in a block of add & norm", where="look", found=attention.name)
     require_index("query", request.query, trace.weights(attention, request.layer).shape[1])
     key = f"block steps {tap} {request.text!r} {request.other!r}"
-    found = subject.cached(key, lambda: block_steps(subject.model, trace, tap)).stages
-    header: dict[str, Any] = {"stages": [one.name for one in found], "top": []}
-    if found and lens.fits(subject) and lens.layers_of(subject.model)[-1].startswith(tap.split(".")[0] + "."):
-        last = lens.logits(subject, found[-1].value[request.query, None])[0]  # (V,)
+    steps_of = decoder_steps if "vectors" not in stages(subject, attention) else block_steps
+    found = subject.cached(key, lambda: steps_of(subject.model, trace, tap)).stages
+    header: dict[str, Any] = {"stages": [one.name for one in found], "top": [], "says": "", "answers": []}
+    last = own_logits(subject, trace, attention, found[-1].value, request.query) if found else None  # (V,)
+    if last is not None:
         best = last.topk(min(TOP, len(last)))
         pieces = subject.predictor.tokenizer.pieces(best.indices.tolist())
         shares = last.softmax(-1)[best.indices].tolist()
         header["top"] = [list(each) for each in zip(pieces, best.values.tolist(), shares, strict=True)]
+    elif found and attention.queries == "source":
+        header["says"] = "the decoder attends to these vectors"
+    elif found and predicts(subject.predictor):
+        header |= predicted(subject, request, trace)
     return pack(header, **{f"s{place}": one.value[request.query].float() for place, one in enumerate(found)})
+
+
+def goes_on(subject: Subject, attention: Attention, layer: int) -> bool:
+    """Whether it is known what follows an attention: a block of add & norm, or the step of a recurrent decoder."""
+    if output_matrix(subject.model, attention.taps[layer]) is not None:
+        return True
+    return f"{module_of(attention, layer)}.context" in taps(subject.model) and attention.queries == "written"
+
+
+def own_logits(subject: Subject, trace: Trace, attention: Attention, x: Tensor, query: int) -> Tensor | None:
+    """The logits (V,) of a query that predicts a token, from the last step after its attention (T, D)."""
+    names = lens.layers_of(subject.model)
+    if names and names[-1].startswith(attention.taps[0].split(".")[0] + "."):
+        return lens.logits(subject, x[query, None])[0]
+    if attention.kind == "cross" and is_translator(subject.predictor):
+        return trace.output[0, query].float().cpu()
+    return None
+
+
+def predicted(subject: Subject, request: QueryRequest, trace: Trace) -> dict[str, Any]:
+    """What a head on the encoder predicts for the whole text."""
+    try:
+        with subject.lock, torch.inference_mode():
+            made = prediction_of(subject.predictor, request, trace.reading)
+            answers = made.candidates()[:TOP]
+    except UserError:  # such as a question without a passage
+        return {}
+    return {"says": made.what, "answers": [[one.text, one.probability] for one in answers]}
 
 
 def traced(subject: Subject, request: HeadRequest) -> tuple[Attention, Trace]:
@@ -213,7 +250,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     several = range(attention.heads) if weights.nbytes * 2 <= FILE else [chosen]
     one = {**settings, "look": attention.name, "layer": layer}
     found = [Call("steps", "head", {**one, "head": number}) for number in several]
-    if output_matrix(subject.model, attention.taps[layer]) is not None:
+    if goes_on(subject, attention, layer):
         queries = range(min(weights.shape[1], 30))
         found += [Call("steps", "rest", {**one, "head": 0, "query": query}) for query in queries]
     if "vectors" not in stages(subject, attention):

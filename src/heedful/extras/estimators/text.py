@@ -42,6 +42,7 @@ from heedful.extras.estimators.settings import (
     store_arguments,
 )
 from heedful.extras.estimators.text_inputs import (
+    names_of_columns,
     parts_of,
     require_same_lengths,
     require_target,
@@ -54,11 +55,13 @@ from heedful.extras.estimators.text_inputs import (
 )
 from heedful.files.reading import entries, read_file
 from heedful.hub.sentence_transformers import Pooling
+from heedful.models.heads.config import RegressorConfig
 from heedful.runs.init import settings_of_run
-from heedful.runs.load import cores, load
+from heedful.runs.load import Opened, cores, load, opened
 from heedful.runs.recipe import load_recipe, recipe_with
 from heedful.runs.train import Epoch, Evaluated, train
 from heedful.tasks import TASKS
+from heedful.tasks.classification.numbers import TextNumbers
 from heedful.tasks.predictor import device_of
 from heedful.tasks.pretraining.predictor import TextEncoder
 from heedful.training.span_metrics import tag_scores
@@ -331,8 +334,9 @@ class TextClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 class TextRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
     """A regressor of texts, or of pairs of texts; the settings are those of `TextClassifier`.
 
-    Targets are standardized for training, and the last layer is scaled back afterwards, so that they may have any unit.
-    With held-out texts, the epoch with the best rank correlation is kept, which need not have the smallest error.
+    A text may have several numbers: y then has a column for each. Targets are standardized for training, and the last
+    layer is scaled back afterwards, so that they may have any unit. With held-out texts, the epoch with the best rank
+    correlation is kept, which need not have the smallest error.
     """
 
     _task = "regression"
@@ -358,25 +362,48 @@ class TextRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
         store_arguments(self, locals())
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on texts X (n) with the numbers y (n)."""
-        texts = texts_of(X)
-        numbers = column_or_1d(require_target(y), warn=True)
+        """Train on texts X (n) with the numbers y, one for each text (n) or several (n, k)."""
+        texts, names = texts_of(X), names_of_columns(y)
+        several = np.ndim(require_target(y)) == 2 and np.shape(y)[1] != 1
+        numbers = y if several else column_or_1d(y, warn=True)
         numbers = check_array(numbers, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
         check_consistent_length(texts, numbers)
-        continued = self.start is not None and settings_of_run(self._task, Path(self.start)) is not None
-        mean, scale = (0.0, 1.0) if continued else (float(numbers.mean()), float(numbers.std()) or 1.0)
+        before = None if self.start is None else numbers_in(self.start)
+        continued = before is not None and len(before) == (len(names) if several else 0)
+        self._numbers = before if continued else names if several else []
+        mean = 0.0 if continued else numbers.mean(0)  # () or (k,)
+        spread = 1.0 if continued else numbers.std(0)  # () or (k,)
+        scale = np.where(spread == 0, 1.0, spread)  # () or (k,)
         scaled = ((numbers - mean) / scale).tolist()
         self._train([(*parts_of(text), one) for text, one in zip(texts, scaled, strict=True)], units_of(texts), None)
         with torch.no_grad():
             head = self.predictor_.model.head
-            head.weight.mul_(scale)
-            head.bias.mul_(scale).add_(mean)
+            factor = torch.as_tensor(scale).to(head.weight)  # () or (k,)
+            head.weight.mul_(factor[..., None])
+            head.bias.mul_(factor).add_(torch.as_tensor(mean).to(head.bias))
         return self
 
+    def _given(self) -> Iterator[tuple[str, Any]]:
+        yield "model.numbers", self._numbers
+        yield from super()._given()
+
     def predict(self, X: Any) -> Array:
-        """The number of each text (n)."""
+        """The number of each text (n), or its numbers (n, k)."""
         check_is_fitted(self)
-        return np.array([one.value for one in self._predict(texts_of(X))])
+        found = self._predict(texts_of(X))
+        return np.array([list(one.values.values()) if isinstance(one, TextNumbers) else one.value for one in found])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def numbers_in(start: str | os.PathLike[str]) -> Sequence[str] | None:
+    """The names of the numbers of a trained regressor, none if it has one; None: the folder is something else."""
+    with value_errors():
+        found = opened(Path(start))
+    return found.config.numbers if isinstance(found, Opened) and isinstance(found.config, RegressorConfig) else None
 
 
 class TokenTagger(TextEstimator):

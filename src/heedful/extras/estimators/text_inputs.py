@@ -81,6 +81,13 @@ def require_target(y: Any) -> Any:
     return y
 
 
+def names_of_columns(y: Any) -> list[str]:
+    """The names of the columns of a table, or their numbers from 0."""
+    shape = np.shape(y)
+    names = [str(name) for name in getattr(y, "columns", range(shape[1] if len(shape) > 1 else 0))]
+    return names if len(set(names)) == len(names) and all(names) else [str(place) for place in range(len(names))]
+
+
 def require_same_lengths(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> None:
     """Refuse sentences with more or fewer tags than words."""
     check_consistent_length(sentences, tags)

@@ -25,6 +25,7 @@ from heedful.files.writing import append_jsonl, write_text_atomic
 from heedful.runs.recipe import check_recipe, find_recipe, load_recipe
 
 NAME = "study.jsonl"
+MOST_TRIED = 50  # points with a value, of which one must be valid
 
 
 @dataclass(frozen=True)
@@ -237,8 +238,18 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def check_points(space: Space, points: Sequence[Point]) -> None:
-    """Raise the first error if no point gives a valid recipe, as with an unknown key."""
+def check_points(space: Space) -> None:
+    """Raise an error if a value of a list, or an end of a range, gives no valid recipe with any of the others."""
+    points = space.grid()
+    for axis in space.axes:
+        for value in dict.fromkeys(point[axis.key] for point in points):
+            _require_valid(space, [point for point in points if point[axis.key] == value][:MOST_TRIED])
+    if not space.axes:
+        _require_valid(space, points)
+
+
+def _require_valid(space: Space, points: Sequence[Point]) -> None:
+    """Raise the first error if none of these points gives a valid recipe."""
     first: UserError | None = None
     for point in points:
         try:

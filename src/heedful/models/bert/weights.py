@@ -64,7 +64,6 @@ ARCHITECTURES: dict[str, tuple[bool, bool, bool, str | None]] = {
     "BertForTokenClassification": (False, False, False, "tagger"),
     "BertForQuestionAnswering": (False, False, False, "answerer"),
 }
-HARMLESS: dict[str, tuple[Any, ...]] = {**ENCODER_HARMLESS, "embedding_size": (None,)}
 ORIGINAL_HEADS: dict[str, tuple[str, str]] = {
     "classifier": ("output_weights", "output_bias"),
     "answerer": ("cls/squad/output_weights", "cls/squad/output_bias"),
@@ -76,7 +75,7 @@ OPTIMIZER_STATE = re.compile(r".+/(adam_[mv]|AdamWeightDecayOptimizer(_1)?|LAMBO
 
 def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings of a config.json, checked; an error names the invalid one."""
-    refuse(settings, HARMLESS, where, "choose the folder of a BERT as it was published")
+    refuse(settings, ENCODER_HARMLESS, where, "choose the folder of a BERT as it was published")
     named = architecture_in(settings, ARCHITECTURES, where)
     pooler, words, next_sentence, head = ARCHITECTURES[named or "BertModel"]
     complete, notes = fill_in(settings, ENCODER_DEFAULTS)

@@ -76,7 +76,7 @@ class BigBirdConfig(MaskedEncoderConfig):
         if not isinstance(other, MaskedEncoderConfig) or other.head_activation != other.activation:
             return None
         settings = {name: value for name, value in other if name in MaskedEncoderConfig.model_fields and name != "kind"}
-        settings |= {"segments": max(1, other.segments), "pool": other.pooler_activation}
+        settings |= {"segments": max(1, other.segment_types), "pool": other.pooler_activation}
         settings["block"] = min(cls.model_fields["block"].default, other.context)
         return settings | ({"random_from": "first"} if published else {})
 

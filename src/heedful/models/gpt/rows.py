@@ -69,8 +69,9 @@ class RowByRow:
         table = None if hypotheses == 1 else own.expand(-1, state.room).contiguous()  # (R, S)
         state = replace(state, length=length, table=table)
         owners = (row * hypotheses for row in range(count))
-        for rows in self.prompt_rows(zip(owners, texts, strict=True), state.room):
-            state = run("read", self.read, (rows, state))
+        # Padding is written to the last position, which is overwritten before it is attended to.
+        for rows in self.prompt_rows(zip(owners, texts, strict=True), (0, state.room - 1)):
+            state = run("read", self.read, (rows.to(weight.device), state))
         return state, torch.tensor([text[-1:] for text in texts], device=weight.device)
 
     def empty(self, rows: int, room: int) -> RowsState:
@@ -80,14 +81,17 @@ class RowByRow:
         cache = weight.new_zeros(c.layers, 2, rows, c.heads, room, c.width // c.heads)
         return RowsState(Shared(cache), torch.zeros(rows, dtype=torch.int32, device=weight.device), None)
 
-    def prompt_rows(self, texts: Iterable[tuple[int, Sequence[int]]], room: int) -> Iterator[Tensor]:
-        """All tokens but the last of texts with their owners as rows (R, 3) for `read`, in parts of a few sizes."""
+    @staticmethod
+    def prompt_rows(texts: Iterable[tuple[int, Sequence[int]]], padding: tuple[int, int]) -> Iterator[Tensor]:
+        """All tokens but the last of texts with their owners as rows (R, 3) for `read`, in parts of a few sizes.
+
+        A part is padded to a power of two with rows of the owner and the position `padding`.
+        """
         rows = [(token, owner, at) for owner, text in texts for at, token in enumerate(text[:-1])]
         for start in range(0, len(rows), MAX_ROWS):
             some = rows[start : start + MAX_ROWS]
-            # Padding to a power of two is written to the last position, which is overwritten before it is attended to.
-            some += [(0, some[0][1], room - 1)] * (max(MIN_ROWS, 1 << (len(some) - 1).bit_length()) - len(some))
-            yield torch.tensor(some, dtype=torch.int32).to(self.model.tokens.weight.device)
+            some += [(0, *padding)] * (max(MIN_ROWS, 1 << (len(some) - 1).bit_length()) - len(some))
+            yield torch.tensor(some, dtype=torch.int32)
 
     def read(self, rows: Tensor, state: RowsState) -> RowsState:
         """Append the keys of rows (R, 3): token, owner and position."""
@@ -106,11 +110,17 @@ class RowByRow:
             table = table.scatter(1, place.long()[:, None], own[:, None])  # (R, S)
         return logits, replace(state, length=state.length + 1, table=table)
 
-    def logits(self, tokens: Tensor, owner: Tensor, place: Tensor, state: RowsState) -> Tensor:
-        """The logits (R, V) after tokens at their positions in the texts of their owners; caches their keys."""
+    def logits(
+        self, tokens: Tensor, owner: Tensor, place: Tensor, state: RowsState, count: int | None = None
+    ) -> Tensor:
+        """The logits (R, V) after tokens at their positions in the texts of their owners; caches their keys.
+
+        With `count`, those of the first rows alone: the others are tokens of prompts.
+        """
         from heedful.blocks.kernels import rows  # needs Triton, which comes with torch's GPU builds only
 
-        return rows.product(self.last(tokens, owner, place, state), self.model.tokens.weight, wide=True)  # (R, V)
+        last = self.last(tokens, owner, place, state)[:count]  # (R, D)
+        return rows.product(last, self.model.tokens.weight, wide=True)  # (R, V)
 
     def last(self, tokens: Tensor, owner: Tensor, place: Tensor, state: RowsState) -> Tensor:
         """The last layer (R, D) for tokens at their positions in the texts of their owners; caches their keys."""

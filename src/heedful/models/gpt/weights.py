@@ -188,7 +188,7 @@ def config_json(
         raise unwritable(NAMES, "activation", config.activation, " or ".join(acts))
     if family == "openai-gpt" and config.inner != 4 * config.width:
         raise unwritable(NAMES, "hidden", f"{config.inner:,}", f"{4 * config.width:,}, four times the width")
-    known = {kind: name for name, kind in ARCHITECTURES[family].items() if name != "GPT2Model"}
+    known = {kind: name for name, kind in reversed(ARCHITECTURES[family].items())}  # of two names, the first
     if published_head(head) not in known:
         raise unwritable(NAMES, "kind", str(head), ", ".join(str(kind) for kind in known if kind))
     settings: dict[str, Any] = {"architectures": [known[published_head(head)]], "model_type": family}

@@ -19,6 +19,7 @@ from heedful.models.exchange import (
     add_prefix,
     architecture_in,
     class_count,
+    fill_in,
     image_labels,
     int_setting,
     label_settings,
@@ -37,6 +38,13 @@ NETS = {f"resnet{layers}": SIZES[f"resnet-{layers}"] for layers in (18, 34, 50, 
 ARCHITECTURES = {"timm": NETS, "torchvision": NETS}
 USUAL = {"transformers": IMAGENET, "torchvision": IMAGENET}
 CLASSIFIES = {"ResNetModel": False, "ResNetForImageClassification": True}  # whether it has a last layer
+DEFAULTS: dict[str, Any] = {  # of transformers, for what a config.json leaves out
+    "num_channels": 3,
+    "embedding_size": 64,
+    "hidden_sizes": [256, 512, 1024, 2048],
+    "depths": [3, 4, 6, 3],
+    "layer_type": "bottleneck",
+}
 HARMLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("relu", None),
     "downsample_in_first_stage": (False, None),
@@ -57,10 +65,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings of a config.json; the size of the images is not among them."""
     refuse(settings, HARMLESS, where, "choose the folder of a ResNet as it was published")
     named = architecture_in(settings, CLASSIFIES, where)
-    settings = {
-        "num_channels": 3, "embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048], "depths": [3, 4, 6, 3],
-        "layer_type": "bottleneck", **settings,
-    }  # fmt: skip
+    settings, notes = fill_in(settings, DEFAULTS)
     found: dict[str, Any] = {}
     for ours in ("channels", "stem_width"):
         found[ours] = int_setting(settings, KEYS[ours], 1, 65_536, where)
@@ -74,7 +79,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     found["block"] = settings["layer_type"]
     found["classes"] = class_count(settings, where) if CLASSIFIES[named or "ResNetModel"] else None
     config = validate_config(ResNetConfig, found, KEYS, where)
-    return PublishedConfig(config, labels=image_labels(settings, where), named=named is not None)
+    return PublishedConfig(config, labels=image_labels(settings, where), named=named is not None, notes=notes)
 
 
 def config_json(config: ResNetConfig, labels: Sequence[str]) -> dict[str, Any]:

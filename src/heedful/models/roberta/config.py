@@ -12,12 +12,19 @@ FIRST = 2  # the first token's row in the position table: row 1 is for padding, 
 
 
 class RobertaEncoderConfig(MaskedEncoderConfig):
-    """What RoBERTa and models of its kind share: one segment, and no next-sentence prediction."""
+    """What RoBERTa and models of its kind share: no segments, and no next-sentence prediction."""
 
-    segments: Literal[1] = Field(1, description="the two texts of a pair have no segment embeddings")
+    segments: int = Field(
+        1, ge=1, le=1000, description="rows of the segment table: every token has the first, also in a pair of texts"
+    )
     norm_eps: float = Field(1e-5, gt=0, le=0.1, description="added to the variance in each layer norm")
     pooler: bool = Field(False, description="whether there is a dense layer on the first token's vector")
     next_sentence: Literal[False] = Field(False, description="always false: there is no next-sentence prediction")
+
+    @property
+    def segment_types(self) -> int:
+        """The number of segment types that it tells apart: one, however many rows a published table has."""
+        return 1
 
     @property
     def first_position(self) -> int:

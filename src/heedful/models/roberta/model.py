@@ -16,7 +16,7 @@ class RobertaEncoder(MaskedEncoder):
     """tokens (B, T) -> a vector for each token (B, T, D)."""
 
     def embed(self, tokens: Tensor, segments: Tensor | None, at: Tensor) -> Tensor:
-        """Token + position + the only segment, normalized; `segments` are ignored."""
+        """Token + position + the first segment, normalized; `segments` are ignored."""
         x = self.add_segments(self.positions(self.tokens(tokens), FIRST + at), None)  # (B, T, D)
         return self.embedded(self.dropout(self.norm(x)))  # (B, T, D)
 

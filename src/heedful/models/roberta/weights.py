@@ -45,7 +45,7 @@ MODEL_TYPES = ("roberta",)
 RELEASE = None
 PREFIX = "roberta."  # of an encoder without a head of its own
 POSITIONS = "max_position_embeddings"
-SIZES = {**ENCODER_SIZES, POSITIONS: ("context", 4 + FIRST, 1_048_576 + FIRST), "type_vocab_size": ("segments", 1, 1)}
+SIZES = {**ENCODER_SIZES, POSITIONS: ("context", 4 + FIRST, 1_048_576 + FIRST)}
 DEFAULTS = {**ENCODER_DEFAULTS, "vocab_size": 50_265}
 # The parts of each architecture besides the encoder: pooler, masked-token head, and the task's head.
 Architectures = Mapping[str, tuple[bool, bool, str | None]]

@@ -16,6 +16,7 @@ from heedful.models.exchange import (
     Table,
     Twin,
     architecture_in,
+    fill_in,
     float_setting,
     int_setting,
     refuse,
@@ -41,7 +42,23 @@ SIZES = {  # ours, theirs, the least and the most
     "divisor": ("div_val", 1, 1024),
     "memory": ("mem_len", 1, 1_048_576),
 }
-SWITCHES = {"same_length": False, "untie_r": True, "pre_lnorm": False}  # with their values where they are left out
+SWITCHES = ("same_length", "untie_r", "pre_lnorm")
+DEFAULTS: dict[str, Any] = {  # of transformers 4, for what a config.json leaves out
+    "vocab_size": 267_735,
+    "d_model": 1024,
+    "n_head": 16,
+    "d_head": 64,
+    "n_layer": 18,
+    "d_inner": 4096,
+    "d_embed": 1024,
+    "div_val": 4,
+    "mem_len": 1600,
+    "cutoffs": [20_000, 40_000, 200_000],
+    "clamp_len": 1000,
+    "same_length": True,
+    "untie_r": True,
+    "pre_lnorm": False,
+}
 # Settings that change what is computed, with the values under which they do not.
 HARMLESS: dict[str, tuple[Any, ...]] = {
     "attn_type": (0, None),
@@ -72,12 +89,13 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     """The settings of a config.json; an invalid one is an error that names it."""
     refuse(settings, HARMLESS, where, "choose the folder of a Transformer-XL as it was published")
     architecture_in(settings, (ARCHITECTURE,), where)
+    settings, left_out = fill_in(settings, DEFAULTS)
     found: dict[str, Any] = {
         ours: int_setting(settings, key, least, most, where) for ours, (key, least, most) in SIZES.items()
     }
     switches = {}
-    for key, usual in SWITCHES.items():
-        switches[key] = settings.get(key, usual)
+    for key in SWITCHES:
+        switches[key] = settings[key]
         if not isinstance(switches[key], bool):
             raise wrong(where, key, switches[key], "true or false")
     if found["embed"] == found["width"]:
@@ -86,11 +104,11 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
         del found["head_width"]
     found |= {"same_length": switches["same_length"], "share_biases": not switches["untie_r"]}
     found["norm"] = "pre" if switches["pre_lnorm"] else "post"
-    clamp = settings.get("clamp_len", -1)
+    clamp = settings["clamp_len"]
     if not isinstance(clamp, int) or isinstance(clamp, bool) or clamp > 1_048_576:
         raise wrong(where, "clamp_len", clamp, "a whole number; 0 or less for no limit")
     found["clamp"] = clamp if clamp > 0 else None
-    cutoffs = settings.get("cutoffs", [])
+    cutoffs = settings["cutoffs"]
     if not isinstance(cutoffs, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in cutoffs):
         raise wrong(where, "cutoffs", cutoffs, "a list of ids, such as [20000, 40000, 200000]")
     found["cutoffs"] = tuple(cutoffs)
@@ -102,7 +120,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     keys = {ours: key for ours, (key, _, _) in SIZES.items()} | {"cutoffs": "cutoffs", "context": "tgt_len"}
     config = validate_config(TransformerXLConfig, found, keys, where)
     note = "a text begins with an empty memory here; `transformers` fills it with zeros, which tokens attend to"
-    return PublishedConfig(config, notes=(note,))
+    return PublishedConfig(config, notes=(*left_out, note))
 
 
 def config_json(

@@ -26,6 +26,7 @@ from heedful.models.exchange import (
     encoder_json,
     encoder_keys,
     encoder_settings,
+    fill_in,
     image_labels,
     label_settings,
     refuse,
@@ -53,6 +54,15 @@ NUMBERS = {  # their key: our key, minimum, maximum
     "intermediate_size": ("hidden", 1, 1_048_576),
     "num_channels": ("channels", 1, 1024),
     "patch_size": ("patch", 1, 1024),
+}
+DEFAULTS: dict[str, Any] = {  # of transformers, for what a config.json leaves out
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "num_channels": 3,
+    "patch_size": 16,
+    "image_size": 224,
 }
 HARMLESS: dict[str, tuple[Any, ...]] = {
     "qkv_bias": (True, None),
@@ -104,7 +114,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     refuse(settings, HARMLESS, where, "choose the folder of a ViT or DeiT as it was published")
     named = architecture_in(settings, PARTS, where)
     distillation, classifies = PARTS[named or ("DeiTModel" if settings["model_type"] == "deit" else "ViTModel")]
-    settings = {"num_channels": 3, "patch_size": 16, "image_size": 224, **settings}
+    settings, notes = fill_in(settings, DEFAULTS)
     settings = {**dict.fromkeys(DROPOUTS, 0.0), **settings}
     found = encoder_settings(settings, NUMBERS, where)
     side = settings["image_size"]
@@ -116,7 +126,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> PublishedConfig:
     found["size"] = tuple(side) if isinstance(side, list) else (side, side)
     found |= {"distillation": distillation, "classes": class_count(settings, where) if classifies else None}
     config = validate_config(VitConfig, found, encoder_keys(NUMBERS) | {"size": "image_size"}, where)
-    return PublishedConfig(config, labels=image_labels(settings, where), named=named is not None)
+    return PublishedConfig(config, labels=image_labels(settings, where), named=named is not None, notes=notes)
 
 
 def config_json(config: VitConfig, labels: Sequence[str]) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.embedded import NumberLanguages
 from heedful.data.embedding_init import EmbeddingInit
 from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable, collect_labels
 from heedful.data.own import OwnData
-from heedful.data.tables.texts import LabelTable
+from heedful.data.tables.texts import LabelTable, NumberTable
 from heedful.data.trees.treebank import WordsConfig
 from heedful.errors import UserError
 from heedful.models import any_of, config_class
@@ -23,7 +23,7 @@ from heedful.training.configs import TrainConfig
 ClassesConfig = Annotated[
     TsvTable | CsvTable | JsonlTable | LabelTable | NumberLanguages | OwnData, Field(discriminator="kind")
 ]
-NumbersConfig = Annotated[TsvTable | CsvTable | JsonlTable | LabelTable | OwnData, Field(discriminator="kind")]
+NumbersConfig = Annotated[TsvTable | CsvTable | JsonlTable | NumberTable | OwnData, Field(discriminator="kind")]
 
 USUAL_WORDS = "conv_classifier"
 if TYPE_CHECKING:
@@ -81,6 +81,20 @@ class RegressionRecipe(Finetuning):
     data: NumbersConfig = Field(description="texts and their numbers")
     model: RegressorConfig = Field(RegressorConfig(), description="the model")
     train: TrainConfig = Field(description="training settings")
+
+    @field_validator("model")
+    @classmethod
+    def _names_of_numbers(cls, model: RegressorConfig, info: ValidationInfo) -> RegressorConfig:
+        """The names of the numbers are those of their columns, if the model has no others."""
+        data = info.data.get("data")
+        columns = data.columns.several if isinstance(data, NumberTable) else ()
+        if columns and model.numbers and len(model.numbers) != len(columns):
+            raise FieldError(
+                f"these are {len(model.numbers)} names, and data.columns.label has {len(columns)} columns; leave "
+                "numbers out, or write as many",
+                "numbers",
+            )
+        return model if model.numbers or not columns else model.model_copy(update={"numbers": columns})
 
 
 class CharactersConfig(Config):

@@ -18,7 +18,7 @@ from heedful.data.formats.sources import Split
 from heedful.data.formats.tables import Columns, Items, JsonlTable, class_numbers, collect_labels, label_values
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch, LabelledBatches, encode_texts
 from heedful.data.own import labelled
-from heedful.data.tables.texts import LabelTable
+from heedful.data.tables.texts import TargetTable
 from heedful.data.tokenizers.base import PairTokenizer
 from heedful.data.tokenizers.vocabulary import TextVocab, split_words
 from heedful.data.word_vectors import WordVectors
@@ -148,7 +148,7 @@ def next_commands(folder: Path, data: Any) -> list[str]:
 
 def are_pairs(data: Any) -> bool:
     """Whether each example of some data is a pair of texts."""
-    return isinstance(data, Columns | JsonlTable | LabelTable) and data.pair is not None
+    return isinstance(data, Columns | JsonlTable | TargetTable) and data.pair is not None
 
 
 def sample_text(text: str, pair: str | None) -> str:

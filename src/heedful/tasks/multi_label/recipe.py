@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.data.formats.tables import sort_labels
+from heedful.data.formats.tables import CsvTable, JsonlTable, TsvTable, sort_labels
+from heedful.data.own import OwnData
+from heedful.data.tables.texts import LabelsTable
 from heedful.errors import UserError
 from heedful.models.heads.config import MultiLabelConfig
-from heedful.tasks.classification.recipe import NumbersConfig
 from heedful.tasks.finetuning.recipe import Finetuning
 from heedful.training.configs import TrainConfig
 
+LabelsConfig = Annotated[TsvTable | CsvTable | JsonlTable | LabelsTable | OwnData, Field(discriminator="kind")]
 SEPARATOR = ","  # between the labels of a text
 
 
@@ -30,7 +32,7 @@ class MultiLabelRecipe(Finetuning):
     """An experiment in which a text has any number of labels, with commas between them in the data, or none."""
 
     task: MultiLabelTaskConfig = MultiLabelTaskConfig()
-    data: NumbersConfig = Field(description="texts and their labels, with commas between them")
+    data: LabelsConfig = Field(description="texts and their labels, with commas between them")
     model: MultiLabelConfig = Field(MultiLabelConfig(), description="the model")
     train: TrainConfig = Field(description="training settings")
 
@@ -38,6 +40,8 @@ class MultiLabelRecipe(Finetuning):
         """The labels of the training data, unless the recipe lists labels itself."""
         if self.model.labels is not None:
             return {}
+        if isinstance(self.data, LabelsTable) and not isinstance(self.data.columns.label, str):
+            return {"labels": self.data.columns.label}
         found = {label for item in self.data.read("train").items for label in split_labels(item.label)}
         if not found:
             raise UserError(

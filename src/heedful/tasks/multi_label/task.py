@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from heedful.blocks.losses import Loss
+from heedful.data.formats.sources import Split
 from heedful.data.formats.tables import Items
 from heedful.data.labelled.batches import EncodedTexts, LabelledBatch
 from heedful.data.tokenizers.base import PairTokenizer
@@ -19,6 +20,7 @@ from heedful.tasks.base import Evaluated, HeldOut
 from heedful.tasks.classification.predictor import outputs_of
 from heedful.tasks.classification.task import TextTask, sample_text
 from heedful.tasks.multi_label.predictor import MultiLabelClassifier, label_loss, label_scores, label_targets
+from heedful.training.class_report import ClassReport, label_report
 
 
 class MultiLabelTask(TextTask[MultiLabelClassifier]):
@@ -57,3 +59,15 @@ class MultiLabelTask(TextTask[MultiLabelClassifier]):
             found = predictor.chosen(logits[row].sigmoid().tolist()).labels
             samples.append((sample_text(items[row].text, items[row].pair), items[row].label, ", ".join(found)))
         return held_out.result(label_scores(predictor.above(logits), encoded.targets), samples)
+
+    def details(self, predictor: MultiLabelClassifier, split: Split) -> ClassReport:
+        """Scores of each label, calibration, and the most confident wrong labels."""
+        read = self.read(split)
+        encoded = self.encode(read, predictor.tokenizer)
+        logits = outputs_of(predictor.model, encoded, predictor.device)  # (N, C)
+        found, shares = predictor.above(logits), logits.sigmoid().numpy()
+
+        def show(row: int) -> str:
+            return sample_text(read.items[row].text, read.items[row].pair)
+
+        return label_report(split, "texts", encoded.targets, found, shares, predictor.labels, show)

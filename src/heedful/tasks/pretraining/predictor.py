@@ -175,7 +175,7 @@ class TextEncoder(Predictor[str, Embedding, tuple[str, str]]):
             config = self._net.config
             rules = PairRules(
                 unrelated=0.0 if config.pairs is None else 0.5,
-                pairs=config.segments > 1,
+                pairs=config.segment_types > 1,
                 swapped=config.pairs == "sentence_order",
             )
             encoded = encode_documents(documents, self.tokenizer, self.room, rules)

@@ -176,9 +176,9 @@ class PretrainingRecipe(Recipe):
             require_tokenizer(self)
         elif self.tokenizer is not None:
             raise FieldError("the student has the tokenizer of its teacher; leave this out", "tokenizer")
-        if self.model.segments < 2 and self.task.unrelated > 0:
+        if self.model.segment_types < 2 and self.task.unrelated > 0:
             raise FieldError("a model without segments cannot be trained on pairs; write 0", "task", "unrelated")
-        if self.model.segments > 1 and self.task.full_sentences:
+        if self.model.segment_types > 1 and self.task.full_sentences:
             raise FieldError("a model with segments reads pairs; write false", "task", "full_sentences")
         return self
 

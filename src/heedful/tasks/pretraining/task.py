@@ -38,7 +38,7 @@ class PretrainingTask(DocumentsTask):
     def __init__(self, recipe: PretrainingRecipe) -> None:
         super().__init__(recipe)
         task = recipe.task
-        pairs, swapped = recipe.model.segments > 1, recipe.model.pairs == "sentence_order"
+        pairs, swapped = recipe.model.segment_types > 1, recipe.model.pairs == "sentence_order"
         self.rules = PairRules(
             task.hidden,
             task.whole_words,

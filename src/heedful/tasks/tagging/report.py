@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -50,7 +51,7 @@ def tag_report(
     predictions = np.array([numbers[said] for _, _, _, _, said in items], np.int64)
     if not items:  # no entity is there, and none was found
         return ClassReport(split, "entities", 0, 0, 0.0, (), (), (), ())
-    return class_report(split, "entities", targets, predictions, confidence, kinds, show)
+    return replace(class_report(split, "entities", targets, predictions, confidence, kinds, show), none=NOTHING)
 
 
 def _word_report(

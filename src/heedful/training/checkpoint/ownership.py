@@ -9,6 +9,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
+from heedful.config import left_out
 from heedful.errors import UserError, shown
 from heedful.files import writing as files
 from heedful.files.reading import is_folder
@@ -16,7 +17,8 @@ from heedful.files.yaml import load_yaml, read_yaml
 
 # Everything that a run writes before its first checkpoint.
 FIRST = frozenset({"recipe.yaml", "metrics.jsonl", "lock", "checkpoints", "tokenizer.json", "images.json", "env.json"})
-FIRST |= {"tensorboard", "wandb", "mlflow"}
+LOGGED = ("tensorboard", "wandb", "mlflow")
+FIRST |= {"held_out.json", *LOGGED}
 
 # Settings that do not change what is trained: a run may resume with other values, with rounding differences.
 MAY_DIFFER = frozenset(
@@ -140,7 +142,7 @@ def has_saved_nothing(folder: Path) -> bool:
 
 def clear(folder: Path) -> None:
     """Delete everything but the recipe of a run without checkpoints, so that the recipe may be replaced."""
-    for name in ("tokenizer.json", "images.json", "env.json"):
+    for name in ("tokenizer.json", "images.json", "held_out.json", "env.json", *LOGGED):
         if os.path.lexists(folder / name):
             files.delete_tree(folder / name)
     # Emptied, not deleted: the folder shows that a run wrote the recipe.
@@ -175,14 +177,23 @@ Changes = dict[str, tuple[str, str, bool]]  # a setting's old and new value, as 
 def changes(then: Any, now: Any) -> Changes:
     """The settings with different values in two recipes, by dotted key; a missing group is null.
 
-    A key that is missing in an existing group belongs to another version, and has its default there.
+    A key that is missing in an existing group belongs to another version, and has its default there; or it is one that
+    is only written if it differs from its default.
     """
-    theirs, ours = _leaves(then), _leaves(now)
+    theirs, ours, optional = leaves(then), leaves(now), left_out()
     keys = [key for key in {**ours, **theirs} if theirs.get(key) != ours.get(key)]
+
+    def is_default(key: str, value: Any) -> bool:
+        known = optional.get(key.rpartition(".")[2], ())
+        return not known or any(matches(value) for matches in known)
+
     return {
         key: (_shown(theirs, key), _shown(ours, key), _grows(theirs.get(key), ours.get(key)))
         for key in keys
-        if all(key in leaves or not _has_group(leaves, key.rpartition(".")[0]) for leaves in (theirs, ours))
+        if all(
+            key in leaves or not _has_group(leaves, key.rpartition(".")[0]) or not is_default(key, others.get(key))
+            for leaves, others in ((theirs, ours), (ours, theirs))
+        )
     }
 
 
@@ -202,11 +213,11 @@ def _grows(then: Any, now: Any) -> bool:
     return now is None or (isinstance(then, int | float) and isinstance(now, int | float) and now > then)
 
 
-def _leaves(data: Any, path: str = "") -> dict[str, Any]:
+def leaves(data: Any, path: str = "") -> dict[str, Any]:
     """The settings by dotted key."""
     if not isinstance(data, dict):
         return {path: data}
-    return {key: leaf for name in data for key, leaf in _leaves(data[name], f"{path}.{name}" if path else name).items()}
+    return {key: leaf for name in data for key, leaf in leaves(data[name], f"{path}.{name}" if path else name).items()}
 
 
 def _shown(leaves: Mapping[str, Any], key: str) -> str:
