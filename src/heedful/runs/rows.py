@@ -77,6 +77,12 @@ class RowReader:
         self.predictor, self.source, self.todo = predictor, source, todo
         self.fields = FIELDS[type(predictor)]
         self.names = tuple(names) or self.fields
+        if source.has_images and not self.reads_images:
+            next(iter(source), None)  # raises the error of a folder or zip file that cannot be read
+            raise UserError(
+                "this model reads no images", where=str(source.path), found="a folder or zip file of images",
+                expected=f"a .csv, .tsv, .jsonl, .parquet or text file with {', '.join(self.fields) or 'its columns'}",
+            )  # fmt: skip
         takes_pairs = isinstance(predictor, TextClassifier | TextRegressor | MultiRegressor | MultiLabelClassifier)
         if len(self.names) > len(self.fields) + takes_pairs or len(self.names) < len(self.fields):
             expected = ", ".join(self.fields) + " and optionally a second text" * takes_pairs
