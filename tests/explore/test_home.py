@@ -88,6 +88,8 @@ def test_parts_are_in_the_order_of_the_data() -> None:
     (inner,) = (part for part in architecture(build(decoder)).parts if part.name == "decoder")
     places = {part.name: place for place, part in enumerate(inner.parts)}
     assert places["memory"] < places["tokens"] < places["blocks"] < places["norm"]
+    patches = architecture(build(config_class("vit").tiny()))  # the class token joins the patches
+    assert [part.name for part in patches.parts[:3]] == ["patches", "tokens", "positions"]
 
 
 def test_module_that_cannot_run_on_a_small_input_is_shown_too() -> None:
@@ -221,6 +223,29 @@ def test_parts_unfold_down_to_their_matrices(browse: Callable[..., Any], minilm:
     assert total == sum(weight.numel() for weight in subject.model.parameters())
     page.get_by_test_id("undo").click()
     until(lambda: rows.count() < len(want))
+
+
+def test_way_back_leads_to_the_same_unfolded_diagram(browse: Callable[..., Any], minilm: Path) -> None:
+    """By the miniature, from a view that was opened from another one, and by undo, with layer, head and token."""
+    browsing = browse(minilm)
+    page, by = browsing.go("home", text=TIRED, layer=2, token=3), browsing.page.get_by_test_id
+    by("unfold-tokens").click()
+    by("unfold-blocks.*.mlp").click()
+    until(lambda: browsing.address["open"].endswith("blocks.*.mlp"))
+    shown = page.locator("[data-part], [data-testid=matrix]").count()
+    address = browsing.address
+    by("part-blocks.*.attention").click()
+    until(lambda: browsing.address["view"] == "heads")
+    assert browsing.address["layer"] == "2" and browsing.address["token"] == "ask-3"
+    by("view-grid").click()
+    by("where-home").click()
+    until(lambda: browsing.address == address)
+    browsing.ready()
+    assert page.locator("[data-part], [data-testid=matrix]").count() == shown
+    for _ in range(3):
+        by("undo").click()
+    until(lambda: browsing.address == address)
+    assert page.locator("[data-part], [data-testid=matrix]").count() == shown
 
 
 def test_selection_is_undone_and_redone(browse: Callable[..., Any], minilm: Path) -> None:

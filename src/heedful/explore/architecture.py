@@ -134,10 +134,16 @@ class _Builder:
                 row, below = below[:count], below[count:]
                 yield self.part(row[0], "", tuple(self.owner(one, row) for one in row))
 
-    def place(self, path: str) -> int:
-        """When a module is called; of those that are not, vectors come first, and what only training needs last."""
-        vectors = isinstance(self.modules[path], nn.ParameterList | nn.Embedding)
-        return self.order.get(path, -1 if vectors else len(self.shapes))
+    def place(self, path: str) -> float:
+        """When a module is called; of those that are not, embeddings come first, vectors that join what the first part
+        makes of the input after it, and what only training needs last."""
+        if path in self.order:
+            return self.order[path]
+        if isinstance(self.modules[path], nn.ParameterList):
+            around = path.rpartition(".")[0]
+            beside = [join(around, child) for child, _ in self.modules[around].named_children()]
+            return min((self.order[one] for one in beside if one in self.order), default=-1) + 0.5
+        return -1 if isinstance(self.modules[path], nn.Embedding) else len(self.shapes)
 
     def shape(self, path: str) -> tuple[int, ...]:
         """The output shape of a module, or of the last that is called in it."""

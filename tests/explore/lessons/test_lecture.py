@@ -35,6 +35,12 @@ def test_lecture_page_works_offline(chromium: Any, axe: str, minilm: Path, tmp_p
         station.get_by_test_id("layer").press("ArrowLeft")  # each view has a state of its own
         until(lambda: station.locator('[data-layer="2"][data-ready="true"]').count() == 1)
         assert page.get_by_test_id("station-1").locator('[data-layer="2"]').count() == 0
+        asking = page.get_by_test_id("station-2")  # covered until there is a guess
+        seen = "one => getComputedStyle(one).visibility"
+        figure, count = asking.locator("[data-figure] > *").first, asking.locator(".patterns button .quiet").first
+        assert (figure.evaluate(seen), count.evaluate(seen)) == ("hidden", "hidden")
+        asking.get_by_role("button", name="animal").click()
+        until(lambda: (figure.evaluate(seen), count.evaluate(seen)) == ("visible", "visible"))
         page.evaluate(axe)
         found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
         assert not [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found]

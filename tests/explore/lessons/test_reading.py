@@ -55,7 +55,8 @@ def read(text: str):  # type: ignore[no-untyped-def]
 def test_lesson_is_read() -> None:
     lesson = read(LESSON)
     assert (lesson.title, lesson.topics, lesson.model) == ("A title", ["coreference"], "any encoder")
-    assert lesson.command == "heedful explore RUN --lesson a"
+    assert lesson.command == "heedful explore RUN --lesson a.md"  # the page must not learn its folder
+    assert shipped()["mask"].command.endswith(" --lesson mask")
     first, second = lesson.steps
     assert first.state == {"text": "a b", "view": "heads", "layer": "3"}
     assert (first.spot, first.do, first.until, first.question) == ("head-1", "Click it.", {"token": "ask-2"}, None)
@@ -81,6 +82,7 @@ def test_lesson_is_read() -> None:
 MISTAKES = {
     ("title: A", "titel: A"): "a.md:2: unknown field 'titel': did you mean title?",
     ("coreference", "corefrence"): "a.md:4: unknown topic of the lectures 'corefrence': did you mean coreference?",
+    ("layer=3", "layer=four"): "a.md:10: layer is not a number 'four': write layer=2, counted from 0",
     ("view=heads", "view=head"): "a.md:10: unknown view 'head': write view=... in the address; did you mean heads?",
     ("head-1", "haed-1"): "a.md:11: the view heads has no such spot 'haed-1': did you mean head-N?",
     ("until: token=ask-2\n", ""): "a.md:12: until is missing: write both do: Click ... and until: layer=2",
@@ -123,7 +125,8 @@ def test_all_mistakes_are_reported_at_once() -> None:
     text = LESSON.replace("title:", "titel:").replace("view=next", "view=nxt").replace("head-1", "x")
     with pytest.raises(UserError) as caught:
         read(text)
-    assert len(caught.value.problems) == 4  # an unknown field, no title, a spot, a view
+    lines = [int(str(problem.where).rpartition(":")[2]) for problem in caught.value.problems]
+    assert lines == [1, 2, 11, 21]  # no title, an unknown field, a spot, a view
 
 
 @pytest.mark.parametrize("text", ["", "---", "---\n---", "\n" * 10, "# a\n" * 50, "---\ntitle: x\nmodel: y\n---\n#\n"])

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from heedful.errors import UserError
 from heedful.explore.export import Export, page_of
 from heedful.explore.lessons.answers import answer
 from heedful.explore.lessons.lesson import Lesson
@@ -19,7 +20,7 @@ from patience import until
 RUNS = {  # the model that each lesson names
     "coreference": "minilm", "heads": "minilm", "fluent": "numbers", "root-of-d": "numbers", "decoding": "numbers",
     "mask": "gpt-prose", "window": "gpt-prose", "temperature": "gpt-prose", "lstm": "prose", "autoencoder": "digits",
-    "captioner": "drawn-scenes", "both-sides": "bert-prose", "patches": "digits-vit",
+    "positions": "numbers", "captioner": "drawn-scenes", "both-sides": "bert-prose", "patches": "digits-vit",
 }  # fmt: skip
 SHORT = ("coreference",)  # the others are left to `make test-all`: their runs train for minutes
 
@@ -37,6 +38,7 @@ CLICKS: dict[tuple[str, int], tuple[str, ...]] = {
     ("heads", 5): ("pattern-first-token",),
     ("lstm", 5): ("token-2",),
     ("patches", 5): ("image-1",),
+    ("positions", 2): ("show-similarity",),
     ("root-of-d", 4): ("query-1",),
 }
 FIELDS: dict[tuple[str, int], tuple[str, str]] = {  # sliders and lists
@@ -107,7 +109,7 @@ def walk(browsing: Any, lesson: Lesson) -> None:
         if step.spot:
             page.locator("[data-spot]").wait_for()
         if (question := found["question"]) is not None:
-            answer_question(page, panel, question)
+            answer_question(page, panel, question, step.question is not None and step.question.cover)
             assert {**browsing.address, **question["then"]} == browsing.address
         assert found["otherwise"] == []
         assert panel.get_by_test_id("otherwise").count() == 0
@@ -138,11 +140,11 @@ def act(page: Any, lesson: str, number: int) -> None:
         page.get_by_test_id("show-me").click()
 
 
-def answer_question(page: Any, panel: Any, question: dict[str, Any]) -> None:
+def answer_question(page: Any, panel: Any, question: dict[str, Any], cover: bool) -> None:
     """Guess wrongly, and compare the truth with Python's."""
     wrong = (question["right"] + 1) % len(question["choices"])
     figure = page.locator("[data-figure] > *").first
-    assert figure.evaluate("one => getComputedStyle(one).visibility") == ("hidden" if question["cover"] else "visible")
+    assert figure.evaluate("one => getComputedStyle(one).visibility") == ("hidden" if cover else "visible")
     assert panel.locator("[data-testid^=choice-] .share").count() == 0  # nothing tells the answer
     panel.get_by_test_id(f"choice-{wrong}").click()
     verdict = panel.get_by_test_id("verdict")
@@ -213,6 +215,10 @@ def test_what_a_model_does_otherwise_is_said(browse: Callable[..., Any], minilm:
     assert [one.partition(":")[0] for one in found] == [
         "weight from=was to=animal head=1 > 2", "weights from=was head=1 = street"
     ]  # fmt: skip
+    (tmp_path / "head.md").write_text(FALSE.replace("It is", "It is {weight head=77}:"), encoding="utf-8")
+    with pytest.raises(UserError, match="no such head") as caught:
+        answer(browsing.explorer, read_lesson(tmp_path / "head.md"), 0, minilm.parent.name)
+    assert caught.value.where == "head.md:10: weight"
     browsing.page.goto(f"{browsing.url}#lesson=claim/0")
     assert at_step(browsing.page, 0).get_by_test_id("otherwise").locator("code").all_inner_texts() == found
 

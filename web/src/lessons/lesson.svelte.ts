@@ -20,6 +20,7 @@ export interface Step {
   spot: string;
   do: string;
   until: Record<string, string>; // * stands for any value
+  cover: boolean; // the figure, until there is a guess
 }
 
 export interface Piece {
@@ -35,7 +36,6 @@ export interface Question {
   truth: string;
   then: Record<string, string>;
   because: Piece[];
-  cover: boolean; // the figure, until there is a guess
 }
 
 export interface Computed {
@@ -46,6 +46,11 @@ export interface Computed {
 
 export interface Lesson extends Omit<About, "steps"> {
   steps: Step[];
+}
+
+/** Whether a button can do what is to be done: not where any value will do. */
+export function showable(step: Step): boolean {
+  return !Object.values(step.until).includes("*");
 }
 
 /** Whether a model has all views of a lesson. */

@@ -55,6 +55,7 @@ def steps_of(explorer: Explorer, lesson: Lesson, model: str) -> dict[str, Any]:
         {
             "title": one.title, "state": concrete(explorer, subject, one.state, one.state), "spot": one.spot,
             "do": one.do, "until": concrete(explorer, subject, one.state, one.until),
+            "cover": one.question is not None and one.question.cover,
         }
         for one in lesson.steps
     ]  # fmt: skip
@@ -106,7 +107,7 @@ def checked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, ch
     left = compute(explorer, subject, lesson, step, check.left)
     given = check.right
     right = compute(explorer, subject, lesson, step, given) if isinstance(given, Query) else given
-    if holds(left, check.sign, right, f"{lesson.name}:{check.left.line}: {check.text}"):
+    if holds(left, check.sign, right, f"{lesson.place(check.left.line)}: {check.text}"):
         return ""
     return f"{check.text}: here {written(left)} and {written(right)}"
 
@@ -145,7 +146,6 @@ def asked(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, ques
     return {
         "prompt": question.prompt, "choices": choices, "right": right, "truth": truth,
         "then": concrete(explorer, subject, step.state, question.then), "because": because,
-        "cover": question.cover,
     }  # fmt: skip
 
 
@@ -170,13 +170,13 @@ def compute(explorer: Explorer, subject: Subject, lesson: Lesson, step: Step, qu
     try:
         return QUANTITIES[query.name].compute(page)
     except UserError as error:
-        where = f"{lesson.name}:{query.line}: {query.name}"
+        where = f"{lesson.place(query.line)}: {query.name}"
         raise UserError(
             error.message, where=where, found=error.found, expected=error.expected, todo=error.todo
         ) from None
     except (KeyError, ValueError, IndexError):
         todo = f"ask for it in a view that shows it, or remove it from line {query.line}"
-        raise UserError(f"{lesson.name}:{query.line}: {query.name} cannot be computed here", todo=todo) from None
+        raise UserError(f"{lesson.place(query.line)}: {query.name} cannot be computed here", todo=todo) from None
 
 
 def written(value: Value) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -75,11 +76,16 @@ class Lesson(NamedTuple):
     model: str  # which models it is for, and how to get one
     run: str  # a command that opens it, but for --lesson
     steps: Sequence[Step]
+    shipped: bool = False
 
     @property
     def command(self) -> str:
-        """The command that opens it."""
-        return f"{self.run} --lesson {self.name}"
+        """The command that opens it: by its name, or by that of its file."""
+        return f"{self.run} --lesson {self.name if self.shipped else Path(self.file).name}"
+
+    def place(self, line: int) -> str:
+        """A line of its file, as in an error; the page must not learn its folder."""
+        return f"{Path(self.file).name}:{line}"
 
     @property
     def views(self) -> tuple[str, ...]:

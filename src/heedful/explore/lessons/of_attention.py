@@ -156,6 +156,24 @@ def mask(page: Page, kind: str) -> NDArray[np.bool_]:
     return found
 
 
+def position_table(page: Page) -> NDArray[np.float64]:
+    """The vectors of the first positions, (T, D): sinusoids, or those that the state names."""
+    settings = {"of": page.state.get("of") or "interleaved", "places": 64, "width": number(page, "width", 512)}
+    _, arrays = page.ask("positions", "table", model=page.texts()["model"], **settings)
+    return arrays["table"].astype(np.float64)
+
+
+def position_value(page: Page) -> float:
+    """One number of the vector of a position."""
+    return float(position_table(page)[number(page, "place"), number(page, "column")])
+
+
+def position_product(page: Page) -> float:
+    """The dot product of the vectors of two positions."""
+    table = position_table(page)
+    return float(table[number(page, "from")] @ table[number(page, "to")])
+
+
 def allowed(page: Page) -> float:
     return int(mask(page, page.state.get("kind", "causal")).sum())
 

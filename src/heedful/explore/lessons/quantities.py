@@ -14,7 +14,7 @@ from heedful.explore.lessons.state import Page, Value
 
 NUMBERS = (
     "layer", "head", "temperature", "k", "place", "size", "near", "layers", "step", "noise", "top", "image", "block",
-    "keep", "word", "p",
+    "keep", "word", "p", "column", "width",
 )  # fmt: skip
 
 
@@ -120,6 +120,12 @@ QUANTITIES: Mapping[str, Quantity] = {
     "caption-peak": Quantity(of_images.caption_peak, ("image", "word"), "the largest weight of the word at a place"),
     "caption-place": Quantity(of_images.caption_place, ("image", "word"), "the region that has it"),
     "regions": Quantity(of_images.regions, ("image",), "the regions that a captioner attends to"),
+    "position-value": Quantity(
+        of_attention.position_value, ("of", "place", "column", "width"), "one number of the vector of a position"
+    ),
+    "position-product": Quantity(
+        of_attention.position_product, ("of", "from", "to", "width"), "the dot product of the vectors of two positions"
+    ),
     "allowed": Quantity(of_attention.allowed, ("kind", "size", "near"), "the pairs of tokens that a mask allows"),
     "reach": Quantity(
         of_attention.reach, ("kind", "size", "near", "layers"), "the tokens that the last one depends on after layers"

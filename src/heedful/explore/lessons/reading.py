@@ -24,6 +24,8 @@ MOST_BYTES, MOST_STEPS, MOST_PROBLEMS = 100_000, 20, 20
 LONGEST, MOST_CHOICES = 4000, 12  # characters of a line; choices of a question
 HEAD = ("title", "about", "topics", "model", "run", "address")
 FIELDS = ("address", "spot", "do", "until", "ask", "choices", "answer", "then", "because", "cover", "check")
+INDICES = ("layer", "head", "step", "block", "image", "k", "t", "near")  # of an address
+NAMED = ("map", "recurrent")  # views whose layers have names
 SIGNS = ("<", ">", "<=", ">=", "=", "!=")
 PARTS = re.compile(r"\{(?P<value>[^{}]*)\}|\*(?P<em>[^*]+)\*|`(?P<code>[^`]+)`")
 
@@ -68,6 +70,7 @@ class Reader:
                 self.report(1, f"there is no {key}", None, f"write a line {key}: ... between the two lines of ---")
         about = self.topics(head["topics"]) if "topics" in head else []
         if self.problems:
+            self.problems.sort(key=lambda one: int(str(one.where).rpartition(":")[2]))
             more = len(self.problems) - MOST_PROBLEMS
             title = "this is not a lesson yet" + (f"; {more} more problems are not shown" if more > 0 else "")
             raise UserError(title, where=self.file, problems=self.problems[:MOST_PROBLEMS])
@@ -164,6 +167,9 @@ class Reader:
             self.report(
                 field.line, "this is not an address", field.text, "copy it from the browser: view=heads&layer=3"
             )
+        for key in INDICES:
+            if key in found and found.get("view") not in NAMED and not re.fullmatch(r"[0-9]{1,6}|\*", found[key]):
+                self.report(field.line, f"{key} is not a number", found[key], f"write {key}=2, counted from 0")
         return {key: value for key, value in found.items() if key not in ("lesson", "theme", "page")}
 
     def require_secret(self, answer: Query, paragraphs: Sequence[Sentences]) -> None:
@@ -335,7 +341,7 @@ def read_lesson(path: Path) -> Lesson:
 @cache
 def shipped() -> dict[str, Lesson]:
     """The lessons of the package by name."""
-    return {path.stem: read_lesson(path) for path in sorted(SHIPPED.glob("*.md"))}
+    return {path.stem: read_lesson(path)._replace(shipped=True) for path in sorted(SHIPPED.glob("*.md"))}
 
 
 def find_lesson(name: str) -> Lesson:

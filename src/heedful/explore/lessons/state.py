@@ -79,7 +79,10 @@ def row(page: Page) -> tuple[list[str], NDArray[np.float64]]:
     every = arrays["weights"].astype(np.float64)  # (H, T, S)
     heads = page.state.get("head") or page.state.get("heads") or page.state.get("alignhead")
     if heads:
-        every = every[[min(int(one), len(every) - 1) for one in heads.split(",")]]
+        chosen = [int(one) for one in heads.split(",")]
+        if max(chosen) >= len(every):
+            raise UserError("the model has no such head", found=str(max(chosen) + 1), expected=f"1 to {len(every)}")
+        every = every[chosen]
     query = place_of(sides[look["asks"]], page.state.get("from", page.state.get("token", "0")), "from")
     return [token["piece"] for token in sides[look["sees"]]], every.mean(0)[query]
 
