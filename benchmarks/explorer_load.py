@@ -356,9 +356,7 @@ def ask_every_route(folder: Path) -> list[Question]:
             pages[f"lesson?{of}"] = steps_of(explorer, lesson, subject.name)
             for at in range(len(lesson.steps)):
                 pages[f"lesson/step?{of}&at={at}"] = answer(explorer, lesson, at, subject.name)
-    return questions + [
-        Question(f"/api/{path}", None, json.dumps(found).encode()) for path, found in pages.items()
-    ]
+    return questions + [Question(f"/api/{path}", None, json.dumps(found).encode()) for path, found in pages.items()]
 
 
 async def measure(
