@@ -128,6 +128,9 @@ SWEPT = [
     Shot("heads", ["demo"], name="heads-demo"),
     Shot("classifier", ["number-languages"]),
     Shot("map", ["number-languages"], name="map-texts"),
+    *(Shot("home", ["minilm", "demo"], {"page": page}, page) for page in ("lectures", "lessons", "catalogue", "quiz")),
+    Shot("home", ["minilm"], {"lesson": "coreference/0"}, "lesson"),
+    Shot("heads", ["minilm"], {"compare": "1", "text": TIRED, "b.text": TIRED.replace("tired", "wide")}, "compared"),
 ]
 SIZES = {"wide": (1440, 900), "projector": (1024, 768), "phone": (390, 844)}
 
@@ -222,8 +225,9 @@ def sweep(chromium: Any, url: str, shot: Shot, folder: Path) -> Iterator[Path]:
 
 
 def settle(page: Any) -> None:
-    """Wait until the figure is shown and animations have ended."""
-    page.locator('[data-figure][data-ready="true"]').first.wait_for(timeout=120_000)
+    """Wait until the figure is shown, or the cards of a page without one, and animations have ended."""
+    shown = "main .card" if "page=" in page.url else '[data-figure][data-ready="true"]'
+    page.locator(shown).first.wait_for(timeout=120_000)
     page.wait_for_timeout(700)
 
 

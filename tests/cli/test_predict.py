@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,7 +194,7 @@ def test_each_task_is_predicted_as_one_by_one(heedful: Run, task: str, tmp_path:
 
 # ------------------------------------------------------------------ formats
 def test_formats_keep_the_columns_and_texts_with_line_breaks(heedful: Run, tmp_path: Path) -> None:
-    text = 'the red cat,\n"sees"\ta ball'
+    text = 'the red cat,\n"sees"\ta ball\rand'  # a carriage return alone ends a line for readers of CSV
     rows = [{"text": text, "id": "1"}, {"text": "", "id": "2"}, {"text": "a dog", "id": "3"}]
     source = write_rows(tmp_path / "in.jsonl", rows)
     assert heedful("predict", CLASSIFIER, source, "-o", tmp_path / "right.jsonl", "--probabilities")[0] == 0
@@ -358,6 +359,15 @@ def test_what_cannot_be_read_is_explained_before_anything_is_written(
     code, out, err = heedful("predict", CLASSIFIER, name, "-o", "out.csv")
     assert code == 2 and message in err and out == "", err
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_folder_of_images_for_a_model_of_texts_is_explained(heedful: Run, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "images" / "a.png")
+    shutil.make_archive(str(tmp_path / "images"), "zip", tmp_path / "images")
+    for source in (tmp_path / "images", tmp_path / "images.zip"):
+        code, _, error = heedful("predict", CLASSIFIER, source)
+        assert code == 2 and "this model reads no images" in error and "text file with text" in error
 
 
 def test_options_that_do_not_fit_are_explained(heedful: Run, tmp_path: Path) -> None:

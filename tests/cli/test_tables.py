@@ -65,6 +65,27 @@ def test_a_table_is_checked_trained_on_evaluated_and_predicted(heedful: Run, fil
     assert code == 2 and "heedful predict RUN rows.csv" in err
 
 
+def test_rows_that_a_model_was_trained_on_are_not_held_out_for_its_score(
+    heedful: Run, files: Path, no_loss_curve: None
+) -> None:
+    held = RECIPE.replace("kind: csv", "kind: table").replace(
+        "valid: valid.csv, test: valid.csv", "valid: 0.2, test: 9"
+    )
+    (files / "held.yaml").write_text(held)
+    assert heedful("train", "held.yaml", "--run", "run")[0] == 0
+    same = heedful("eval", "run", "--json")[1]
+    assert heedful("eval", "run", "data.test=9", "--json")[1] == same
+    assert heedful("eval", "run", "data.test=valid.csv", "data.valid=0.5")[0] == 0  # a file, whatever valid is
+    for change, found, expected in (
+        ("data.test=0.5", "0.5", "9"),
+        ("data.valid=0.3", "0.3", "0.2"),
+        ("data.held_out.seed=3", '"seed": 3', '"seed": 0'),
+    ):
+        code, out, err = heedful("eval", "run", change)
+        assert code == 2 and not out and "the model was trained on some" in err
+        assert found in err and f"{expected}" in err.split("expected:")[1] and "data.test=FILE" in err
+
+
 def test_invalid_rows_are_listed_and_nothing_is_written(heedful: Run, files: Path, no_loss_curve: None) -> None:
     lines = (files / "train.csv").read_text().splitlines()
     lines[7] = lines[7].rsplit(",", 3)[0] + ",many,red,3"

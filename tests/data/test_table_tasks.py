@@ -305,3 +305,13 @@ def test_a_label_that_no_model_folder_could_have_is_refused() -> None:
         sort_labels({"x" * 1001, "y"})
     assert "1,001 characters" in str(error.value)
     assert sort_labels({"x" * 1000, "y"}) == ("x" * 1000, "y")
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_one_row_is_held_out_where_the_recipe_says_one(task: str, images: Path) -> None:
+    file = write_rows(images, ROWS[task], "jsonl")
+    data: Any = parse(table_class(task), {"root": str(images), "train": file.name, "valid": 1})
+    units = {data.unit(row, place) for row, place in data.source("train")}
+    assert data.shares == {"valid": 1} and data.problems() == []
+    held = {data.unit(row, place) for row, place in data.records("valid")}
+    assert len(held) == 1 and held < units

@@ -225,6 +225,29 @@ def test_parts_unfold_down_to_their_matrices(browse: Callable[..., Any], minilm:
     until(lambda: rows.count() < len(want))
 
 
+def test_way_back_leads_to_the_same_unfolded_diagram(browse: Callable[..., Any], minilm: Path) -> None:
+    """By the miniature, from a view that was opened from another one, and by undo, with layer, head and token."""
+    browsing = browse(minilm)
+    page, by = browsing.go("home", text=TIRED, layer=2, token=3), browsing.page.get_by_test_id
+    by("unfold-tokens").click()
+    by("unfold-blocks.*.mlp").click()
+    until(lambda: browsing.address["open"].endswith("blocks.*.mlp"))
+    shown = page.locator("[data-part], [data-testid=matrix]").count()
+    address = browsing.address
+    by("part-blocks.*.attention").click()
+    until(lambda: browsing.address["view"] == "heads")
+    assert browsing.address["layer"] == "2" and browsing.address["token"] == "ask-3"
+    by("view-grid").click()
+    by("where-home").click()
+    until(lambda: browsing.address == address)
+    browsing.ready()
+    assert page.locator("[data-part], [data-testid=matrix]").count() == shown
+    for _ in range(3):
+        by("undo").click()
+    until(lambda: browsing.address == address)
+    assert page.locator("[data-part], [data-testid=matrix]").count() == shown
+
+
 def test_selection_is_undone_and_redone(browse: Callable[..., Any], minilm: Path) -> None:
     browsing = browse(minilm)
     page, by = browsing.go("home", text=TIRED), browsing.page.get_by_test_id

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from heedful.explore.packets import unpack
 from heedful.explore.server.app import application
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import VIEWS
@@ -256,6 +257,92 @@ def test_small_changes_of_the_loss_are_pale(layout: Layout) -> None:
         assert away <= 650 * abs(change) + 6, (change, colour)
         assert abs(change) < 0.02 or (paint[2] > paint[0]) == (change > 0), (change, colour)
     assert "change of the loss in nats" in page.get_by_test_id("caption").inner_text()
+
+
+# What a reader of the keyboard passes: what it is called, and whether its focus can be seen.
+STOP = """() => {
+  const one = document.activeElement;
+  if (one === document.body) return null;
+  const seen = one.getBoundingClientRect();
+  const ring = (style) => style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+  const marked = ring(getComputedStyle(one)) || [...one.children].some((part) => getComputedStyle(part).strokeWidth === "2.6px");
+  const shown = marked && seen.bottom > 0 && seen.top < innerHeight && seen.right > 0 && seen.left < innerWidth;
+  return [one.dataset.testid ?? one.getAttribute("aria-label") ?? one.textContent.trim(), shown];
+}"""
+TABBED = """() => [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")]
+  .filter((one) => one.tabIndex >= 0 && !one.disabled && one.checkVisibility({ visibilityProperty: true }))
+  .map((one) => one.dataset.testid ?? one.getAttribute("aria-label") ?? one.textContent.trim())"""
+
+
+@pytest.mark.parametrize(
+    ("view", "state"),
+    [
+        pytest.param("home", {}, id="home"),
+        *(
+            pytest.param(*one, id=name, marks=pytest.mark.slow)
+            for name, one in {
+                **{view: (view, {}) for view in ("heads", "beam", "map", "image", "dialogue")},
+                **{page: ("heads", {"page": page}) for page in PAGES},
+                "lesson": ("heads", {"lesson": "coreference/1"}),
+            }.items()
+        ),
+    ],
+)
+def test_tab_passes_every_control_with_a_visible_focus(layout: Layout, view: str, state: dict[str, str]) -> None:
+    """In the window, with an outline, and at last out of the page."""
+    page = layout.go(view, **({} if "page" in state else state))
+    if "page" in state:
+        page.goto(f"{layout.url}#{urlencode({'model': SHOWN[view][0], **state})}")
+        page.locator("main :is(h3, p)").nth(2).wait_for()
+    wanted = set(page.evaluate(TABBED))
+    passed: dict[str, bool] = {}
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        stop = page.evaluate(STOP)
+        if stop is None:
+            break
+        passed[stop[0]] = passed.get(stop[0], True) and stop[1]
+    else:
+        pytest.fail("Tab does not leave the page")
+    assert wanted - set(passed) == set()
+    assert [name for name, shown in passed.items() if not shown] == []
+
+
+@pytest.mark.parametrize(
+    ("view", "figure"),
+    [
+        ("alignment", "rect[role=img]"),
+        *(
+            pytest.param(view, where, marks=pytest.mark.slow)
+            for view, where in {
+                "fill": ".heatmap canvas",
+                "lens": "svg[role=img]",
+                "next": ".strip canvas",
+                "recurrent": "svg.norms",
+                "run": "svg[role=img]",
+            }.items()
+        ),
+    ],
+)
+def test_figure_says_what_it_shows(layout: Layout, view: str, figure: str) -> None:
+    """What a screen reader reads of a drawing has numbers of the data in it, not only what it is a drawing of."""
+    page = layout.go(view)
+    if view == "fill":
+        page.locator(figure).first.wait_for()
+    labels = page.locator(f"[data-figure] {figure}").evaluate_all("all => all.map((one) => one.getAttribute('aria-label'))")
+    assert labels
+    assert all(re.search(r"\d.*\d", label) for label in labels), labels
+
+
+def test_alignment_names_the_source_token_of_each_output(layout: Layout) -> None:
+    page = layout.go("alignment")
+    given = {"model": "translation", "text": page.get_by_test_id("text").input_value()}
+    words, _ = unpack(layout.explorer.answer("alignment", "steps", given))
+    _, arrays = unpack(layout.explorer.answer("alignment", "weights", given))
+    label = page.locator('[data-figure] [role="img"]').last.get_attribute("aria-label")
+    for one, weights in zip(words["written"], arrays["mean"], strict=True):
+        source = words["source"][int(weights.argmax())]["piece"]
+        assert f"{one['piece']}: {source} {weights.max():.2f}" in label
 
 
 def test_first_tab_stop_skips_to_the_content(layout: Layout) -> None:

@@ -159,6 +159,36 @@ def test_texts_of_the_data_have_what_the_classifier_reads(kind: str, monkeypatch
         ask(explorer, "near", model=kind, of="data", layer="features", point=8)
 
 
+def test_images_of_the_data_have_what_the_classifier_reads(
+    browse: Callable[..., Any], run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by its true and its predicted class; a point opens its image."""
+    browsing = browse(run("vit"))
+    explorer, predictor = browsing.explorer, browsing.explorer.subject("vit").predictor
+    images = view.test_images(run("vit"))
+    start, _ = ask(explorer, "begin", model="vit")
+    assert (start["of"], start["texts"], start["what"]) == (["data"], len(images), "images")
+    words, arrays = ask(explorer, "points", model="vit", of="data")
+    assert words["layers"] == ["pixels", "features"] and words["images"] == list(range(len(images)))
+    assert words["groups"] == images.labels.tolist()
+    found = predictor.predict(list(images.pixels))
+    assert [words["titles"][group] for group in words["predicted"]] == [one.label for one in found]
+    with torch.no_grad():
+        features = predictor.model.features(predictor.inputs(list(images.pixels)))
+    close(arrays["points"][1], principal_components(features)[0], slack=4096)
+    page = browsing.go("map")
+    page.get_by_test_id("canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.get_by_test_id("open-image").click()
+    page.wait_for_url(lambda url: "view=image" in url)
+    assert browsing.address["image"] == "0"  # the first point
+    monkeypatch.setattr(view, "VALUES", 0)  # of large images
+    assert view.own_images(explorer.subject("vit")) == [
+        number * len(images) // view.LEAST_IMAGES for number in range(view.LEAST_IMAGES)
+    ]
+
+
 def test_components_of_many_vectors_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = torch.randn(40, 9, generator=torch.Generator().manual_seed(0))
     points, share = principal_components(vectors)

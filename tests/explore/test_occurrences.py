@@ -65,6 +65,26 @@ def test_search_finds_the_largest_matching_weight_of_each_text(
         explorer.answer("heads", "occurrences", asked | {"head": 99})
 
 
+def test_keys_that_are_not_tokens_are_slots(browse: Callable[..., Any]) -> None:
+    """A Linformer attends to mixtures of tokens: its weights are shown, and are searched by slot."""
+    folder = GOLDEN / "pretraining-linformer"
+    browsing = browse(folder)
+    subject = browsing.explorer.subject(folder.name)
+    text = subject.corpus[0].text
+    trace = subject.trace(TextInput(text=text, other=subject.corpus[0].other))
+    (attention,) = trace.attentions
+    slots = trace.weights(attention, 0).shape[-1]
+    assert [one.piece for one in trace.reading.sides[attention.keys]] == [f"slot {one + 1}" for one in range(slots)]
+    query = trace.reading.sides["text"][2]
+    asked = {"model": folder.name, "look": attention.name, "layer": 0, "head": 1, "same": "tokens", "query": query.id,
+             "key": 3, "distance": 0}  # fmt: skip
+    header, _ = unpack(browsing.explorer.answer("heads", "occurrences", asked))
+    assert all(one["key"] == 3 and one["keys"][3] == "slot 4" for one in header["found"]) and header["found"]
+    page = browsing.go("heads", text=text, token="ask-2", heads=1)
+    assert page.get_by_test_id(f"see-{slots - 1}").inner_text() == f"slot {slots}"
+    browsing.go("fill", text=text)
+
+
 def test_occurrence_opens_its_text_with_the_same_head(browse: Callable[..., Any]) -> None:
     browsing = browse(BERT)
     page = browsing.go("heads", layer=1, heads=1, token="ask-3")

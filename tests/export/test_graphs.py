@@ -171,12 +171,29 @@ def test_steps_of_a_graph_are_the_steps_of_the_model(kind: str) -> None:
         close(found["logits"], whole[:, number], msg=f"step {number}")
 
 
-def documented_loop() -> Any:
-    """The function of the page, which needs numpy and onnxruntime alone."""
+def documented(heading: str, name: str) -> Any:
+    """A function of the page, which needs numpy, onnxruntime and tokenizers alone."""
     page = (GOLDEN.parents[2] / "docs" / "how-to" / "export.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
-    exec(page.partition("```python\n")[2].partition("```")[0], names)
-    return names["greedy"]
+    exec(page.partition(f"## {heading}\n")[2].partition("```python\n")[2].partition("```")[0], names)
+    return names[name]
+
+
+def documented_loop() -> Any:
+    return documented("A greedy loop", "greedy")
+
+
+@pytest.mark.slow
+def test_documented_classifier_labels_as_ours_does(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="ONNX files need `pip install 'heedful[onnx]'`")
+    classifier: Any = heedful.load(GOLDEN / "classification-classifier", "cpu")
+    with torch.no_grad():
+        for weight in classifier.model.parameters():
+            weight += 0.5 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
+    export(classifier, tmp_path / "out", "onnx")
+    texts = ["the red cat sees a dog", "a", "[SEP] two", "a dog " * 40, "bird bird ball", "the big bird sees it"]
+    ours = [one.label for one in classifier.predict(texts)]
+    assert documented("What is written", "classify")(tmp_path / "out", texts) == ours and len(set(ours)) > 1
 
 
 def test_documented_loop_translates_as_the_translator_does(tmp_path: Path) -> None:

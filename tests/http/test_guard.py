@@ -374,6 +374,13 @@ def test_limit_of_json_nesting() -> None:
         read_json(b'[{"a": []}]', deepest=2)
 
 
+def test_limit_of_lists_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.http.strict_json.MOST_LISTS", 40)
+    assert len(read_json(json.dumps([[], *[{}] * 38, "[" * 99]).encode())) == 40
+    with pytest.raises(Refused, match="more than 40 lists and objects"):
+        read_json(json.dumps([[], *[{}] * 39]).encode())
+
+
 def test_megabyte_of_quotes_is_parsed_fast() -> None:
     for body in (b'\\"' * 2**19, b'"\\' * 2**19, b'"' * 2**20, b'["' + b'\\"' * 2**19, b'"a' * 2**19):
         with pytest.raises(Refused):

@@ -31,6 +31,16 @@ def tokenizer(**settings: Any) -> Edit:
     return lambda folder: (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
+def part(name: str, value: Any) -> Edit:
+    """Another part of the tokenizer.json that is equivalent to the files of a folder."""
+
+    def edit(folder: Path) -> None:
+        whole = pretrained(folder).tokenizer.json
+        (folder / "tokenizer.json").write_text(json.dumps(json.loads(whole) | {name: value}))
+
+    return edit
+
+
 def modules(*kinds: str, **pooling: Any) -> Edit:
     """A sentence-transformers folder with these modules after the encoder."""
 
@@ -79,6 +89,9 @@ REFUSED: list[tuple[str, Edit, str]] = [  # a folder, what is changed, and what 
     ("bert", modules("Pooling", pooling_mode="lasttoken"), "lasttoken"),
     ("bert", modules("Pooling", pooling_mode=["mean", "lasttoken"]), "lasttoken"),
     ("classifier", config(problem_type="ranking"), "problem_type"),
+    ("bert", part("normalizer", {"type": "Lowercase"}), "normalizer of type 'Lowercase'"),
+    ("bert", part("pre_tokenizer", {"type": "Whitespace"}), "pre_tokenizer of type 'Whitespace'"),
+    ("gpt2", part("normalizer", {"type": "Lowercase"}), "normalizer of type 'Lowercase'"),
     ("gpt2", config(architectures=["GPT2DoubleHeadsModel"]), "architectures"),
     ("gpt2", config(activation_function="gelu_10"), "activation_function"),
     ("gpt2", config(add_cross_attention=True), "add_cross_attention"),

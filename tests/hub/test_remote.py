@@ -256,7 +256,11 @@ def test_push_leaves_a_public_repository_alone_unless_asked(
     assert run(monkeypatch, "push", folder, NAME) == 2
     assert "can be seen by all" in (shown := capsys.readouterr().err) and "--public" in shown
     assert hub.models[NAME] == before
-    assert run(monkeypatch, "push", folder, NAME, "--public") == 0
+    assert run(monkeypatch, "push", folder, NAME, "--public", "--json") == 0
+    assert '"private": false' in capsys.readouterr().out.replace('":false', '": false')
+    hub.private.add(NAME)
+    assert run(monkeypatch, "push", folder, NAME, "--public", "--json") == 0  # which stays as it is
+    assert '"private": true' in capsys.readouterr().out.replace('":true', '": true')
 
 
 def test_nothing_else_opens_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

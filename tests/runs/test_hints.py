@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from heedful.data.tokenizers.tokenizer import WordPiece
+from heedful.data.tokenizers.wordpiece import BertTokenizer
 from heedful.runs.events import Events, read_events
 from heedful.runs.hints import hints
 from heedful.runs.load import load
 from heedful.runs.recipe import load_recipe
 from heedful.runs.train import Hint, train
 from heedful.tasks import task_of
+from heedful.tasks.base import Example
 from heedful.tasks.tagging.report import tag_report
 from heedful.training.class_report import ClassReport, class_report, label_report
 
@@ -111,7 +115,8 @@ def test_classes_that_are_never_right(found: Any) -> None:
 
 
 def test_weights_are_advised_only_where_classes_are_uneven(found: Any) -> None:
-    for count, advised in ((20, False), (40, True)):
+    """And where the class that is predicted is the largest."""
+    for count, advised in ((20, False), (40, True), (5, False)):
         targets = np.array([0] * count + [1] * 20)
         (hint,) = found([], class_report("test", "texts", targets, 0 * targets, 0.5 + 0 * targets, ("a", "b"), str))
         assert f"which {count / (count + 20):.0%} of them are" in hint
@@ -152,3 +157,17 @@ def test_vocabulary_that_splits_words(tmp_path: Path, monkeypatch: pytest.Monkey
     mean = sum(len(one.ids) for one in predictor.tokenizer.encode_batch(texts)) / sum(len(one.split()) for one in texts)
     assert f"into {mean:.1f} on average" in hint
     assert read_events(tmp_path / "small").records
+
+
+@pytest.mark.parametrize(
+    ("text", "splits"), [("今天天气很好我们去公园散步", False), ("unbelievably complicated words", True)]
+)
+def test_scripts_without_spaces_are_not_long_words(
+    text: str, splits: bool, nine_to_one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(load_recipe(str(nine_to_one / "tiny.yaml")))
+    monkeypatch.setattr(task, "examples", lambda split: [Example(text, None, "a")] * 200)
+    letters = " ".join("abcdefghijklmnopqrstuvwxyz今天气很好我们去公园散步")
+    predictor = SimpleNamespace(tokenizer=BertTokenizer.train(WordPiece(vocab=80), [letters]))
+    found = list(hints(task, Path("runs/x"), Events([], 0), None, predictor))
+    assert any("splits a word" in hint for hint in found) == splits

@@ -10,7 +10,8 @@ import pytest
 import heedful
 from golden.library import PUBLISHED, RUNS, TEXTS
 from heedful.errors import UserError
-from heedful.runs.pipelines import ALIASES, PIPELINES, SAME
+from heedful.runs.pipelines import ALIASES, EXPECTED, FITS, PIPELINES, SAME
+from heedful.runs.rows import FIELDS
 from heedful.tasks import TASKS
 from tolerance import near
 
@@ -70,6 +71,19 @@ def test_every_kind_of_task_is_a_pipeline(task: str) -> None:
     if task in ("regression", "tree_classification"):
         given = "(0 (1 a) (0 b))" if task == "tree_classification" else TEXTS[0]
         assert pipeline(given) == pipeline([given])[0] == pipeline.predictor.predict([given])[0].to_dict()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_inputs_of_another_form_are_explained_for_every_task(task: str) -> None:
+    assert set(FIELDS) == set(FITS), "give a new predictor the form of its inputs"
+    folder = next(path for path in sorted(RUNS.iterdir()) if path.name.startswith(f"{task}-"))
+    pipeline = heedful.pipeline(task, folder, device="cpu")
+    assert repr(pipeline) == f"Pipeline({pipeline.task!r}, {type(pipeline.predictor).__name__})"
+    for given in (None, 3, b"a", object(), [None], [b"a"], [3, "a"], ("a", 3), (1, 2, 3)):
+        if not pipeline.fits(given) and not isinstance(given, tuple):
+            with pytest.raises(UserError, match="invalid input for this pipeline") as error:
+                pipeline(given)
+            assert EXPECTED[pipeline.fits] == error.value.expected
 
 
 def test_mistakes_are_explained() -> None:

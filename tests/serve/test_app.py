@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,9 +28,11 @@ from heedful.http.api_guard import ApiGuard
 from heedful.http.guard import serving
 from heedful.http.policy import Policy
 from heedful.serve.app import Service, application
+from heedful.serve.completions import Writing
 from heedful.serve.engine import Completion
 from heedful.serve.mailbox import Mailbox
 from heedful.serve.models import Served
+from heedful.serve.requests import CompletionBody, parse_body
 from heedful.serve.worker import Batcher, Job, Worker
 from heedful.tasks import TASKS
 from patience import until
@@ -231,6 +234,58 @@ def test_stop_and_echo(gpt: Client) -> None:
     assert events[-2]["choices"][0]["finish_reason"] == "stop" and events[-1]["usage"]["prompt_tokens"] > 5
 
 
+def test_stop_sequences_that_overlap_end_a_text_wherever_its_tokens_are_cut(gpt: Client) -> None:
+    engine = gpt.service.models["language_model-gpt"].engine
+    assert engine is not None
+    generator = engine.generator
+    (alone,) = generator.generate([TEXTS[0]], length=40, seed=1)
+    text = alone.completion
+    stops = [text[4:9], text[6:8], text[20:22]]  # the second one ends before the first
+    for size in (1, 2, 3, 40):
+        request = Completion(alone.ids, TextSettings(), 40, 0, 0.0)
+        one = Writing(request, engine.decoder.fresh(generator.prompt_ids(TEXTS[0])), stops, engine.end, True)
+        found = ""
+        for end in range(size, 40 + size, size):
+            request.generated = alone.ids[:end]
+            found += one.take()
+        assert (found, one.text, one.ending) == (text[:6], text[:6], "stop")
+        assert one.taken == len(one.pieces) < 40 and text[:8] in "".join(one.pieces)
+
+
+@pytest.mark.parametrize("stop", [None, "."])
+def test_log_probabilities_belong_to_the_tokens_of_the_text(gpt: Client, stop: str | None) -> None:
+    body = {"prompt": list(TEXTS), "max_tokens": 30, "seed": 1, "logprobs": 0, "stop": stop}
+    answer = gpt.ask("/v1/completions", body)
+    generator = gpt.service.models["language_model-gpt"].predictor
+    alone = generator.generate(list(TEXTS), length=30, seed=1)
+    for choice, one in zip(answer["choices"], alone, strict=True):
+        logs = choice["logprobs"]
+        assert "".join(logs["tokens"]).startswith(choice["text"]) and one.completion.startswith(choice["text"])
+        assert logs["text_offset"] == [len("".join(logs["tokens"][:at])) for at in range(len(logs["tokens"]))]
+        assert len(logs["tokens"]) == len(logs["token_logprobs"]) == len(logs["text_offset"])
+        if stop is None:
+            assert sum(logs["token_logprobs"]) == pytest.approx(one.log_probability, rel=1e-4)
+    assert answer["usage"]["completion_tokens"] == sum(len(one["logprobs"]["tokens"]) for one in answer["choices"])
+    parts: dict[int, dict[str, list[Any]]] = {}
+    for event in gpt.events(body):
+        (choice,) = event["choices"]
+        for name, values in choice["logprobs"].items():
+            parts.setdefault(choice["index"], {}).setdefault(name, []).extend(values or [])
+    for number, choice in enumerate(answer["choices"]):
+        assert near(parts[number], {**choice["logprobs"], "top_logprobs": []})
+    assert gpt.error("/v1/completions", {**body, "echo": True})[0] == 422
+
+
+def test_null_is_as_good_as_nothing(gpt: Client) -> None:
+    names = [name for name in CompletionBody.model_fields if name not in ("prompt", "seed", "temperature")]
+    body = {"prompt": TEXTS[0], "temperature": 0}
+    nothing = gpt.ask("/v1/completions", {**body, **dict.fromkeys(names)})
+    assert nothing["choices"] == gpt.ask("/v1/completions", body)["choices"]
+    fields = gpt.ask("/openapi.json")["paths"]["/v1/completions"]["post"]["requestBody"]["content"]
+    described = fields["application/json"]["schema"]["properties"]
+    assert all({"type": "null"} in described[name]["anyOf"] for name in names)
+
+
 def test_embeddings(clients: Callable[[str], Client]) -> None:
     client = clients("pretraining-bert")
     encoder = client.service.models["pretraining-bert"].predictor
@@ -260,6 +315,8 @@ def test_embeddings(clients: Callable[[str], Client]) -> None:
         ("/v1/completions", b'{"seed": NaN}', 400, "NaN"),
         ("/v1/completions", b'{"n": 1, "n": 2}', 400, "duplicate"),
         ("/v1/embeddings", {"input": "a"}, 422, "language_model-gpt is no encoder"),
+        ("/v1/completions", {"logprobs": 2}, 422, "log-probabilities"),
+        ("/v1/predict", {"inputs": None}, 422, "inputs"),
         ("/v1/predict", {"inputs": []}, 422, "inputs"),
         ("/v1/predict", {"inputs": ["a", 3]}, 422, "inputs[1]"),
         ("/v1/predict", {"inputs": [{"text": "a", "style": "b"}]}, 422, "unknown field"),
@@ -274,7 +331,7 @@ def test_wrong_requests_say_what_is_wrong(gpt: Client, path: str, body: Any, sta
 def test_images_are_in_the_request_and_not_in_files(clients: Callable[[str], Client]) -> None:
     for run, row in (("image_classification-lenet", {}), ("tabular-tabular", ROW)):
         field = "photo" if row else "image"
-        for value in ("/etc/passwd", "test0.png", png(GREY)[:60], "", "aaaa", {"a": 1}, [["a"]], []):
+        for value in ("/etc/passwd", "test0.png", png(GREY)[:60], "", "aaaa", {"a": 1}, [["a"]], [], [[1e300]]):
             status, message = clients(run).error("/v1/predict", {"inputs": [{**row, field: value}]})
             assert status == 422 and message.startswith("inputs[0]"), value
 
@@ -292,6 +349,54 @@ def test_full_queue_and_deadline(golden: Callable[[str], Any]) -> None:
         status, message = client.error("/v1/predict", {"inputs": ["a"], "timeout": 0.2})
         assert (status, message) == (504, "the request took too long")
         assert client.send("/healthz")[0] == 503  # the worker has ended
+
+
+def test_full_queue_refuses_a_stream_before_it_begins(golden: Callable[[str], Any]) -> None:
+    with served({"gpt": golden("language_model-gpt")}, waiting=2) as client:
+        engine = client.service.models["gpt"].engine
+        assert engine is not None
+        client.service.worker.stop()
+        engine.submit([Completion([1], TextSettings(), 5, 0, time.monotonic() + 100)])
+        for echo in (False, True):
+            body = {"prompt": "a", "n": 2, "echo": echo, "stream": True}
+            assert client.send("/v1/completions", body)[0] == 503
+
+
+def test_texts_that_are_longer_than_completions_may_be_are_predicted(golden: Callable[[str], Any]) -> None:
+    generator = golden("language_model-gpt")
+    with served({"gpt": generator}) as client:
+        engine = client.service.models["gpt"].engine
+        assert engine is not None
+        engine.longest = generator.settings.length - 1
+        (found,) = client.ask("/v1/predict", {"inputs": [TEXTS[0]]})["predictions"]
+        assert engine.counts.steps == 0 and TEXTS[0] in found["prompt"]
+
+
+def test_characters_of_prompts_are_limited(gpt: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.serve.requests.MOST_CHARACTERS", 20)
+    for path, field in (("/v1/predict", "inputs"), ("/v1/completions", "prompt")):
+        status, message = gpt.error(path, {field: ["a" * 11] * 2})
+        assert status == 422 and "at most 20 characters" in message
+
+
+def test_failure_is_an_error_of_the_api(golden: Callable[[str], Any], capfd: pytest.CaptureFixture[str]) -> None:
+    with served({"gpt": golden("language_model-gpt")}) as client:
+        client.service.models["gpt"].engine.counts = None  # type: ignore[union-attr]
+        assert client.error("/metrics") == (500, "internal error; the traceback is in the terminal")
+    assert "AttributeError" in capfd.readouterr().err
+
+
+def test_long_bodies_are_parsed_beside_other_requests(gpt: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+
+    def parse(kind: Any, body: bytes) -> Any:
+        used.append(threading.current_thread().name)
+        return parse_body(kind, body)
+
+    monkeypatch.setattr("heedful.serve.app.parse_body", parse)
+    for count in (1, 20_000):
+        gpt.send("/v1/predict", {"inputs": [{}] * count})
+    assert used[0] == "heedful server" and used[1].startswith("AnyIO worker thread")
 
 
 def test_late_completion_is_ended(golden: Callable[[str], Any]) -> None:
@@ -360,6 +465,7 @@ def test_keys(golden: Callable[[str], Any], capfd: pytest.CaptureFixture[str]) -
 def test_foreign_pages_are_refused(gpt: Client) -> None:
     for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         assert gpt.send("/v1/models", headers=headers)[0] == 403
+        assert gpt.send("/v1/models", headers=headers)[1].startswith(b'{"error": {"message": ')
     status, _, headers = gpt.send("/v1/completions", b"{}", {"Content-Type": "text/plain"})
     assert status == 415 and headers["x-content-type-options"] == "nosniff"
 
@@ -371,6 +477,10 @@ def test_metrics_and_page(gpt: Client) -> None:
     assert float(values['heedful_generated_tokens_total{model="language_model-gpt"}']) >= 5
     assert float(values['heedful_requests_total{path="/v1/completions",status="200"}']) >= 1
     assert values["heedful_open_requests"] == "1"
+    gpt.send("/v1/completions", {"model": "no such model"})
+    gpt.send("/some/where")
+    paths = set(re.findall('path="([^"]*)"', gpt.send("/metrics")[1].decode()))
+    assert "other" in paths and "/v1/completions" in paths and "/some/where" not in paths
     named = {line.split()[2] for line in lines if line.startswith("# TYPE")}
     assert {re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name) for name in values} == named
     text = gpt.send("/")[1].decode()

@@ -11,8 +11,9 @@ from heedful.cli.display import counting, scoreboard
 from heedful.cli.loading import load_run
 from heedful.cli.output import json_line, say
 from heedful.data.formats.sources import Split
+from heedful.data.images.sources import ImageFolders
 from heedful.data.tables.reading import is_table_name, kind_of
-from heedful.data.tables.source import ColumnTable
+from heedful.data.tables.source import ColumnTable, Table
 from heedful.errors import UserError
 from heedful.files.reading import is_file, is_folder
 from heedful.runs.evaluate import plain, scored
@@ -46,6 +47,7 @@ def eval_command(
     if isinstance(predictor, TextGenerator):
         predictor.settings = predictor.settings.but(memory=memory)
     recipe = in_any_format(read_recipe(run, in_this_folder(run, overrides)), split)
+    require_same_rows(read_recipe(run), recipe, split)
     if stride is not None:
         recipe = with_stride(recipe, stride)
     task = task_of(recipe)
@@ -77,6 +79,20 @@ def in_this_folder(run: Path, overrides: Sequence[str]) -> list[str]:
     if files and "data.root" not in given and root is not None and not is_folder(root):
         words.append(f"data.root={json.dumps(str(next(iter(files.values())).parent))}")
     return words
+
+
+def require_same_rows(trained: Recipe, recipe: Recipe, split: Split) -> None:
+    """Refuse to hold out others of the rows that the model was trained on."""
+    if not isinstance(recipe.data, Table | ImageFolders) or split not in recipe.data.shares:
+        return
+    before, after = (given.data.model_dump(mode="json") for given in (trained, recipe))
+    changed = [name for name in ("valid", "test", "held_out", "seed") if before.get(name) != after.get(name)]
+    if changed and before.get("train") == after["train"]:
+        raise UserError(
+            "other rows would be held out, of which the model was trained on some", where=f"data.{changed[0]}",
+            found=json.dumps(after[changed[0]]), expected=f"{json.dumps(before.get(changed[0]))}, as in training",
+            todo="name a file with other rows: data.test=FILE; or leave this out",
+        )  # fmt: skip
 
 
 def in_any_format(recipe: Recipe, split: Split) -> Recipe:

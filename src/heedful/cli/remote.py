@@ -46,7 +46,7 @@ def push_command(run: Path, repository: str, public: bool, as_json: bool) -> Non
     if pushed.others:
         others = printable(", ".join(pushed.others))
         typer.echo(f"note: the repository has other files of a model, which may not fit this one: {others}", err=True)
-    record = {"repository": repository, "commit": pushed.commit, "private": not public}
+    record = {"repository": repository, "commit": pushed.commit, "private": pushed.private}
     print_table([f"{repository} at {pushed.commit}"], [record], as_json)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +61,22 @@ def serve_command(
         host, port, keys=keys, names=(*names, *(() if is_loopback(host) else own_names())), drain=limits.drain,
         body=10 * 2**20, held=64 * 2**20, connections=1024,
     )  # fmt: skip
+    with ended_by_sigterm():
+        serve_models(folders, policy, limits, precision)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """End at SIGTERM also as the first process of a container, for which it does nothing by default."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def serve_models(folders: Sequence[Path], policy: Policy, limits: Limits, precision: Precision) -> None:
+    """Load the models and serve them."""
     mailbox = Mailbox()
     models = open_models(
         folders, limits.slots, limits.tokens, limits.waiting, precision, mailbox.deliver,
@@ -74,7 +92,7 @@ def serve_command(
     def ready(url: str) -> None:
         for name, one in models.items():
             say(f"model  {name} ({one.predictor.task}, on {one.predictor.device.type})")
-        say(f"open   {url} for what it answers" + ("; every request needs an API key" if keys else ""))
+        say(f"open   {url} for what it answers" + ("; every request needs an API key" if policy.keys else ""))
         say("       Ctrl-C stops the server")
 
     worker.start()

@@ -85,7 +85,7 @@ def quantized(file: Path, into: Path) -> None:
 
 
 def split_gemms(graph: Any) -> None:
-    """Write each Gemm, A B^T + C, as MatMul and Add; the quantizer would transpose a B that several share repeatedly."""
+    """Write each Gemm, A B^T + C, as MatMul and Add: the quantizer would transpose B again for each that shares it."""
     from onnx import helper, numpy_helper
 
     weights = {weight.name: weight for weight in graph.initializer}

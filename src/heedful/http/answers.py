@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -55,7 +55,20 @@ class Refused(Exception):  # noqa: N818  (it is not always an error of ours)
         body = json.dumps({"error": self.message}).encode()
         return Answer(self.status, [(b"content-type", b"application/json"), *self.headers], body)
 
+    def api_answer(self) -> Answer:
+        """The same in the form of OpenAI's API."""
+        return replace(self.answer(), body=error_body(self.status, self.message))
+
 
 def busy(message: str) -> Refused:
     """A refusal that asks the client to retry."""
     return Refused(503, message, [(b"retry-after", b"1")])
+
+
+KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def error_body(status: int, message: str) -> bytes:
+    """An error as OpenAI's API reports it."""
+    kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}}).encode()

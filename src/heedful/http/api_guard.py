@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from heedful.errors import printable
 from heedful.http.answers import SECURITY, Answer, Refused
 from heedful.http.checks import check
 from heedful.http.guard import CLOSE, Disconnected, RequestGuard, disconnection, internal_error
@@ -38,10 +35,15 @@ class ApiGuard(RequestGuard):
             unread = []
             return await self.respond(scope, bytes(body), receive, send)
         except Refused as error:
-            refusal = error.answer()
+            refusal = self.refusal(error)
             return replace(refusal, headers=[*refusal.headers, *unread])
         finally:
             self.held -= len(body)
+
+    @staticmethod
+    def refusal(error: Refused) -> Answer:
+        """A refusal in the form of OpenAI's API."""
+        return error.api_answer()
 
     async def check_key(self, scope: Scope) -> None:
         """Refuse a request without one of the keys, if there are any."""
@@ -86,9 +88,8 @@ class ApiGuard(RequestGuard):
                 return None
             raise
         except Exception:
-            if not started:
-                return internal_error()
-            sys.stderr.write(printable(traceback.format_exc()))
+            error = internal_error()
+            return None if started else self.refusal(error)
         finally:
             gone.cancel()
             work.cancel()

@@ -55,15 +55,20 @@ class RequestGuard(ABC):
         except Disconnected:
             return
         except asyncio.CancelledError:
-            answer = busy("the server is shutting down").answer()
+            answer = self.refusal(busy("the server is shutting down"))
         except Exception:
-            answer = internal_error()
+            answer = self.refusal(internal_error())
         if answer is None:
             return
         cached = answer.status == 200 and scope["path"].startswith("/assets/")
         start = {"type": "http.response.start", "status": answer.status, "headers": answer.all_headers(cached)}
         await send(start)
         await send({"type": "http.response.body", "body": answer.body})
+
+    @staticmethod
+    def refusal(error: Refused) -> Answer:
+        """The answer to a request that is refused."""
+        return error.answer()
 
     @abstractmethod
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
@@ -204,14 +209,14 @@ async def collect(app: ASGIApp, scope: Scope, body: bytes, gone: asyncio.Future[
     except Refused as error:
         return error.answer()
     except Exception:
-        return internal_error()
+        return internal_error().answer()
     return Answer(status, headers, b"".join(parts))
 
 
-def internal_error() -> Answer:
-    """The answer to an unexpected exception, whose traceback is printed in the terminal only."""
+def internal_error() -> Refused:
+    """The refusal after an unexpected exception, whose traceback is printed in the terminal only."""
     sys.stderr.write(printable(traceback.format_exc()))
-    return Refused(500, "internal error; the traceback is in the terminal").answer()
+    return Refused(500, "internal error; the traceback is in the terminal")
 
 
 def serve(

@@ -110,10 +110,9 @@ def pull(
             path = path_inside(part, file.name)
             if (differs := _difference(path, file, repository)) is not None:
                 path.unlink()  # so that it is downloaded again
-                raise UserError(
-                    "a file differs from that of the commit", **differs,
-                    todo="try again; if it persists, do not use this repository",
-                )  # fmt: skip
+                raise differs.error(
+                    "a file differs from that of the commit", "try again; if it persists, do not use this repository"
+                )
         shutil.rmtree(part / ".cache", ignore_errors=True)
         about = {"repository": repository, "revision": revision, "commit": commit, "files": {}}
         about["files"] = {file.name: _hashes(part / file.name)[0] for file in files}
@@ -123,10 +122,11 @@ def pull(
 
 
 class Pushed(NamedTuple):
-    """What was uploaded: the hash of the commit, and files of the repository that are of an earlier upload."""
+    """What was uploaded: the hash of the commit, other files of a model there, and whether not all can see it."""
 
     commit: str
     others: tuple[str, ...]
+    private: bool
 
 
 def push(repository: str, folder: Path, private: bool = True) -> Pushed:
@@ -152,8 +152,9 @@ def push(repository: str, folder: Path, private: bool = True) -> Pushed:
         if name not in stored:
             raise UserError("the hub does not list a file that was uploaded", where=f"{repository}: {name}")
         if (differs := _difference(folder / name, stored[name], repository)) is not None:
-            raise UserError("the hub stored another file than the one uploaded", **differs, todo="try again")
-    return Pushed(str(made.oid), tuple(name for name in stored if WANTED.fullmatch(name) and name not in names))
+            raise differs.error("the hub stored another file than the one uploaded", "try again")
+    others = tuple(name for name in stored if WANTED.fullmatch(name) and name not in names)
+    return Pushed(str(made.oid), others, bool(info.private))
 
 
 def _wanted(repository: str, commit: str, siblings: list[Any]) -> tuple[RemoteFile, ...]:
@@ -193,18 +194,30 @@ def _remote(file: Any) -> RemoteFile:
     return RemoteFile(str(file.rfilename), int(file.size or 0), sha256, file.blob_id)
 
 
-def _difference(path: Path, file: RemoteFile, repository: str) -> dict[str, str] | None:
-    """Where a file differs from that of the commit, what it is and should be; None if it is the same."""
+class Difference(NamedTuple):
+    """A file, its hash and size, and those of the commit."""
+
+    where: str
+    found: str
+    expected: str
+
+    def error(self, title: str, todo: str) -> UserError:
+        """The error that names it."""
+        return UserError(title, where=self.where, found=self.found, expected=self.expected, todo=todo)
+
+
+def _difference(path: Path, file: RemoteFile, repository: str) -> Difference | None:
+    """Where a file differs from that of the commit; None if it is the same."""
     sha256, blob = _hashes(path)
     if file.sha256 is None and file.blob is None:
         raise UserError("the hub gives no hash of a file", where=f"{repository}: {file.name}")
     found, expected = (sha256, file.sha256) if file.sha256 is not None else (blob, file.blob)
     if found == expected:
         return None
-    return {
-        "where": f"{repository}: {file.name}", "found": f"hash {found}, {path.stat().st_size:,} bytes",
-        "expected": f"hash {expected}, {file.size:,} bytes",
-    }  # fmt: skip
+    size = path.stat().st_size
+    return Difference(
+        f"{repository}: {file.name}", f"hash {found}, {size:,} bytes", f"hash {expected}, {file.size:,} bytes"
+    )
 
 
 def _hashes(path: Path) -> tuple[str, str]:
@@ -258,7 +271,7 @@ def hub_errors(repository: str) -> Iterator[None]:
             raise
         raise UserError(
             "the connection to the hub failed", where=repository, found=f"{type(error).__name__}: {error}"[:300],
-            todo="try again: files that are complete are not downloaded again",
+            todo="try again: files that are complete are not sent again",
         ) from error  # fmt: skip
 
 

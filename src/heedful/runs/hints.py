@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -23,6 +24,10 @@ LOST = 0.25  # of what the training loss has fallen
 FEW_WORDS = 100
 PIECES = 3.0  # tokens a word, from which a vocabulary splits too much
 TEXTS = 300  # that are looked at
+# Characters of scripts without spaces between words (Thai to Khmer, kana, Han), each of which counts as a word.
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 
 
 def hints(task: AnyTask, folder: Path, events: Events, details: ClassReport | None, predictor: Any) -> Iterator[str]:
@@ -46,8 +51,11 @@ def _about_classes(details: ClassReport, task: AnyTask, again: str) -> Iterator[
     uneven = details.none is not None or (len(counts) > 1 and max(counts) >= UNEVEN * min(counts))
     balance = [f"{again} task.class_weights=balanced"] if settings.get("class_weights", "") is None and uneven else []
     if (label := details.constant) is not None:
-        share = next(each.count for each in details.classes if each.label == label) / details.count
-        commands = " or ".join([*balance, f"{again} train.optimizer.lr=... (ten times as high, or a tenth)"])
+        there = next(each.count for each in details.classes if each.label == label)
+        largest, share = label == details.none or there == max(counts), there / details.count
+        commands = " or ".join(
+            [*(balance if largest else []), f"{again} train.optimizer.lr=... (ten times as high, or a tenth)"]
+        )
         what = (
             "F1 of every class is 0" if label == details.none else f"which {share:.0%} of them are: F1 of every other "
             "class is 0, and the accuracy is that of a constant"
@@ -105,7 +113,7 @@ def _about_pieces(task: AnyTask, predictor: Any, again: str) -> Iterator[str]:
     if not isinstance(tokenizer, EngineTokenizer) or isinstance(dict(task.recipe).get("tokenizer"), Characters):
         return
     texts = [example.text for example in islice(task.examples("valid"), TEXTS)]
-    words = sum(len(text.split()) for text in texts)
+    words = sum(len(UNSPACED.sub(" . ", text).split()) for text in texts)
     if words < FEW_WORDS:
         return
     tokens = sum(map(len, tokenizer.ids(texts)))

@@ -1,6 +1,7 @@
 """The numbers of metrics.jsonl in other tools, whose packages are imported only if a recipe names them.
 
-The file is what counts: whenever a run starts or resumes, a tool is given the numbers of the file that it lacks.
+The file is what counts: whenever a run starts or resumes, a tool is given those numbers of the file that it does not
+have yet.
 """
 
 from __future__ import annotations

@@ -77,6 +77,12 @@ class RowReader:
         self.predictor, self.source, self.todo = predictor, source, todo
         self.fields = FIELDS[type(predictor)]
         self.names = tuple(names) or self.fields
+        if source.has_images and not self.reads_images:
+            next(iter(source), None)  # raises the error of a folder or zip file that cannot be read
+            raise UserError(
+                "this model reads no images", where=str(source.path), found="a folder or zip file of images",
+                expected=f"a .csv, .tsv, .jsonl, .parquet or text file with {', '.join(self.fields) or 'its columns'}",
+            )  # fmt: skip
         takes_pairs = isinstance(predictor, TextClassifier | TextRegressor | MultiRegressor | MultiLabelClassifier)
         if len(self.names) > len(self.fields) + takes_pairs or len(self.names) < len(self.fields):
             expected = ", ".join(self.fields) + " and optionally a second text" * takes_pairs
@@ -160,6 +166,8 @@ def numbers_in(value: object, where: str) -> NDArray[Any]:
         array = np.array(None)
     if array.dtype.kind not in "iuf" or not array.size:
         raise UserError("these are not numbers", where=where, found=shown(value), expected="lists of numbers")
+    if array.dtype.kind == "f" and not np.abs(array).max() <= np.finfo(np.float32).max:
+        raise UserError("a number is too large, or is none", where=where, found=shown(value), expected="float32")
     whole = array.dtype.kind in "iu" and array.min() >= 0 and array.max() <= 255
     return array.astype(np.uint8 if whole and array.ndim > 1 else np.float32)
 

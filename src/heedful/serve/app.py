@@ -15,11 +15,12 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from heedful import __version__
 from heedful.errors import UserError
-from heedful.http.answers import Refused, busy
+from heedful.http.answers import Refused, busy, error_body
 from heedful.serve.completions import Completions
 from heedful.serve.engine import Engine, Full
 from heedful.serve.inputs import fields_of, parse_inputs
@@ -28,20 +29,37 @@ from heedful.serve.metrics import Metrics
 from heedful.serve.models import Served, chosen
 from heedful.serve.page import PAGE_CSS, page
 from heedful.serve.requests import (
+    B,
     Body,
     CompletionBody,
     EmbeddingsBody,
     PredictBody,
-    error_body,
+    bounded,
     finite_json,
     parse_body,
     user_message,
 )
 from heedful.serve.worker import Batcher, Late, Worker
-from heedful.tasks.language_model.predictor import TextGenerator
 
 UNREAD = 30.0  # seconds for the rest of a stream to be read after its deadline
 LONG = 10_000  # characters
+TEXT = {"type": "string"}
+ERROR = {"message": TEXT, "type": TEXT, "param": {"type": "null"}, "code": {"type": "null"}}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "An error, as OpenAI's API reports it",
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"error": {"type": "object", "properties": ERROR, "required": ["message", "type"]}},
+                    "required": ["error"],
+                }
+            }
+        },
+    }
+}
+STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": TEXT}}}}
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 
 
@@ -111,17 +129,25 @@ class Events(Response):
 
 def application(service: Service) -> FastAPI:
     """The routes."""
-    app = FastAPI(title="Heedful", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    app = FastAPI(
+        title="Heedful",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        responses=ERRORS,
+    )
 
     @app.post("/v1/predict", summary="Predict with a model of any task", **body_of(PredictBody))
     async def predict(request: Request) -> Response:
-        body = parse_body(PredictBody, await request.body())
+        body = await parsed(PredictBody, request)
         served, deadline = chosen(service.models, body.model), service.deadline(body)
         try:
             inputs = await run_in_threadpool(parse_inputs, served.predictor, body.inputs)
-        except UserError as error:
+            usual = None if served.engine is None else usual_settings(served.engine, inputs)
+        except (UserError, ValueError) as error:
             raise Refused(422, user_message(error)) from None
-        if served.engine is not None and (usual := usual_settings(served.engine.generator, inputs)):
+        if served.engine is not None and usual is not None:
             found = await service.completions(served.engine, usual, deadline)
             results: Sequence[Any] = await found.results()
         else:
@@ -132,7 +158,7 @@ def application(service: Service) -> FastAPI:
 
     @app.post("/v1/embeddings", summary="Embed texts", **body_of(EmbeddingsBody))
     async def embeddings(request: Request) -> Response:
-        body = parse_body(EmbeddingsBody, await request.body())
+        body = await parsed(EmbeddingsBody, request)
         served = chosen(service.models, body.model)
         if served.embeddings is None:
             raise Refused(422, f"{served.name} is no encoder of texts, but a model of the task {served.predictor.task}")
@@ -144,12 +170,14 @@ def application(service: Service) -> FastAPI:
         usage = {"prompt_tokens": count, "total_tokens": count}
         return json_response({"object": "list", "model": served.name, "data": rows, "usage": usage})
 
-    @app.post("/v1/completions", summary="Complete texts", **body_of(CompletionBody))
+    @app.post("/v1/completions", summary="Complete texts", responses=STREAM, **body_of(CompletionBody))
     async def completions(request: Request) -> Response:
-        body = parse_body(CompletionBody, await request.body())
+        body = await parsed(CompletionBody, request)
         served = chosen(service.models, body.model)
         if served.engine is None:
             raise Refused(422, f"{served.name} is no language model, but a model of the task {served.predictor.task}")
+        if body.echo and body.logprobs is not None:
+            raise Refused(422, "logprobs: not supported with echo")
         if body.best_of not in (None, body.n):
             raise Refused(422, "best_of: not supported, unless it equals n")
         if body.max_tokens > served.engine.longest:
@@ -169,7 +197,7 @@ def application(service: Service) -> FastAPI:
         healthy = service.worker.healthy
         return json_response({"status": "ok" if healthy else "failing"}, 200 if healthy else 503)
 
-    @app.get("/metrics", summary="Metrics in Prometheus's text format")
+    @app.get("/metrics", summary="Metrics in Prometheus's text format", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(service.metrics.text(gauges(service.models)), media_type="text/plain; version=0.0.4")
 
@@ -194,6 +222,11 @@ def application(service: Service) -> FastAPI:
     @app.exception_handler(405)
     async def wrong_method(request: Request, error: Any) -> Response:
         return Response(error_body(405, "this method is not allowed here"), 405, None, "application/json")
+
+    @app.exception_handler(Exception)
+    async def fail(request: Request, error: Exception) -> Response:  # the guard prints it
+        message = "internal error; the traceback is in the terminal"
+        return Response(error_body(500, message), 500, None, "application/json")
 
     app.add_middleware(Measured, service=service)
     return app
@@ -220,24 +253,43 @@ class Measured:
             await self.app(scope, receive, forward)
         finally:
             self.metrics.open -= 1
-            path = scope["path"] if status not in (404, 405) else "other"
+            path = scope["route"].path if "route" in scope else "other"
             self.metrics.ended(path, status, time.monotonic() - start)
 
 
-def usual_settings(generator: TextGenerator, prompts: Sequence[str]) -> CompletionBody | None:
+async def parsed(kind: type[B], request: Request) -> B:
+    """The body of a request; a long one is parsed in another thread, while others are answered."""
+    body = await request.body()
+    return await run_in_threadpool(parse_body, kind, body) if len(body) > LONG else parse_body(kind, body)
+
+
+def usual_settings(engine: Engine, prompts: Sequence[str]) -> CompletionBody | None:
     """A generator's own settings as those of completions, which are generated beside others; None: they cannot be."""
-    s = generator.settings
-    if s.beams > 1 or s.uses_history or s.min_length or s.samples > 1:
+    s = engine.generator.settings
+    if s.beams > 1 or s.uses_history or s.min_length or s.samples > 1 or s.length > engine.longest:
         return None
     return CompletionBody(
-        prompt=list(prompts), max_tokens=s.length, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed
-    )
+        prompt=bounded(list(prompts)), max_tokens=s.length, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p,
+        seed=s.seed,
+    )  # fmt: skip
 
 
 def body_of(kind: type[Body]) -> dict[str, Any]:
     """The description of a request's body; it is parsed by `parse_body`, which is stricter than FastAPI."""
-    schema = {"application/json": {"schema": kind.model_json_schema()}}
-    return {"openapi_extra": {"requestBody": {"required": True, "content": schema}}}
+    schema = kind.model_json_schema()
+    needed = schema.get("required", ())
+    schema["properties"] = {
+        name: about if name in needed else or_null(about) for name, about in schema["properties"].items()
+    }
+    return {"openapi_extra": {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}}
+
+
+def or_null(about: dict[str, Any]) -> dict[str, Any]:
+    """The description of a field that may also be null."""
+    outside = {name: about[name] for name in ("title", "description", "default") if name in about}
+    inside = {name: value for name, value in about.items() if name not in outside}
+    kinds = [one for one in inside.get("anyOf", [inside]) if one != {"type": "null"}]
+    return {"anyOf": [*kinds, {"type": "null"}], **outside}
 
 
 def as_base64(vector: Sequence[float]) -> str:

@@ -9,12 +9,13 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from heedful.http.answers import Refused, busy
 from heedful.serve.engine import Completion, Engine, Full
 from heedful.serve.mailbox import Mailbox
 from heedful.serve.metrics import Metrics
-from heedful.serve.requests import CompletionBody
+from heedful.serve.requests import CompletionBody, finite_json
 from heedful.serve.worker import Worker
 from heedful.tasks.language_model.predictor import GeneratedText, TextGenerator, seed_of
 from heedful.tasks.language_model.streaming import StreamDecoder
@@ -32,31 +33,42 @@ class Writing:
     decoder: StreamDecoder
     stops: Sequence[str]
     end: int | None  # the token that ends a text, which is not written
+    one_by_one: bool  # whether it matters which token a piece of text belongs to
     taken: int = 0  # tokens that are decoded
     held: str = ""  # text in which a stop sequence may begin
     text: str = ""
+    pieces: list[str] = field(default_factory=list)  # what each token writes
     stopped: bool = False
     sent: bool = field(default=False)  # whether its last event was sent
 
     def take(self) -> str:
         """The text that has become final since the last call."""
         request, last = self.request, self.request.ending  # the ending first: tokens come before it
-        some = request.generated[self.taken :]
-        if self.stopped:
-            return ""
-        self.taken += len(some)
-        self.held += self.decoder.extend(some[:-1] if some and some[-1] == self.end else some)
-        if last is not None:
-            self.held += self.decoder.rest()
-        places = [at for at in (self.held.find(stop) for stop in self.stops) if at >= 0]
-        keep = 0 if last is not None or not self.stops else max(map(len, self.stops)) - 1
-        ready = min(places) if places else max(0, len(self.held) - keep)
+        before, some = len(self.text), request.generated[self.taken :]
+        for part in ([one] for one in some) if self.one_by_one else [some]:
+            if not self.stopped:
+                self.taken += len(part)
+                self._write(self.decoder.extend(part[:-1] if part and part[-1] == self.end else part))
+        if last is not None and not self.stopped:
+            self._write(self.decoder.rest(), more=False)
+        return self.text[before:]
+
+    def _write(self, new: str, more: bool = True) -> None:
+        """Add what a token has written, up to the stop sequence that is complete first, however tokens arrive."""
+        self.held += new
+        if more or not self.pieces:
+            self.pieces.append(new)
+        else:
+            self.pieces[-1] += new
+        found = [(self.held.find(stop), stop) for stop in self.stops]
+        ends = [(at + len(stop), at) for at, stop in found if at >= 0]
+        keep = max(map(len, self.stops)) - 1 if more and self.stops else 0
+        ready = min(ends)[1] if ends else max(0, len(self.held) - keep)
         piece, self.held = self.held[:ready], self.held[ready:]
-        if places:
-            self.stopped = True
-            request.cancel()
         self.text += piece
-        return piece
+        if ends:
+            self.stopped = True
+            self.request.cancel()
 
     @property
     def ending(self) -> str | None:
@@ -84,9 +96,8 @@ class Completions:
             for sample in range(body.n):
                 own = seed_of(seed, number, sample)
                 request = Completion(ids, body.sampling, body.max_tokens, own, deadline)
-                self.writings.append(Writing(request, engine.decoder.fresh(ids), body.stops, engine.end))
-                if body.echo:
-                    self.writings[-1].text = prompt
+                one_by_one = bool(body.stops) or body.logprobs is not None
+                self.writings.append(Writing(request, engine.decoder.fresh(ids), body.stops, engine.end, one_by_one))
         self.start = time.monotonic()
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Writing, str], None]:
@@ -129,7 +140,10 @@ class Completions:
         """The answer to a request that does not stream."""
         async for _ in self.pieces():
             pass
-        choices = [self.choice(number, one, one.text) for number, one in enumerate(self.writings)]
+        choices = [
+            self.choice(number, one, echo + one.text)
+            for number, (one, echo) in enumerate(zip(self.writings, self.echoes, strict=True))
+        ]
         return {**self.head(model), "choices": choices, "usage": self.usage}
 
     async def results(self) -> list[GeneratedText]:
@@ -144,10 +158,17 @@ class Completions:
 
     def choice(self, number: int, one: Writing, text: str) -> dict[str, object]:
         """A completion in an answer."""
-        logs: object = None
-        if self.body.logprobs is not None:
-            logs = {"token_logprobs": one.request.logs, "tokens": one.request.generated}
-        return {"text": text, "index": number, "finish_reason": one.ending, "logprobs": logs}
+        return {"text": text, "index": number, "finish_reason": one.ending, "logprobs": self.logs(one, 0)}
+
+    def logs(self, one: Writing, first: int) -> dict[str, object] | None:
+        """The log-probabilities of the tokens from the first of these on, with what each writes."""
+        if self.body.logprobs is None:
+            return None
+        pieces, start = one.pieces[first:], sum(map(len, one.pieces[:first]))
+        return {
+            "tokens": pieces, "token_logprobs": one.request.logs[first : one.taken], "top_logprobs": None,
+            "text_offset": [start + length for length in accumulate(map(len, pieces[:-1]), initial=0)][: len(pieces)],
+        }  # fmt: skip
 
     @staticmethod
     def head(model: str) -> dict[str, object]:
@@ -156,28 +177,33 @@ class Completions:
         return {"id": number, "object": "text_completion", "created": int(time.time()), "model": model}
 
     @property
+    def echoes(self) -> list[str]:
+        """What is written before each completion."""
+        return [prompt * self.body.echo for prompt in self.body.prompts for _ in range(self.body.n)]
+
+    @property
     def usage(self) -> dict[str, int]:
-        """The numbers of tokens."""
+        """The numbers of tokens; after a stop sequence, none is counted."""
         prompt = sum(len(one.request.ids) for one in self.writings[:: self.body.n])
-        written = sum(len(one.request.generated) for one in self.writings)
+        written = sum(one.taken for one in self.writings)
         return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
     async def events(self, model: str) -> AsyncGenerator[bytes, None]:
         """Server-sent events: pieces of text, then [DONE]."""
-        start = json.dumps(self.head(model))[:-1]
-        if self.body.echo:
-            for number, one in enumerate(self.writings):
-                yield event(start, number, one.text, None)
+        start, echoes, told = json.dumps(self.head(model))[:-1], self.echoes, [0] * len(self.writings)
         async with aclosing(self.pieces()) as pieces:
             async for number, one, piece in pieces:
-                yield event(start, number, piece, one.ending if one.sent else None)
+                logs, told[number] = self.logs(one, told[number]), len(one.pieces)
+                yield event(start, number, echoes[number] + piece, one.ending if one.sent else None, logs)
+                echoes[number] = ""
         if (self.body.stream_options or {}).get("include_usage"):
             yield f'data: {start}, "choices": [], "usage": {json.dumps(self.usage)}}}\n\n'.encode()
         yield b"data: [DONE]\n\n"
 
 
-def event(start: str, number: int, piece: str, ending: str | None) -> bytes:
+def event(start: str, number: int, piece: str, ending: str | None, logs: object) -> bytes:
     """One event."""
     why = "null" if ending is None else f'"{ending}"'
-    choice = f'{{"text": {json.dumps(piece)}, "index": {number}, "finish_reason": {why}, "logprobs": null}}'
+    about = "null" if logs is None else finite_json(logs).decode()
+    choice = f'{{"text": {json.dumps(piece)}, "index": {number}, "finish_reason": {why}, "logprobs": {about}}}'
     return f'data: {start}, "choices": [{choice}]}}\n\n'.encode()

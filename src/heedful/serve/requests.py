@@ -1,4 +1,4 @@
-"""The bodies of requests, and errors in the form of OpenAI's API."""
+"""The bodies of requests, and the messages of errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ class CompletionBody(Body):
     stop: str | list[str] | None = Field(None, description="up to 4 texts before which a completion ends")
     stream: bool = Field(False, description="send pieces of text as server-sent events")
     echo: bool = Field(False, description="repeat the prompt before the completion")
-    logprobs: Literal[0] | None = Field(None, description="0: log-probabilities of the tokens; null: none")
+    logprobs: Literal[0] | None = Field(
+        None, description="0: log-probabilities of the tokens, not supported with `echo`; null: none"
+    )
     best_of: int | None = Field(None, description="not supported, unless it equals `n`")
     frequency_penalty: Literal[0] | None = Field(None, description="not supported")
     presence_penalty: Literal[0] | None = Field(None, description="not supported")
@@ -134,22 +136,15 @@ def parse_body(kind: type[B], body: bytes) -> B:
         close = difflib.get_close_matches(unknown[0], kind.model_fields, n=1)
         hint = f"did you mean {close[0]}?" if close else "known: " + ", ".join(kind.model_fields)
         raise Refused(422, f"unknown field {unknown[0][:100]!r}; {hint}")
+    given = {name: one for name, one in value.items() if one is not None}  # null is as good as nothing
     try:
-        return kind.model_validate(value)
+        return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         name = str(first["loc"][0]) if first["loc"] else ""
         about = kind.model_fields[name].description if name in kind.model_fields else None
         what = first["msg"].removeprefix("Value error, ")
         raise Refused(422, f"{name}: {what[:200]}" + (f" ({about})" if about else "")) from None
-
-
-def error_body(status: int, message: str) -> bytes:
-    """An error as OpenAI's API reports it."""
-    kind = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}.get(
-        status, "invalid_request_error" if status < 500 else "server_error"
-    )
-    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}}).encode()
 
 
 def user_message(error: UserError | ValueError | TypeError) -> str:

@@ -294,7 +294,10 @@ def file_problem(path: Path) -> UserError | None:
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return UserError("there is no such file", where=where, todo="check the path; it is relative to data.root")
+        here = "" if path.is_absolute() else ", and that to the folder you are in; data.root=FOLDER sets another"
+        return UserError(
+            "there is no such file", where=where, todo=f"check the path; it is relative to data.root{here}"
+        )
     except OSError as error:
         return UserError(f"this file cannot be accessed: {error.strerror}", where=where)
     if stat.S_ISDIR(status.st_mode):

@@ -39,6 +39,9 @@ def _usable(separator: str) -> str:
 Separator = Annotated[str, Field(min_length=1, max_length=1), AfterValidator(_usable)]
 
 
+FromPython = Annotated[Literal[True], BeforeValidator(lambda value: value is True or None)]  # 1 is a number of rows
+
+
 class HeldOut(Config):
     """Which rows are held out where `valid` or `test` is a share or a number of rows."""
 
@@ -60,14 +63,14 @@ class Table(Config):
 
     kind: Literal["table"] = "table"
     root: Name = Field(".", description="folder of the files, relative to the working directory")
-    train: Name | Literal[True] = Field(
+    train: Name | FromPython = Field(
         True,
         description="file for training: .csv, .tsv, .jsonl (each plain or .gz) or .parquet; true: rows from Python",
     )
-    valid: Name | Literal[True] | Share = Field(
+    valid: Name | FromPython | Share = Field(
         0.1, description="file for validation, or the share or number of rows that are held out of train"
     )
-    test: Name | Literal[True] | Share | None = Field(
+    test: Name | FromPython | Share | None = Field(
         None, description="file for the final score, or the share or number of rows that are held out of train"
     )
     held_out: HeldOut = Field(HeldOut(), description="which rows are held out")

@@ -113,18 +113,31 @@ def _text(binary: Any, kind: OutputKind, names: list[str]) -> Iterator[Write]:
     stream.detach()
 
 
+class UnixLines:
+    """A stream for `csv.writer`, which quotes only those line ends that are in its own; here, both kinds."""
+
+    end = "\r\n"
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, row: str) -> None:
+        """Write a row, whose line ends with a line feed alone."""
+        self.stream.write(f"{row.removesuffix(self.end)}\n")
+
+
 def line_writer(stream: Any, kind: OutputKind, names: Sequence[str]) -> Write:
     """A function that writes rows as text in a format."""
     if kind == "jsonl":
         return lambda rows: stream.write("".join(f"{json_text(row)}\n" for row in rows))
     if kind == "txt":
         return lambda rows: stream.write("".join(f"{one_line(row.get('prediction'))}\n" for row in rows))
-    table = csv.writer(stream, delimiter="\t" if kind == "tsv" else ",", lineterminator="\n")
+    mark, lines = "\t" if kind == "tsv" else ",", UnixLines(stream)
+    table = csv.writer(lines, delimiter=mark, lineterminator=lines.end)
     # The first line of a TSV file is in quotes, so that readers know that later ones may be.
     csv.writer(
-        stream, delimiter="\t" if kind == "tsv" else ",", lineterminator="\n",
-        quoting=csv.QUOTE_ALL if kind == "tsv" else csv.QUOTE_MINIMAL,
-    ).writerow(names)  # fmt: skip
+        lines, delimiter=mark, lineterminator=lines.end, quoting=csv.QUOTE_ALL if kind == "tsv" else csv.QUOTE_MINIMAL
+    ).writerow(names)
     return lambda rows: table.writerows([cell(row.get(name)) for name in names] for row in rows)
 
 

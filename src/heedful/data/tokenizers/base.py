@@ -359,6 +359,14 @@ def parse_json(text: str, where: str, invalid: InvalidFile) -> Any:
         raise invalid(where, f"JSON that cannot be read: {error}") from None
 
 
+def unsupported_tokenizer(invalid: UserError) -> UserError:
+    """The error for a file with a part that would give texts other ids, from the one for a damaged file."""
+    return UserError(
+        "not supported: a tokenizer with this part", where=invalid.where, found=invalid.found,
+        expected=invalid.expected, todo="choose the folder of a model with the tokenizer that was published for it",
+    )  # fmt: skip
+
+
 def require_fit(tokenizer: Tokenizer, vocab: int, where: Path) -> None:
     """Refuse a tokenizer with more tokens than its model has embeddings."""
     if tokenizer.vocab > vocab:

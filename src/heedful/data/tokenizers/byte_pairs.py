@@ -28,6 +28,7 @@ from heedful.data.tokenizers.base import (
     replace_surrogates,
     require_corpus,
     require_list,
+    unsupported_tokenizer,
 )
 from heedful.data.tokenizers.tokenizer import MAX_VOCAB, byte_letters
 from heedful.data.tokenizers.wordpiece import AddedTokenSpec, added_token
@@ -519,7 +520,7 @@ def parse_bpe(
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise invalid(where, "no object with a `model`")
     if (found := unsupported_part(data, frame, usual)) is not None:
-        raise invalid(where, found)
+        raise unsupported_tokenizer(invalid(where, found))
     model = data["model"]
     vocab, merges = model.get("vocab"), model.get("merges")
     if not isinstance(vocab, dict) or not isinstance(merges, list):
@@ -563,7 +564,7 @@ def unsupported_part(
 def invalid(where: str, found: str) -> UserError:
     """The error for files that are not a BPE tokenizer of the expected kind."""
     return UserError(
-        "this tokenizer is damaged, or of an unsupported kind", where=where, found=found,
+        "this tokenizer is damaged", where=where, found=found,
         expected="a tokenizer.json, or vocab.json and merges.txt, as GPT or GPT-2 has them",
         todo="copy the files again from their model's folder",
     )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from heedful.data.formats.parallel import split_tag
 from heedful.data.tokenizers.base import Encoding, parse_json, read_tokenizer_file, require_list
 from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
+from heedful.data.tokenizers.separate import SeparateTokenizers
 from heedful.data.tokenizers.tokenizer import TokenizerConfig, TrainedTokenizer
 
 
@@ -76,10 +77,12 @@ class MultilingualTokenizer(TrainedTokenizer):
 
 
 def open_translation_tokenizer(text: str, where: str) -> TrainedTokenizer:
-    """The tokenizer in the text of a file, with languages or without."""
+    """The tokenizer in the text of a file: with languages or without, one for both sides or for each."""
     data = parse_json(text, where, TrainedTokenizer.invalid_file)
     if isinstance(data, dict) and "sentencepiece" in data:
         return SentencePieceTokenizer(text, where)
+    if isinstance(data, dict) and "source" in data:
+        return SeparateTokenizers(text, where)
     multilingual = isinstance(data, dict) and "languages" in data
     return MultilingualTokenizer(text, where) if multilingual else TrainedTokenizer(text, where)
 

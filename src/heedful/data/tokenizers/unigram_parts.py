@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from heedful.data.tokenizers.base import parse_json, replace_surrogates
+from heedful.data.tokenizers.base import parse_json, replace_surrogates, unsupported_tokenizer
 from heedful.data.tokenizers.tokenizer import MAX_VOCAB
 from heedful.data.tokenizers.wordpiece import AddedTokenSpec, added_token
 from heedful.errors import UserError, shown
@@ -54,9 +54,9 @@ def parse_unigram_json(text: str, where: str) -> dict[str, Any]:
     if not isinstance(model, dict):
         raise invalid(where, "no object with a `model`")
     if model.get("type", "Unigram" if "unk_id" in model else None) != "Unigram":
-        raise invalid(where, f"model of type {shown(model.get('type'))}")
+        raise unsupported_tokenizer(invalid(where, f"model of type {shown(model.get('type'))}"))
     if model.get("byte_fallback"):
-        raise invalid(where, "a model with byte_fallback, which none of these models has")
+        raise unsupported_tokenizer(invalid(where, "a model with byte_fallback, which none of these models has"))
     vocab = model.get("vocab")
     if not isinstance(vocab, list) or not 0 < len(vocab) <= MAX_VOCAB:
         raise invalid(where, "a model without its vocab")

@@ -267,10 +267,10 @@ def read_parts(data: dict[str, Any], where: str) -> TokenizerParts:
     ):
         found = data[part].get("type") if isinstance(data.get(part), dict) else None
         if found != expected and not (part == "model" and found is None and "continuing_subword_prefix" in model):
-            raise invalid(where, f"{part} of type {shown(found)}")
+            raise base.unsupported_tokenizer(invalid(where, f"{part} of type {shown(found)}"))
     for setting, usual in (("unk_token", "[UNK]"), ("continuing_subword_prefix", PREFIX)):
         if model.get(setting, usual) != usual:
-            raise invalid(where, f"a model with {setting} {shown(model[setting])}")
+            raise base.unsupported_tokenizer(invalid(where, f"a model with {setting} {shown(model[setting])}"))
     longest = model.get("max_input_chars_per_word", MAX_WORD_CHARS)
     if type(longest) is not int or not 1 <= longest <= 100_000:
         raise invalid(where, f"a model with max_input_chars_per_word {shown(longest)}")

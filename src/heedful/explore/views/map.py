@@ -407,6 +407,8 @@ def encode_images_of(subject: Subject, start: int) -> Texts:
     """The vectors of some test images: their pixels if they are small, and what the classifier's last layer reads."""
     album = image.albums.of(subject)
     numbers = own_images(subject)[start : start + CHUNK]
+    if not numbers:
+        return Texts({}, torch.zeros(0))
     pixels = scale_pixels(album.stored[numbers])  # (N, C, Y, X)
     x = album.predictor.inputs(list(pixels)).to(album.predictor.device)
     flat = {"pixels": torch.from_numpy(pixels.reshape(len(pixels), -1)).float()} if pixels[0].size <= FLAT else {}

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.embedded import NumberWords
-from heedful.data.formats.parallel import ParallelColumns, ParallelCorpora, ParallelNumbers
+from heedful.data.formats.parallel import AlignedCorpora, ParallelColumns, ParallelCorpora, ParallelNumbers
 from heedful.data.formats.sources import Jsonl, ParallelFiles, Tsv
 from heedful.data.own import OwnData
 from heedful.data.tables.texts import TranslationTable
@@ -130,6 +130,11 @@ class TranslationRecipe(GenerationRecipe):
     start: Start | None = Field(None, description="the model to start from; null: randomly initialized")
     data: PairsConfig = Field(description="texts and their translations")
     tokenizer: TokenizerConfig = Field(description="tokenizer of both sides")
+    source_tokenizer: TokenizerConfig | None = Field(
+        None,
+        exclude_if=lambda source: source is None,  # recipes and runs without it stay as they are
+        description="tokenizer of the source, with a vocabulary of its own; null: the same as of the target",
+    )
     model: TranslatorConfig = Field(config_class(USUAL)(), description="the model")
     train: TrainConfig = Field(description="training settings")
     decode: DecodeConfig = DecodeConfig()
@@ -142,6 +147,16 @@ class TranslationRecipe(GenerationRecipe):
                 f"decode.max_length is {longest}, but the model's context is {self.model.context}; "
                 f"write model.context: {longest}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_source_tokenizer(self) -> Self:
+        if self.source_tokenizer is None:
+            return self
+        if "source_vocab" not in type(self.model).model_fields:
+            raise FieldError("this model has one embedding for both sides; leave this out", "source_tokenizer")
+        if isinstance(self.data, AlignedCorpora):
+            raise FieldError("of several languages, each is source and target; leave this out", "source_tokenizer")
         return self
 
     @model_validator(mode="after")

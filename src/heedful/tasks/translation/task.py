@@ -23,6 +23,7 @@ from heedful.data.tokenizers.multilingual import (
     open_translation_tokenizer,
 )
 from heedful.data.tokenizers.sentence_pieces import SentencePieceTokenizer
+from heedful.data.tokenizers.separate import SeparateTokenizers
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.decode.settings import DecodeConfig, TranslationSettings
 from heedful.errors import UserError
@@ -77,16 +78,21 @@ class TranslationTask(Task[Examples, TrainedTokenizer, EncodedPairs, Translator]
     collect = staticmethod(pairs)
 
     def learn(self, read: Examples) -> TrainedTokenizer:
-        """A tokenizer trained on both sides; of several languages, with a token for each target language."""
+        """A tokenizer trained on both sides, or one on each; of several languages, with a token for each target."""
         data = self.recipe.data
         if isinstance(data, AlignedCorpora):
             texts = (text for pair in read.pairs for text in (split_tag(pair.source, data.codes)[1], pair.target))
             return MultilingualTokenizer.learn(self.recipe.tokenizer, texts, data.codes)
+        if (source := self.recipe.source_tokenizer) is not None:
+            sides = [pair.source for pair in read.pairs], [pair.target for pair in read.pairs]
+            return SeparateTokenizers.learn(source, self.recipe.tokenizer, *sides)
         return TrainedTokenizer.train(self.recipe.tokenizer, (text for pair in read.pairs for text in pair))
 
     @staticmethod
     def fitted(config: Any, vocabulary: TrainedTokenizer, where: str) -> Any:
         """The settings of a model whose source has a vocabulary of its own if the tokenizer has one for it."""
+        if isinstance(vocabulary, SeparateTokenizers) and dict(config).get("source_vocab", 0) is None:
+            config = config.model_copy(update={"source_vocab": vocabulary.source_vocab})
         if (found := dict(config).get("source_vocab")) != vocabulary.source_vocab:
             known = vocabulary.source_vocab
             raise UserError(
