@@ -144,7 +144,7 @@ class NormOverTime(nn.Module):
 
 @plant("causal", "causal=true")
 class ReadsBackwards(Tied):
-    """Bidirectional LSTM in a language model."""
+    """Bidirectional GRU in a language model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,10 +205,14 @@ class TinyEps(Pooled):
 
 @plant("device")
 class MadeOnCpu(Encoder):
-    """Positions made on the CPU."""
+    """Index made on the CPU."""
 
-    def positions(self, mask: Tensor) -> Tensor:
-        return super().positions(mask) + torch.zeros(mask.shape[1], dtype=torch.long)
+    def __init__(self) -> None:
+        super().__init__()
+        self.segment = nn.Embedding(1, D)
+
+    def finish(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.out(x + self.segment(torch.zeros(1, dtype=torch.long)))
 
 
 @plant("device")
@@ -246,7 +250,7 @@ CAUSES = {
     "First column in place of the first token": "the first column is taken",
     "Attention of a decoder to padding": "attention over all positions",
     "Norm over time in a causal model": "norm (GroupNorm)",
-    "Bidirectional LSTM in a language model": "rnn (GRU) also reads from the end",
+    "Bidirectional GRU in a language model": "rnn (GRU) also reads from the end",
     "Cache kept in the module": "kept in the module",
     "Cache of one row for all": "rows share the cache",
     "Chunks that see ahead after a cache": "chunks of several tokens",

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -35,6 +35,7 @@ class Hub:
         self.elsewhere: str | None = None  # another server, to which downloads of large files are sent
         self.tokens: list[str | None] = []  # what each request has as its token
         self.lies: dict[str, bytes] = {}  # other contents than those of the commit
+        self.garble: Callable[[str, bytes], bytes] = lambda path, body: body  # what becomes of an answer
         self.cuts = 0  # downloads of large files that break off
         self.requests: list[str] = []
         self.uploads: dict[str, bytes] = {}
@@ -49,6 +50,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             hub.tokens.append(self.headers.get("Authorization"))
 
         def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
+            body = hub.garble(self.path, body)
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name.replace("_", "-"), value)

@@ -6,6 +6,8 @@ import ast
 import contextlib
 import errno
 import json
+import random
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -217,6 +219,51 @@ def test_missing_revision_and_dead_hub_are_one_clear_error(
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UserError, match="connection to the hub failed"):
         pull(NAME, tmp_path / "pulled")
+
+
+def damaged(path: str, body: bytes, seed: int) -> bytes:
+    """An answer about a model with faults."""
+    chance = random.Random(seed)
+    if not path.startswith("/api/models") or not body:
+        return body
+    changed = bytearray(body)
+    place = chance.randrange(len(body))
+    match chance.randrange(4):
+        case 0:
+            changed = changed[:place]
+        case 1:
+            changed[place : place + 1] = bytes([chance.randrange(256)])
+        case 2:
+            pieces = (b"null", b"[]", b"{}", b"-1", b'"../../x"', b"1e999", b'"\\u0000"')
+            values = list(re.finditer(rb'("[^"]*"|\d+|\[[^]]*\])(?=[,}])', body))
+            begin, end = chance.choice(values).span(1)
+            changed[begin:end] = chance.choice(pieces)
+        case _:
+            changed = bytearray(chance.choice([b"", b"null", b"[]", b"<html>", b"\xff", b"[" * 3000]))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 40), pytest.param(1000, 600, marks=pytest.mark.slow)])
+def test_damaged_answers_of_the_hub_are_one_message_or_make_no_difference(
+    hub: Hub, tmp_path: Path, first: int, count: int
+) -> None:
+    refused = 0
+    expected = {name: data for name, data in hub.models[NAME].items() if name in ("model.safetensors", "config.json")}
+    for seed in range(first, first + count):
+        hub.garble = lambda path, body, seed=seed: damaged(path, body, seed)  # type: ignore[misc]
+        target, message = tmp_path / f"model-{seed}", ""
+        try:
+            pull(NAME, target)
+        except UserError as error:
+            message = str(error)
+        if message:
+            refused += 1
+            assert len(message) < 5000 and not target.exists()
+            continue
+        found = {name: (target / name).read_bytes() for name in expected if (target / name).exists()}
+        assert "model.safetensors" in found and found.items() <= expected.items()
+    assert refused > 0
+    assert [path for path in tmp_path.parent.rglob("x") if path.is_file()] == []
 
 
 def test_push_and_pull_give_the_same_model(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import random
 import re
 import socket
 import struct
@@ -326,6 +327,64 @@ def test_embeddings(clients: Callable[[str], Client]) -> None:
 def test_wrong_requests_say_what_is_wrong(gpt: Client, path: str, body: Any, status: int, words: str) -> None:
     found, message = gpt.error(path, body)
     assert found == status and words in message
+
+
+PIECES = [
+    b"null",
+    b"-1",
+    b"1e999",
+    b"NaN",
+    b'"\\ud800"',
+    b"[" * 3000,
+    b"9" * 400,
+    b"\xff",
+    b"{}",
+    b"[]",
+    b'"a"',
+    b"\x00",
+    b"true",
+]
+BODIES: dict[str, Any] = {
+    "/v1/completions": {"prompt": "a", "max_tokens": 2, "temperature": 0.5, "n": 1, "stop": ["b"], "stream": False},
+    "/v1/embeddings": {"input": ["a"], "encoding_format": "float"},
+    "/v1/predict": {"inputs": ["a", "b"]},
+}
+
+
+def send_hostile(client: Client, seed: int) -> int:
+    """The status for a request with faults."""
+    chance = random.Random(seed)
+    path = chance.choice([*BODIES])
+    body = bytearray(json.dumps(BODIES[path]).encode())
+    for _ in range(chance.randint(1, 3)):
+        place = chance.randrange(len(body) + 1)
+        match chance.randrange(4):
+            case 0:
+                body[place : place + chance.randint(0, 4)] = chance.choice(PIECES)
+            case 1:
+                del body[place : place + chance.randint(1, 10)]
+            case 2:
+                values = re.search(rb': ("[^"]*"|[\d.]+|\[[^]]*\])', bytes(body))
+                begin, end = values.span(1) if values else (place, place)
+                body[begin:end] = chance.choice(PIECES)
+            case _:
+                body = body[:place]
+    headers = chance.choice(
+        [{}, {}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json; charset=utf-16"}]
+    )
+    status, answer, _ = client.send(path + chance.choice(["", "", "", "?a=b", "/x", "%00"]), bytes(body), headers)
+    if answer:
+        text = answer.decode()
+        assert "Traceback" not in text and 'File "' not in text
+    return status
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 150), pytest.param(1000, 3000, marks=pytest.mark.slow)])
+def test_hostile_requests_are_answered_or_refused(gpt: Client, first: int, count: int) -> None:
+    before = gpt.ask("/v1/completions", {"prompt": "a", "max_tokens": 3, "seed": 1})["choices"]
+    statuses = {send_hostile(gpt, seed) for seed in range(first, first + count)}
+    assert {400, 422} <= statuses <= {200, 400, 404, 405, 413, 415, 422}
+    assert gpt.ask("/v1/completions", {"prompt": "a", "max_tokens": 3, "seed": 1})["choices"] == before
 
 
 def test_images_are_in_the_request_and_not_in_files(clients: Callable[[str], Client]) -> None:

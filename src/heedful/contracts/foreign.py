@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from heedful.errors import UserError
 
 CAUSAL = re.compile(r"GPT|Causal|LMHead|LanguageModel", re.IGNORECASE)
 SIZE = 32  # rows and columns of an image
+LARGEST = 10_000_000  # numbers in a row
 
 
 class Kind(NamedTuple):
@@ -65,6 +67,11 @@ def foreign_subjects(
 # ------------------------------------------------------------------ kinds of rows
 def kinds(module: nn.Module, names: Arguments, settings: CallConfig) -> Iterator[Kind]:
     """The kinds of rows that the module may read, the likeliest first."""
+    if settings.shape is not None and prod(settings.shape) > LARGEST:
+        raise UserError(
+            "such rows are too large", where="shape", found=f"{prod(settings.shape):,} numbers a row",
+            expected=f"at most {LARGEST:,}",
+        )  # fmt: skip
     if settings.shape is not None and settings.vocab is not None:  # such as the characters of each word
         yield tokens(settings.vocab, padding(module, settings), settings.shape[1:])
         return

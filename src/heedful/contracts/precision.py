@@ -17,7 +17,7 @@ from heedful.contracts.trace import traced
 HALF = 0.15  # of the largest output: what bfloat16 explains, with 8 bits for each number
 DOUBLE = 1e-3
 LARGE = 1e4  # numbers in layers that come near the largest of float16
-LACKING = re.compile(r"not implemented for|[Uu]nsupported|not supported")  # a kernel for a precision
+NO_KERNEL = re.compile(r"not implemented for|[Uu]nsupported|not supported")  # a kernel for a precision
 DEVICES = re.compile(r"expected device|same device|two devices")
 
 
@@ -85,7 +85,7 @@ def leaked_double(name: str, about: str, subject: Subject, outputs: list[Tensor]
 def other_precision(name: str, about: str, subject: Subject, rows: list[Tensor], full: list[Tensor]) -> Finding | None:
     """The finding for a copy in float64, bfloat16 or float16 that does not compute; one that cannot be made is skipped.
 
-    A kernel that lacks float64 raises there alone, while a tensor that is made in float32 meets bfloat16 too.
+    A kernel that has no float64 raises there alone, while a tensor that is made in float32 meets bfloat16 too.
     """
     results = dict[torch.dtype, list[Tensor] | RefusedError]()
     for dtype in (torch.float64, torch.bfloat16):
@@ -94,7 +94,7 @@ def other_precision(name: str, about: str, subject: Subject, rows: list[Tensor],
             return None
         results[dtype] = found
     double, half = results[torch.float64], results[torch.bfloat16]
-    if isinstance(half, RefusedError) and not LACKING.search(str(half)):
+    if isinstance(half, RefusedError) and not NO_KERNEL.search(str(half)):
         cast, error = ("double", double) if isinstance(double, RefusedError) else ("bfloat16", half)
         return Finding(
             name, about, "failed", f"as model.{cast}(), the model {error}",
@@ -123,7 +123,7 @@ def float16(name: str, about: str, subject: Subject) -> Finding | None:
         if not rows or any(float(output.abs().max()) > LARGE for _, output in seen if output.numel()):
             continue
         found = converted_outputs(subject, torch.float16, rows, side)
-        if found is None or (isinstance(found, RefusedError) and LACKING.search(str(found))):
+        if found is None or (isinstance(found, RefusedError) and NO_KERNEL.search(str(found))):
             return None
         if isinstance(found, RefusedError) or any(bool(one.isnan().any()) for one in found):
             reason = f"the model {found}" if isinstance(found, RefusedError) else "the output is NaN"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Literal
 
 Verdict = Literal["passed", "failed", "not applicable"]
@@ -35,6 +36,7 @@ class Finding:
             return
         limit = "" if self.tolerance is None else f", at most {size(self.tolerance)} is rounding"
         gap = "" if self.difference is None else f"{size(self.difference)} of the largest output{limit}"
+        gap = size(inf) if self.difference == inf else gap
         details = {
             "found": self.reason, "difference": gap, "smallest input": self.smallest,
             "likely cause": self.cause, "what to do": self.advice,

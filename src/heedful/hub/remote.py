@@ -32,6 +32,7 @@ PICKLE = re.compile(r"(\d+_[A-Za-z]+/)?[\w.-]+\.(bin|pt|pth|ckpt|h5|msgpack|pkl)
 TOPS = ("", "0_Transformer")  # folders that the weights of the model itself may be in
 ABOUT = "source.json"  # where a folder came from
 MOST_FILES = 2000
+UNCHECKED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)  # of answers that are no JSON of a hub
 USUAL = "https://huggingface.co"
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG,
         errno.ENOTDIR, errno.EISDIR)  # fmt: skip
@@ -100,7 +101,8 @@ def pull(
         commit = str(info.sha)
         if not re.fullmatch("[0-9a-f]{40}", commit):
             raise UserError("the hub names no commit for this revision", where=repository, found=shown(info.sha))
-        files = _wanted(repository, commit, info.siblings or [])
+        with hub_errors(repository):
+            files = _wanted(repository, commit, info.siblings or [])
         part = target.with_name(f".{target.name}.{commit[:12]}.part")
         for file in files:
             if progress is not None:
@@ -272,6 +274,12 @@ def hub_errors(repository: str) -> Iterator[None]:
         raise UserError(
             "the connection to the hub failed", where=repository, found=f"{type(error).__name__}: {error}"[:300],
             todo="try again: files that are complete are not sent again",
+        ) from error  # fmt: skip
+    except UNCHECKED as error:
+        raise UserError(
+            "this answer of the hub is not understood", where=repository,
+            found=f"{type(error).__name__}: {error}"[:300],
+            todo="is it the hub that answers, and not a proxy or a login page?",
         ) from error  # fmt: skip
 
 
