@@ -333,16 +333,16 @@ def ask_every_route(folder: Path) -> list[Question]:
 
     explorer = Explorer([folder])
     [subject] = explorer.subjects.values()
-    questions = []
+    asked: dict[tuple[str, str], dict[str, Any]] = {}
     for view in subject.views:
-        asked: dict[str, dict[str, Any]] = {}
         for one in find(view).calls(subject, {**subject.sample, "model": subject.name}):
-            asked.setdefault(one.call, dict(one.settings))
+            asked.setdefault((one.view, one.call), dict(one.settings))
         if "opening" in find(view).CALLS:
-            asked["opening"] = {"model": subject.name}
-        for call, settings in asked.items():
-            body = json.dumps(settings).encode()
-            questions.append(Question(f"/api/{view}/{call}", body, explorer.answer(view, call, body)))
+            asked[view, "opening"] = {"model": subject.name}
+    questions = []
+    for (view, call), settings in asked.items():
+        body = json.dumps(settings).encode()
+        questions.append(Question(f"/api/{view}/{call}", body, explorer.answer(view, call, body)))
     pages: dict[str, Any] = {
         "about": explorer.about(),
         "lessons": [one.record() for one in explorer.lessons.values()],
@@ -356,9 +356,7 @@ def ask_every_route(folder: Path) -> list[Question]:
             pages[f"lesson?{of}"] = steps_of(explorer, lesson, subject.name)
             for at in range(len(lesson.steps)):
                 pages[f"lesson/step?{of}&at={at}"] = answer(explorer, lesson, at, subject.name)
-    return questions + [
-        Question(f"/api/{path}", None, json.dumps(found).encode()) for path, found in pages.items()
-    ]
+    return questions + [Question(f"/api/{path}", None, json.dumps(found).encode()) for path, found in pages.items()]
 
 
 async def measure(

@@ -200,7 +200,7 @@ def take(chromium: Any, url: str, shot: Shot) -> Iterator[Path]:
     page.screenshot(path=shot.file)
     context.close()
     with Image.open(shot.file) as image:
-        image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE).save(
             shot.file, optimize=True
         )
     yield shot.file

@@ -33,6 +33,13 @@ from tolerance import near
 DRAWING = "ff" * 8 + "00" * 56  # the first row of eight by eight pixels
 
 
+def percent(share: float) -> str:
+    """As the page writes a probability."""
+    if share < 0.00005:
+        return "<0.01 %"
+    return f"{100 * share:.{2 if share < 0.0005 else 1}f} %"
+
+
 @pytest.fixture(scope="module")
 def explorer(run: Callable[[str], Path]) -> Explorer:
     return Explorer([run("lenet"), run("vit")])
@@ -191,7 +198,7 @@ def test_page_reads_drawings_and_files(browse: Callable[..., Any], run: Callable
         words, arrays = call_view(explorer, "classes", **image)
         assert page.locator(".classes th").all_inner_texts() == words["labels"]
         shown = [page.get_by_test_id(f"probability-{place}").inner_text() for place in range(10)]
-        assert shown == [f"{100 * share:.1f} %" for share in arrays["probabilities"]]
+        assert shown == [percent(share) for share in arrays["probabilities"]]
         assert canvas_pixels(".two canvas") == arrays["picture"].flatten().tolist()
 
     opened, _ = unpack(explorer.answer("image", "opening", {"model": "lenet"}))
@@ -273,4 +280,4 @@ def test_page_shows_attention_of_a_dropped_image(browse: Callable[..., Any], run
     assert float(label.rpartition(" ")[2]) == pytest.approx(float(largest), rel=6e-3)
     page.get_by_test_id("block").select_option("0")
     browsing.ready()
-    page.get_by_text("Layer 1: how much").wait_for()
+    page.get_by_text("Layer 1: the attention").wait_for()

@@ -91,7 +91,9 @@ def test_translator_is_read_in_two_passes_with_three_kinds_of_attention(run: Run
 
 def test_special_tokens_of_a_translation_belong_to_no_text(run: Run) -> None:
     """So that no view takes the start or the end for a word."""
-    sides = Subject("translation", run("translation")).trace(TextInput(text="nine two", other="neun zwei")).reading.sides
+    sides = (
+        Subject("translation", run("translation")).trace(TextInput(text="nine two", other="neun zwei")).reading.sides
+    )
     outside = {name: [one.piece for one in side if one.part is None] for name, side in sides.items()}
     assert outside == {"source": ["<eos>"], "target": ["<bos>"], "written": ["<eos>"]}
 

@@ -329,7 +329,9 @@ def test_figure_says_what_it_shows(layout: Layout, view: str, figure: str) -> No
     page = layout.go(view)
     if view == "fill":
         page.locator(figure).first.wait_for()
-    labels = page.locator(f"[data-figure] {figure}").evaluate_all("all => all.map((one) => one.getAttribute('aria-label'))")
+    labels = page.locator(f"[data-figure] {figure}").evaluate_all(
+        "all => all.map((one) => one.getAttribute('aria-label'))"
+    )
     assert labels
     assert all(re.search(r"\d.*\d", label) for label in labels), labels
 

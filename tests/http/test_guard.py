@@ -370,6 +370,7 @@ def test_valid_json_is_parsed(value: Any) -> None:
 def test_limit_of_json_nesting() -> None:
     assert read_json(b"[" * 32 + b"]" * 32) is not None
     assert read_json(b'[{"a": []}]', deepest=3) == [{"a": []}]
+    assert read_json(b'[{}, [], "[[["]', deepest=2) == [{}, [], "[[["]
     with pytest.raises(Refused, match="more than 2 deep"):
         read_json(b'[{"a": []}]', deepest=2)
 

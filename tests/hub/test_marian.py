@@ -347,7 +347,7 @@ def test_doctor_finds_nothing_wrong_with_two_vocabularies(tmp_path: Path) -> Non
     torch.manual_seed(1)
     folder = marian_folder(random_marian(**two_vocabularies(untied=True)), tmp_path / "theirs")
     findings = doctor(folder).findings
-    assert {one.verdict for one in findings} == {"passed"}, findings
+    assert {one.verdict for one in findings} <= {"passed", "not applicable"}, findings
 
 
 @pytest.mark.parametrize("untied", [False, True])

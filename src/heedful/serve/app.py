@@ -286,10 +286,12 @@ def body_of(kind: type[Body]) -> dict[str, Any]:
 
 def or_null(about: dict[str, Any]) -> dict[str, Any]:
     """The description of a field that may also be null."""
-    outside = {name: about[name] for name in ("title", "description", "default") if name in about}
-    inside = {name: value for name, value in about.items() if name not in outside}
+    inside, found = dict(about), dict[str, Any]()
+    for name in ("title", "description", "default"):
+        if name in about:
+            found[name] = inside.pop(name)
     kinds = [one for one in inside.get("anyOf", [inside]) if one != {"type": "null"}]
-    return {"anyOf": [*kinds, {"type": "null"}], **outside}
+    return {"anyOf": [*kinds, {"type": "null"}], **found}
 
 
 def as_base64(vector: Sequence[float]) -> str:

@@ -190,10 +190,10 @@ class Completions:
 
     async def events(self, model: str) -> AsyncGenerator[bytes, None]:
         """Server-sent events: pieces of text, then [DONE]."""
-        start, echoes, told = json.dumps(self.head(model))[:-1], self.echoes, [0] * len(self.writings)
+        start, echoes, sent = json.dumps(self.head(model))[:-1], self.echoes, [0] * len(self.writings)
         async with aclosing(self.pieces()) as pieces:
             async for number, one, piece in pieces:
-                logs, told[number] = self.logs(one, told[number]), len(one.pieces)
+                logs, sent[number] = self.logs(one, sent[number]), len(one.pieces)
                 yield event(start, number, echoes[number] + piece, one.ending if one.sent else None, logs)
                 echoes[number] = ""
         if (self.body.stream_options or {}).get("include_usage"):

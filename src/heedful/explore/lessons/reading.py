@@ -174,9 +174,10 @@ class Reader:
 
     def require_secret(self, answer: Query, paragraphs: Sequence[Sentences]) -> None:
         """Note an answer in the text, which is shown before the guess."""
-        for piece in (piece for some in paragraphs for piece in some if piece.query is not None):
-            if (piece.query.name, piece.query.given) == (answer.name, answer.given):
-                self.report(piece.query.line, "the text tells the answer", piece.text, "move it to because:")
+        for piece in (piece for some in paragraphs for piece in some):
+            query = piece.query
+            if query is not None and (query.name, query.given) == (answer.name, answer.given):
+                self.report(query.line, "the text tells the answer", piece.text, "move it to because:")
 
     def require_spot(self, spot: Field, view: str) -> None:
         """Note a spot that a view does not have."""

@@ -39,9 +39,10 @@ CLASSES = Work("It reads a text and says which class it belongs to.", "a text", 
 AGENT = Work("It looks at the state of its world and chooses an action.", "an observation", "an action")
 WORKS: dict[Role, Work] = {
     "encoder": Work(
-        "It reads a text and gives a vector for each token, to compare texts by or to train a task on.", "a text",
+        "It reads a text and gives a vector for each token, to compare texts by or to train a task on.",
+        "a text",
         "a vector for each token",
-    ),  # fmt: skip
+    ),
     "causal": Work("It reads a text and predicts what comes next.", "a text", "the next token"),
     "bidirectional": Work(
         "It predicts each token from the left and from the right.", "a text", "the token after each, and before each"
