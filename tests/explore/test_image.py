@@ -273,7 +273,7 @@ def test_page_reads_drawings_and_files(browse: Callable[..., Any], run: Callable
         assert shown == [percent(share) for share in arrays["probabilities"]]
         assert canvas_pixels("[data-testid=without] canvas") == arrays["picture"].flatten().tolist()
         said = page.get_by_test_id("without").inner_text()
-        assert said == f"without it: {words['label']} {percent(words['share'])}"
+        assert said == f"without it: “{words['label']}” {percent(words['share'])}"
         if square == 6:
             page.get_by_test_id("whole").focus()
             page.keyboard.press("ArrowRight")
