@@ -194,7 +194,7 @@ def test_each_task_is_predicted_as_one_by_one(heedful: Run, task: str, tmp_path:
 
 # ------------------------------------------------------------------ formats
 def test_formats_keep_the_columns_and_texts_with_line_breaks(heedful: Run, tmp_path: Path) -> None:
-    text = 'the red cat,\n"sees"\ta ball\rand'  # a carriage return alone ends a line for readers of CSV
+    text = 'the red cat,\n"sees"\ta ball\r\nof\r\n\r\nthe\rand'  # a carriage return alone ends a line for readers of CSV
     rows = [{"text": text, "id": "1"}, {"text": "", "id": "2"}, {"text": "a dog", "id": "3"}]
     source = write_rows(tmp_path / "in.jsonl", rows)
     assert heedful("predict", CLASSIFIER, source, "-o", tmp_path / "right.jsonl", "--probabilities")[0] == 0
