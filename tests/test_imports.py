@@ -114,7 +114,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     "files": {"yaml"},
     "config": {"pydantic"},
-    "http": {"h11", "starlette", "uvicorn"},
+    "http": {"h11", "numpy", "starlette", "uvicorn"},
     "blocks": {"torch"},
     "blocks.kernels": {"torch", "triton"},
     "data": {"numpy", "torch", "pydantic", "tokenizers", "unicode_rbnf", "PIL", "sklearn", "pyarrow"},

@@ -73,12 +73,14 @@ STATES: tuple[Any, ...] = (
 # What the addresses of the views say.
 STATED = {
     "home": ("text", "image", "layer", "open"),
-    "heads": ("look", "layer", "off", "uniform"), "grid": ("look", "layer"), "alignment": ("layer",), "steps": ("look", "layer", "head"),
+    "heads": ("look", "layer", "off", "uniform"),
+    "grid": ("look", "layer"), "alignment": ("layer",), "steps": ("look", "layer", "head"),
     "blocks": ("mode", "length", "padded", "head", "layer", "row", "column"),
     "beam": ("k", "t", "penalty", "limit", "forced"), "next": ("then", "seed", "off"), "fill": ("hidden", "uniform"),
     "lens": ("place", "off"),
     "classifier": ("text", "other", "uniform"),
-    "map": ("of", "lines", "word", "at"), "ablation": ("off", "uniform", "tried", "place", "alone"), "recurrent": ("layer", "step"),
+    "map": ("of", "lines", "word", "at"),
+    "ablation": ("off", "uniform", "tried", "place", "alone"), "recurrent": ("layer", "step"),
     "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),
     "image": ("image", "drawn", "layer", "method", "block"), "caption": ("image", "drawn", "beams", "place"),
     "paragraph": ("image", "drawn", "boxes", "step"), "glimpses": ("image", "drawn", "step"),

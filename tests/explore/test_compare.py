@@ -88,8 +88,13 @@ def difference(page: Any) -> Any:
 
 def lessened(page: Any) -> dict[str, float]:
     """The numbers of B - A in the tables, by name."""
-    rows = difference(page).locator("tbody tr").evaluate_all(
-        "all => all.map((one) => [one.querySelector('th').textContent, Number(one.querySelector('[data-less]').dataset.less)])"
+    rows = (
+        difference(page)
+        .locator("tbody tr")
+        .evaluate_all(
+            """all => all.map((one) =>
+          [one.querySelector('th').textContent, Number(one.querySelector('[data-less]').dataset.less)])"""
+        )
     )
     return dict(rows)
 
@@ -174,9 +179,10 @@ def test_each_view_has_differences_or_says_why_not(browse: Callable[..., Any], r
     ]
     expected = {name: shares[1][name] - shares[0][name] for name in shares[0]}
     assert lessened(page) == {name: pytest.approx(value, abs=1e-6) for name, value in expected.items()}
-    assert difference(page).locator("[data-testid=less-2]").count() == len(
-        unpack(browsing.explorer.answer("image", "classes", {"model": subject.name}))[0]["methods"]
-    ) + 2  # and the rollout and the mean of the heads
+    assert (
+        difference(page).locator("[data-testid=less-2]").count()
+        == len(unpack(browsing.explorer.answer("image", "classes", {"model": subject.name}))[0]["methods"]) + 2
+    )  # and the rollout and the mean of the heads
     page = browsing.go("caption", model="captions", image=0, compare=1, **{"b.image": 1})
     difference(page).wait_for()
     assert "probability of each word" in difference(page).inner_text()

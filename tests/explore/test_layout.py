@@ -265,7 +265,8 @@ STOP = """() => {
   if (one === document.body) return null;
   const seen = one.getBoundingClientRect();
   const ring = (style) => style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
-  const marked = ring(getComputedStyle(one)) || [...one.children].some((part) => getComputedStyle(part).strokeWidth === "2.6px");
+  const inner = [...one.children].some((part) => getComputedStyle(part).strokeWidth === "2.6px");
+  const marked = inner || ring(getComputedStyle(one));
   const shown = marked && seen.bottom > 0 && seen.top < innerHeight && seen.right > 0 && seen.left < innerWidth;
   return [one.dataset.testid ?? one.getAttribute("aria-label") ?? one.textContent.trim(), shown];
 }"""

@@ -333,7 +333,10 @@ def test_every_layer_leads_to_what_the_model_predicts(name: str) -> None:
             assert words["stages"][-1] == f"block {look['layers']}"
             if name == "classification-classifier":
                 best = subject.predictor.classify([given["text"]])[0]
-                assert words["says"] == "the class" and words["answers"][0] == [best.label, pytest.approx(best.probability)]
+                assert words["says"] == "the class" and words["answers"][0] == [
+                    best.label,
+                    pytest.approx(best.probability),
+                ]
             else:
                 assert len(words["top"]) == (0 if look["title"] == "encoder self" else 5)
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import torch
 
-import heedful
-
-OTHERS = tuple(str(Path(package.__file__ or "").parent) for package in (torch, heedful))
+OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))  # torch, and this library
 
 
 class RefusedError(Exception):

@@ -165,8 +165,8 @@ def trace(model: nn.Module, reading: Reading, pattern: str = f"*.{WEIGHTS}") -> 
     # Where keys are projected along the length, a query attends to a few slots in place of tokens.
     slots = {one.name: values[one.taps[0]].shape[-1] for one in attentions if one.taps[0] in values}
     if any(slots.get(one.name, len(reading.sides[one.keys])) != len(reading.sides[one.keys]) for one in attentions):
-        each = [Token(f"slot {number + 1}", number) for number in range(max(slots.values()))]
-        reading = replace(reading, sides={**reading.sides, SLOTS: each})
+        keys = [Token(f"slot {number + 1}", number) for number in range(max(slots.values()))]
+        reading = replace(reading, sides={**reading.sides, SLOTS: keys})
         attentions = tuple(replace(one, keys=SLOTS) for one in attentions)
     return Trace(reading, attentions, values, output, blocks)
 

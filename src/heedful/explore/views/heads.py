@@ -143,6 +143,7 @@ def attention_in(trace: Trace, name: str) -> Attention:
 
 
 CALLS = {
-    "tokens": (InputRequest, tokens), "kinds": (ModelRequest, kinds), "layer": (LayerRequest, layer), "patterns": (ModelRequest, patterns),
-    "opening": on_text(highlight), "occurrences": (OccurrencesRequest, occurrences),
+    "tokens": (InputRequest, tokens), "kinds": (ModelRequest, kinds), "layer": (LayerRequest, layer),
+    "patterns": (ModelRequest, patterns), "opening": on_text(highlight),
+    "occurrences": (OccurrencesRequest, occurrences),
 }  # fmt: skip

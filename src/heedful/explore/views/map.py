@@ -308,7 +308,7 @@ def examples_of(subject: Subject) -> Sequence[Example]:
 
 
 def own_images(subject: Subject) -> list[int]:
-    """The test images of an image classifier that are mapped: fewer, evenly spaced, where there are many or large ones."""
+    """The test images that are mapped: fewer, evenly spaced, where there are many or large ones."""
     album = image.albums.of(subject)
     with album.lock:
         count = len(album.images)
