@@ -163,7 +163,8 @@ def test_head_settings_of_images_and_dialogues_are_compared(
     assert max(map(abs, less.values())) > 1e-3
     until(lambda: difference(page).count() and lessened(page) == pytest.approx(less, abs=1e-6))
     page.get_by_test_id("undo").click()
-    until(lambda: "b.off" not in page.url and max(map(abs, lessened(page).values())) == 0)
+    until(lambda: "b.off" not in page.url and "No difference." in difference(page).inner_text())
+    assert not lessened(page)
 
     def make_uniform(view: str, **state: object) -> None:
         browsing.go(view, compare=1, **state)
