@@ -82,9 +82,11 @@ STATED = {
     "map": ("of", "lines", "word", "at"),
     "ablation": ("off", "uniform", "tried", "place", "alone"), "recurrent": ("layer", "step"),
     "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),
-    "image": ("image", "drawn", "layer", "method", "block", "square"), "caption": ("image", "drawn", "beams", "place"),
+    "image": ("image", "drawn", "layer", "method", "block", "square", "off", "uniform"),
+    "caption": ("image", "drawn", "beams", "place", "off", "uniform"),
     "paragraph": ("image", "drawn", "boxes", "step"), "glimpses": ("image", "drawn", "step"),
-    "hops": ("number", "story", "question"), "dialogue": ("number", "history", "token", "without", "gate"),
+    "hops": ("number", "story", "question"),
+    "dialogue": ("number", "history", "token", "without", "gate", "off", "uniform"),
     "agent": ("seed", "forced", "step"),
     "positions": (
         "places", "width", "steps", "dims", "side", "words", "near", "lengths", "prefix", "documents", "order",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +18,9 @@ from heedful.explore.export import Export, page_of
 from heedful.explore.inspect import TextInput
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
+from heedful.runs.images import test_split as images
+from heedful.tasks.captioning.predictor import ImageCaptioner
+from heedful.tasks.image_classification.predictor import ImageClassifier
 from patience import until
 from tolerance import near
 
@@ -131,6 +136,57 @@ def test_two_head_settings_of_one_model_are_compared(browse: Callable[..., Any],
     until(lambda: "0.00" in page.get_by_test_id("largest").inner_text() and "b.off" not in page.url)
     page.get_by_test_id("undo").click()
     until(lambda: browsing.address.get("b.off") == "0.1.0,0.1.1,0.1.2,0.1.3")
+
+
+def test_head_settings_of_images_and_dialogues_are_compared(
+    browse: Callable[..., Any], run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In B, a layer of a Vision Transformer is off, and the attention of a captioner and of a dialogue uniform."""
+    monkeypatch.chdir(GOLDEN / "dialogue-hred")  # where its data are
+    browsing = browse(run("vit"), run("captions"), GOLDEN / "dialogue-hred")
+    page = browsing.go("image", model="vit", image=3, compare=1)
+    b = page.locator('[data-pane="b"]')
+    b.get_by_test_id("heads-open").click()
+    b.get_by_test_id("layer-0-1").click()
+    page.wait_for_url(lambda url: "b.off=" in url)
+    assert browsing.address["b.off"] == "0.1.0,0.1.1" and "off" not in browsing.address
+
+    classifier = ImageClassifier.load(run("vit"))  # not the one that the server uses meanwhile
+
+    def shares() -> dict[str, float]:
+        (found,) = classifier.predict([images(run("vit")).pixels[3]], top=10)
+        return dict(found.probabilities)
+
+    before = shares()
+    with watch(classifier.model, "blocks.1.*.weights", edit=lambda _, weights: torch.zeros_like(weights)):
+        less = {name: share - before[name] for name, share in shares().items()}
+    assert max(map(abs, less.values())) > 1e-3
+    until(lambda: difference(page).count() and lessened(page) == pytest.approx(less, abs=1e-6))
+    page.get_by_test_id("undo").click()
+    until(lambda: "b.off" not in page.url and "No difference." in difference(page).inner_text())
+    assert not lessened(page)
+
+    def make_uniform(view: str, **state: object) -> None:
+        browsing.go(view, compare=1, **state)
+        b.get_by_test_id("heads-open").click()
+        b.get_by_test_id("how-uniform").click()
+        b.get_by_test_id("switch-0-0-0").click()
+        page.wait_for_url(lambda url: "b.uniform=0.0.0" in url)
+        until(lambda: b.get_by_test_id("changed").inner_text().startswith("In all views: layer 1, head 1 uniform"))
+
+    make_uniform("caption", model="captions", image=4)
+    captioner = ImageCaptioner.load(run("captions"))
+    with watch(captioner.model, "*.weights", edit=lambda _, weights: torch.full_like(weights, 1 / weights.shape[-1])):
+        words = captioner.search([images(run("captions")).pixels[4]], 3, 3)[0][0].words
+    even = pytest.approx(1 / math.prod(captioner.grid), rel=1e-3)
+    until(lambda: float(b.get_by_test_id("largest").inner_text()) == even)
+    assert [one.split("\n")[0] for one in b.locator("[data-testid=words] button").all_inner_texts()] == words
+
+    make_uniform("dialogue", model="dialogue-hred")
+    asked = {"model": "dialogue-hred", "uniform": [[0, 0, 0]]}
+    shown, arrays = unpack(browsing.explorer.answer("dialogue", "reply", asked))
+    until(lambda: b.get_by_test_id("weight-0").inner_text() == f"{1 / len(shown['turns']):.2f}")
+    assert b.get_by_test_id("chance-0").inner_text() == f"{100 * float(np.exp(arrays['reply logs'][0])):.1f} %"
 
 
 def test_heads_that_are_changed_hold_in_all_views(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:

@@ -16,6 +16,10 @@ from heedful.explore.head_settings import HeadSettings, parse_heads
 from heedful.explore.inspect import TextInput
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer, Subject
+from heedful.explore.turns import scores
+from heedful.extras.vision.attention import attention_weights, over_image, rollout
+from heedful.extras.vision.gradients import METHODS, class_score
+from heedful.runs.images import test_split as images
 from tolerance import close, near
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
@@ -104,6 +108,97 @@ def test_long_texts_of_block_sparse_attention_stay_in_blocks(bigbird: Path) -> N
     assert plain["shares"].any() and not off["shares"].any()
     given = [one["shares"][5, :-1][one["shares"][5, :-1] > 0] for one in (plain, even)]  # the last block is shorter
     assert np.ptp(given[1]) < 1e-6 < np.ptp(given[0])
+
+
+def even(_: str, weights: Tensor) -> Tensor:
+    """What a user of `watch` writes to make all heads uniform."""
+    return (weights > 0) / (weights > 0).sum(-1, keepdim=True)
+
+
+def test_image_without_a_head_is_that_of_python(run: Callable[[str], Path]) -> None:
+    explorer, subject = opened(run("vit"))
+    asked = {"model": subject.name, "image": 3}
+    plain = unpack(explorer.answer("image", "classes", asked))
+    pixels = images(subject.folder).pixels[3]
+    for setting, edit in (({"off": [[0, 1, 1]]}, zeroed(1)), ({"uniform": [[0, 1, 0], [0, 1, 1]]}, even)):
+        with watch(subject.model, "blocks.1.*.weights", edit=edit):
+            (expected,) = subject.predictor.predict([pixels], top=10)
+            x = subject.predictor.inputs([pixels])
+            gradient = METHODS["gradient"](class_score(subject.model, 5), x).numpy()
+            weights = attention_weights(subject.model, x)
+        words, arrays = unpack(explorer.answer("image", "classes", {**asked, **setting}))
+        assert words["labels"] == list(expected.probabilities) and words["layers"] == plain[0]["layers"]
+        assert arrays["probabilities"] == near(list(expected.probabilities.values()))
+        assert np.abs(np.sort(arrays["probabilities"]) - np.sort(plain[1]["probabilities"])).max() > 1e-4
+        pixel = unpack(explorer.answer("image", "pixels", {**asked, **setting, "label": 5}))[0]
+        assert pixel["largest"] == pytest.approx(float(np.abs(gradient).max()), rel=1e-4)
+        _, seen = unpack(explorer.answer("image", "attention", {**asked, **setting, "layer": 1}))
+        assert seen["heads"] == near(over_image(weights[1][0], (4, 4)).numpy())
+        assert seen["rollout"] == near(over_image(rollout(weights)[0], (4, 4)).numpy())
+    again = unpack(explorer.answer("image", "classes", asked))[1]["probabilities"]
+    assert again.tolist() == plain[1]["probabilities"].tolist()
+
+
+def test_caption_with_uniform_attention_is_that_of_python(run: Callable[[str], Path]) -> None:
+    """A single attention without heads counts as one head; the same captioner with hard attention is changed, too."""
+    explorer, subject = opened(run("captions"))
+    asked = {"model": subject.name, "image": 4, "beams": 2}
+    plain = unpack(explorer.answer("caption", "captions", asked))
+    pixels = images(subject.folder).pixels[4]
+    hard = subject.predictor.attending("hard")
+    for setting, edit in (({"uniform": [[0, 0, 0]]}, even), ({"off": [[0, 0, 0]]}, zeroed(0))):
+        with watch(subject.model, "*.weights", edit=edit):
+            found = subject.predictor.search([pixels], 2, 2)[0]
+        with watch(hard.model, "*.weights", edit=edit):
+            others = [hard.describe(pixels, one.ids) for one in found]
+        words, arrays = unpack(explorer.answer("caption", "captions", {**asked, **setting}))
+        assert [one["text"] for one in words["captions"]] == [one.text for one in found]
+        assert [one["log"] for one in words["captions"]] == near([one.log_probability for one in found])
+        assert [one["logs"]["hard"] for one in words["captions"]] == near([one.log_probability for one in others])
+        assert arrays["maps"] == near(np.concatenate([one.maps.numpy() for one in found]))
+        assert arrays["soft"] == near(arrays["maps"])
+        assert arrays["hard"] == near(np.concatenate([one.maps.numpy() for one in others]))
+        assert words["captions"][0]["log"] != near(plain[0]["captions"][0]["log"])
+        tree = unpack(explorer.answer("caption", "search", {**asked, **setting}))[1]
+        ended = tree["log"][tree["fate"] == 2].max()
+        assert not found[0].complete or ended == near(max(one.log_probability for one in found if one.complete))
+
+
+@pytest.mark.parametrize("kind", ["transformer", "hred", "seq2seq"])
+def test_reply_with_changed_heads_is_that_of_python(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    folder = GOLDEN / f"dialogue-{kind}"
+    monkeypatch.chdir(folder)
+    explorer, subject = opened(folder)
+    said = ["the old cat sees the ball .", "a dog likes the stone .", "the small bird sees the leaf ."]
+    asked = {"model": subject.name, "history": "\n".join(said)}
+    plain = unpack(explorer.answer("dialogue", "reply", asked))[1]
+    (history,) = subject.predictor.histories([said])
+    taps = subject.model.alignment
+    cross = next(at for at, one in enumerate(subject.kinds) if one.kind == "cross")
+    every = [[cross, 0, head] for head in range(subject.kinds[cross].heads)]
+    for setting, edit in (({"uniform": every}, even), ({"off": every}, lambda _, weights: torch.zeros_like(weights))):
+        with watch(subject.model, taps, edit=edit):
+            expected = subject.predictor.reply(said)
+            logs = scores(subject.predictor, [history], expected.ids)[0].detach()
+        words, arrays = unpack(explorer.answer("dialogue", "reply", {**asked, **setting}))
+        assert words["reply"] == expected.text
+        assert arrays["reply logs"] == near(logs.numpy())
+        assert arrays["attention"].any() == ("uniform" in setting)
+        assert arrays["reply logs"].shape != plain["reply logs"].shape or (
+            np.abs(arrays["reply logs"] - plain["reply logs"]).max() > 1e-6
+        )
+
+
+def test_heads_are_those_of_the_views_that_take_them(run: Callable[[str], Path]) -> None:
+    def of(folder: Path) -> list[tuple[str, int, int]]:
+        return [(one.title, len(one.taps), one.heads) for one in opened(folder)[1].kinds]
+
+    assert of(run("vit")) == [("self", 2, 2)]
+    assert of(run("captions")) == of(GOLDEN / "captioning-captioner") == [("decoder cross", 1, 1)]
+    assert of(GOLDEN / "dialogue-transformer") == [
+        ("encoder self", 1, 2), ("decoder masked self", 1, 2), ("decoder cross", 1, 2),
+    ]  # fmt: skip
+    assert of(run("lenet")) == of(GOLDEN / "story_answering-memory_network") == []
 
 
 def test_missing_heads_are_refused(run: Callable[[str], Path]) -> None:

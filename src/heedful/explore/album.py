@@ -22,7 +22,7 @@ from heedful.data.images.inputs import file_settings
 from heedful.data.images.sources import scale_pixels
 from heedful.errors import UserError
 from heedful.explore.packets import not_finite, pack
-from heedful.explore.views import ModelRequest, index_of, require_index
+from heedful.explore.views import HeadedRequest, ModelRequest, index_of, require_index
 from heedful.plots.image_grid import Window, to_pixels
 from heedful.runs.images import ImageSplit, test_split
 
@@ -43,6 +43,10 @@ class ImageRequest(ModelRequest):
 
     image: int | None = Field(None, ge=DRAWN, le=10_000_000)  # None: the first that is shown
     drawn: str | None = Field(None, max_length=2 * LARGEST, pattern="^([0-9a-f]{2})+$")
+
+
+class HeadedImageRequest(ImageRequest, HeadedRequest):
+    """The same, answered with some heads changed."""
 
 
 class FileRequest(ModelRequest):

@@ -24,7 +24,7 @@ from heedful.explore.inspect import TextInput
 from heedful.explore.lessons.answers import held_lesson
 from heedful.explore.server.page import built
 from heedful.explore.subjects import Explorer, parse_request
-from heedful.explore.views import Call, HeadedRequest, find
+from heedful.explore.views import Call, find, takes_heads
 from heedful.files import writing as files
 
 MAX_CALLS = 2000  # in a file
@@ -88,13 +88,8 @@ def calls_of(explorer: Explorer, view: str, state: Mapping[str, Any]) -> list[Ca
     """The calls of a view; those of B - A, too, where the state is one of a comparison."""
     subject = explorer.subject(str(state["model"]))
     names = [view, "heads"] if "compare" in state and view in ATTENTION and view != "heads" else [view]
-    with subject.heads_set(HeadSettings.model_validate(heads_of(state))) if takes_heads(view) else nullcontext():
+    with subject.heads_set(HeadSettings.model_validate(heads_of(state))) if takes_heads(find(view)) else nullcontext():
         return [call for name in names for call in find(name).calls(subject, state)]
-
-
-def takes_heads(view: str) -> bool:
-    """Whether the calls of a view are answered with some heads changed."""
-    return any(issubclass(kind, HeadedRequest) for kind, _ in find(view).CALLS.values())
 
 
 def second_pane(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from heedful.config import Config
 from heedful.data.tokenizers.base import HasMask, MaskTokenizer
 from heedful.data.tokenizers.lm_tokenization import codec_of
 from heedful.errors import UserError
-from heedful.explore.capabilities import Aligns, Encodes, HasBlocks, HasUnknown, part_of
+from heedful.explore.capabilities import Aligns, Encodes, HasBlocks, HasHeads, HasUnknown, part_of
 from heedful.explore.packets import not_finite
 from heedful.tasks.language_model.predictor import TextGenerator
 from heedful.tasks.translation.predictor import TooLongError, Translator
@@ -131,6 +131,16 @@ def attention_taps(model: nn.Module) -> dict[str, tuple[str, ...]]:
         if last == WEIGHTS and f"{above}.scores" in every:
             found.setdefault(".".join("*" if part.isdecimal() else part for part in name.split(".")), []).append(name)
     return {name: tuple(each) for name, each in found.items()}
+
+
+def attentions_in(model: nn.Module) -> Iterator[Attention]:
+    """The kinds of attention of a model that reads no text, whose queries and keys are no tokens of one."""
+    for name, each in attention_taps(model).items():
+        path = each[0].rpartition(".")[0]
+        cross = isinstance(model, Aligns) and fnmatchcase(path, model.alignment.rpartition(".")[0])
+        kind = "cross" if cross else "causal" if name.startswith("decoder") else "self"
+        module = model.get_submodule(path)
+        yield Attention(name, kind, "", "", each, module.heads if isinstance(module, HasHeads) else 1)
 
 
 def require_whole(model: nn.Module, reading: Reading) -> None:

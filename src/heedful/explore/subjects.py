@@ -25,7 +25,7 @@ from heedful.explore.lessons.lesson import Lesson
 from heedful.explore.lessons.reading import shipped
 from heedful.explore.openings import TextOpening
 from heedful.explore.samples import Examples
-from heedful.explore.views import VIEWS, HeadedRequest, ModelRequest, View, find
+from heedful.explore.views import VIEWS, HeadedRequest, ModelRequest, View, find, takes_heads
 from heedful.files.reading import is_file
 from heedful.runs.load import load, name_folders
 from heedful.tasks.base import Example
@@ -103,9 +103,10 @@ class Subject:
 
     @cached_property
     def kinds(self) -> tuple[Attention, ...]:
-        """The kinds of attention of the model, in the order in which head settings count them."""
+        """The kinds of attention of the model that can be changed, in the order in which head settings count them."""
         if not self.attentions:
-            return ()
+            headed = any(takes_heads(find(name)) for name in self.views if name != "home")
+            return tuple(inspect.attentions_in(self.model)) if headed else ()
         one = Example("", "", "") if inspect.is_translator(self.predictor) else self._defaults[0]
         return self.trace(TextInput(text=one.text, other=one.other)).attentions
 
@@ -205,7 +206,7 @@ class Subject:
             found = self.examples
             about |= {
                 "kind": self.model.config.kind, "parameters": sum(each.numel() for each in self.model.parameters()),
-                "reads": texts_of(self.predictor), "looks": list(self.attentions),
+                "reads": texts_of(self.predictor), "looks": list(self.attentions) or [one.name for one in self.kinds],
                 "examples": [one._asdict() for one in found.examples], "named": found.target,
             }  # fmt: skip
         return about

@@ -16,7 +16,7 @@ const MOST = 3; // answers
 const BEAMS = 3;
 
 /** The question about an image, or about the input that the view shows first. */
-export function seenQuestion([view, call]: [string, string], model: string, image: { image?: number; drawn?: string }): Question {
+export function seenQuestion([view, call]: [string, string], model: string, image: object): Question {
   const more = view === "hops" ? {} : view === "reconstruct" ? { page: 0 } : view === "caption" ? { ...image, beams: BEAMS } : image;
   return [view, call, { model, ...more }];
 }

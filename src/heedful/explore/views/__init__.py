@@ -95,6 +95,11 @@ class View(Protocol):
         """The calls whose answers an exported file holds: those of a state, and those its reader may need."""
 
 
+def takes_heads(view: View) -> bool:
+    """Whether the calls of a view are answered with some heads changed."""
+    return any(issubclass(kind, HeadedRequest) for kind, _ in view.CALLS.values())
+
+
 def find(name: str) -> View:
     """The view of a name."""
     if name not in VIEWS:

@@ -17,7 +17,16 @@ from torch import Tensor
 
 from heedful.data.images.captions import CaptionedImages
 from heedful.errors import UserError
-from heedful.explore.album import Album, FileRequest, ImageRequest, finite, longest_first, read_upload
+from heedful.explore.album import (
+    Album,
+    FileRequest,
+    HeadedImageRequest,
+    ImageRequest,
+    finite,
+    longest_first,
+    read_upload,
+)
+from heedful.explore.head_settings import heads_of, heads_set
 from heedful.explore.once import OncePerModel
 from heedful.explore.openings import Highlight, on_image
 from heedful.explore.packets import not_finite, pack
@@ -36,7 +45,7 @@ IMAGES = 4  # to choose the first picture from
 KINDS = ("soft", "hard")
 
 
-class CaptionRequest(ImageRequest):
+class CaptionRequest(HeadedImageRequest):
     """A model, an image, and the number of beams of the search."""
 
     beams: int = Field(BEAMS, ge=1, le=MOST_BEAMS)
@@ -87,7 +96,10 @@ def captions(subject: Subject, request: CaptionRequest) -> bytes:
             album.drawings(request),
         )
         found = captioner.search([image], request.beams, request.beams)[0]
-        others = {kind: [one.describe(image, each.ids) for each in found] for kind, one in album.kinds.items()}
+        others = {}
+        for kind, one in album.kinds.items():
+            with heads_set(one.model, subject.kinds, request):
+                others[kind] = [one.describe(image, each.ids) for each in found]
         references = album.images.captions[index] if index >= 0 else ()
     grid = captioner.grid if captioner.attends else (0, 0)
     return pack(
@@ -164,7 +176,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The image of a state with any number of beams that the page offers."""
     album = albums.of(subject)
     with album.lock:
-        image = album.asked(state, subject.name)
+        image = album.asked(state, subject.name) | heads_of(state)
     every = [{**image, "beams": beams} for beams in range(1, MOST_BEAMS + 1)]
     return [Call("caption", call, each) for each in every for call in ("captions", "search")]
 

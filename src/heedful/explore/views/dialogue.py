@@ -17,11 +17,12 @@ from heedful.data.dialogues.trips import Trips
 from heedful.data.formats.sources import Split
 from heedful.data.tokenizers.tokenizer import TrainedTokenizer
 from heedful.errors import UserError
+from heedful.explore.head_settings import heads_of
 from heedful.explore.once import OncePerModel
 from heedful.explore.packets import not_finite, pack
 from heedful.explore.samples import task_in
 from heedful.explore.turns import candidates, kept_of_turns, layer_of_turns, left_out, scores, turns_read
-from heedful.explore.views import LONGEST, Call, ModelRequest, index_of, require_index
+from heedful.explore.views import LONGEST, Call, HeadedRequest, index_of, require_index
 from heedful.explore.views.recurrent import GATES, SIGNED
 from heedful.tasks.dialogue.predictor import DialogueModel
 
@@ -39,7 +40,7 @@ TOP = 5  # candidates for each token
 SPLITS: tuple[Split, ...] = ("test", "valid")
 
 
-class DialogueRequest(ModelRequest):
+class DialogueRequest(HeadedRequest):
     """A dialogue of the run's data by its number, or a history of the user's own, an utterance per line."""
 
     number: int | None = Field(None, ge=0, le=10_000_000)  # None: the first that is shown
@@ -158,15 +159,13 @@ def require_short(texts: Sequence[str]) -> None:
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The dialogue of a state, and the others to choose from."""
     library = libraries.of(subject)
-    asked: dict[str, Any] = {"model": subject.name}
+    model = {"model": subject.name, **heads_of(state)}
+    asked: dict[str, Any] = dict(model)
     if state.get("number") is not None:
         asked["number"] = index_of(state, "number", len(library.dialogues))
     if state.get("history") is not None:
         asked["history"] = str(state["history"])
-    return [
-        Call("dialogue", "reply", one)
-        for one in (asked, *({"model": subject.name, "number": n} for n in library.order))
-    ]
+    return [Call("dialogue", "reply", one) for one in (asked, *({**model, "number": n} for n in library.order))]
 
 
 CALLS = {"reply": (DialogueRequest, reply)}

@@ -63,11 +63,6 @@ def layer(subject: Subject, request: LayerRequest) -> bytes:
     return pack({}, weights=trace.weights(attention_in(trace, request.look), request.layer).to(torch.float16))
 
 
-def kinds(subject: Subject, request: ModelRequest) -> bytes:
-    """The kinds of attention of a model, whatever it reads."""
-    return pack({"looks": looks_of(subject.kinds)})
-
-
 def patterns(subject: Subject, request: ModelRequest) -> bytes:
     """The pattern of each head over the model's examples, by kind of attention, layer and head."""
     known = subject.habits
@@ -143,7 +138,7 @@ def attention_in(trace: Trace, name: str) -> Attention:
 
 
 CALLS = {
-    "tokens": (InputRequest, tokens), "kinds": (ModelRequest, kinds), "layer": (LayerRequest, layer),
+    "tokens": (InputRequest, tokens), "layer": (LayerRequest, layer),
     "patterns": (ModelRequest, patterns), "opening": on_text(highlight),
     "occurrences": (OccurrencesRequest, occurrences),
 }  # fmt: skip

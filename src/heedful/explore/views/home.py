@@ -16,6 +16,7 @@ from heedful.explore.inspect import WEIGHTS, attention_taps
 from heedful.explore.packets import pack
 from heedful.explore.predictions import prediction_of, predicts
 from heedful.explore.views import Call, InputRequest, ModelRequest, find, input_of
+from heedful.explore.views.heads import looks_of
 from heedful.models.roles import Role
 
 if TYPE_CHECKING:
@@ -156,6 +157,11 @@ def path_of(part: Part, around: str) -> str:
     return join(join(around, part.name), "*" if part.numbers else "")
 
 
+def kinds(subject: Subject, request: ModelRequest) -> bytes:
+    """The kinds of attention of a model that can be changed, whatever it reads."""
+    return pack({"looks": looks_of(subject.kinds)})
+
+
 @torch.inference_mode()
 def flow(subject: Subject, request: InputRequest) -> bytes:
     """The tokens that the model reads, and what it predicts."""
@@ -187,4 +193,4 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     return found
 
 
-CALLS = {"model": (ModelRequest, model), "flow": (InputRequest, flow)}
+CALLS = {"model": (ModelRequest, model), "kinds": (ModelRequest, kinds), "flow": (InputRequest, flow)}

@@ -18,7 +18,8 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from heedful.data.images.sources import Images, scale_pixels
 from heedful.errors import UserError
-from heedful.explore.album import SHOWN, Album, FileRequest, ImageRequest, finite, read_upload
+from heedful.explore.album import SHOWN, Album, FileRequest, HeadedImageRequest, ImageRequest, finite, read_upload
+from heedful.explore.head_settings import heads_of
 from heedful.explore.once import OncePerModel
 from heedful.explore.openings import Highlight, on_image, rivals
 from heedful.explore.packets import pack
@@ -45,20 +46,20 @@ FILE = 2_000_000  # bytes of all covered images, up to which a file holds more t
 Method = Literal["gradient", "gradient x input", "integrated gradients", "guided backprop", "deconvnet"]
 
 
-class MapRequest(ImageRequest):
+class MapRequest(HeadedImageRequest):
     """The feature map of a layer."""
 
     layer: int = Field(0, ge=0, le=10_000)
 
 
-class PixelRequest(ImageRequest):
+class PixelRequest(HeadedImageRequest):
     """What in an image raises the logit of a class; by default of the most probable one."""
 
     method: Method = "gradient"
     label: int | None = Field(None, ge=0, le=1_000_000)
 
 
-class CoverRequest(ImageRequest):
+class CoverRequest(HeadedImageRequest):
     """An image without one of its squares, counted row by row."""
 
     square: int = Field(ge=0, le=100_000)
@@ -124,7 +125,7 @@ albums = OncePerModel(ClassAlbum)
 
 
 # ------------------------------------------------------------------ answers
-def classes(subject: Subject, request: ImageRequest) -> bytes:
+def classes(subject: Subject, request: HeadedImageRequest) -> bytes:
     """The most probable classes of an image, and what can be chosen: images, layers and methods."""
     album = albums.of(subject)
     with album.lock, torch.no_grad():
@@ -229,7 +230,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     with album.lock, torch.no_grad():
         layers, methods, count = album.layers, album.methods, math.prod(album.squares)
         attended = album.model.config.layers if album.model.config.attends else 0
-    image = album.asked(state, subject.name)
+    image = album.asked(state, subject.name) | heads_of(state)
     every: list[tuple[str, dict[str, Any]]] = [("classes", image)]
     every += [("maps", {**image, "layer": number}) for number in range(len(layers))]
     every += [("pixels", {**image, "method": name}) for name in methods]
@@ -241,7 +242,7 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
 
 
 CALLS = {
-    "classes": (ImageRequest, classes), "maps": (MapRequest, maps), "pixels": (PixelRequest, pixels),
+    "classes": (HeadedImageRequest, classes), "maps": (MapRequest, maps), "pixels": (PixelRequest, pixels),
     "attention": (MapRequest, attention), "covered": (CoverRequest, covered),
     "read": (FileRequest, read_upload), "opening": on_image(lambda subject: albums.of(subject).order, highlight),
 }  # fmt: skip
