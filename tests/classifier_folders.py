@@ -25,7 +25,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def folder(path: Path, family: str, rng: random.Random, problem: str, outputs: int, **named: Any) -> Any:
+def folder(path: Path, family: str, rng: random.Random, problem: str | None, outputs: int, **named: Any) -> Any:
     """A random model of `transformers`, and a folder of it with a vocabulary."""
     heads = rng.randint(1, 4)
     width, layers, hidden = heads * 2 * rng.randint(2, 7), rng.randint(1, 3), rng.randint(5, 60)

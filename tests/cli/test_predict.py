@@ -24,7 +24,7 @@ from PIL import Image
 import heedful as library
 from golden.library import RUNS, TEXTS, WORDS
 from heedful.cli.row_progress import Rate
-from heedful.data.tables.reading import read_records
+from heedful.data.tables.reading import read_records, text_of
 from heedful.data.tables.writing import common_type, output_format, table_writer, type_of
 from heedful.errors import UserError
 from heedful.files import writing as files
@@ -194,7 +194,9 @@ def test_each_task_is_predicted_as_one_by_one(heedful: Run, task: str, tmp_path:
 
 # ------------------------------------------------------------------ formats
 def test_formats_keep_the_columns_and_texts_with_line_breaks(heedful: Run, tmp_path: Path) -> None:
-    text = 'the red cat,\n"sees"\ta ball\rand'  # a carriage return alone ends a line for readers of CSV
+    text = (
+        'the red cat,\n"sees"\ta ball\r\nof\r\n\r\nthe\rand'  # a carriage return alone ends a line for readers of CSV
+    )
     rows = [{"text": text, "id": "1"}, {"text": "", "id": "2"}, {"text": "a dog", "id": "3"}]
     source = write_rows(tmp_path / "in.jsonl", rows)
     assert heedful("predict", CLASSIFIER, source, "-o", tmp_path / "right.jsonl", "--probabilities")[0] == 0
@@ -217,6 +219,37 @@ def test_formats_keep_the_columns_and_texts_with_line_breaks(heedful: Run, tmp_p
         source_ = bare
     assert heedful("predict", CLASSIFIER, source, "-o", tmp_path / "out.txt")[0] == 0
     assert (tmp_path / "out.txt").read_text().split("\n") == [row["prediction"] or "" for row in right] + [""]
+
+
+NOT_TEXTS = {"image", "boxes", "tree", "choices", "story", "utterances", "observation", "style"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("end", ["jsonl", "parquet"])
+def test_a_number_is_the_text_that_tables_train_on(heedful: Run, task: str, end: str, tmp_path: Path) -> None:
+    run = recorded(task)[-1]
+    predictor: Any = library.load(run, device="cpu")
+    row = GIVEN[task](predictor, tmp_path)[0][0]
+    fields = [name for name in FIELDS[type(predictor)] if name not in NOT_TEXTS]
+    if not fields:
+        pytest.skip("its input has no text")
+    numbers = [3, 4.0, 2.5, *([True] if end == "jsonl" else [])]
+    found = []
+    for name, values in (("numbers", numbers), ("texts", [text_of(number) for number in numbers])):
+        rows = [{**row, **dict.fromkeys(fields, value)} for value in values]
+        source, out = tmp_path / f"{name}.{end}", tmp_path / f"{name}-out.jsonl"
+        types = {key: type_of(rows[0][key]) for key in row} | dict.fromkeys(fields, type_of(values[-1]))
+        with table_writer(source, output_format(source), types) as write:
+            write(rows)
+        words = ("--field", "text", "--field", "pair") if task == "regression" else ()
+        code, _, err = heedful("predict", run, source, "-o", out, *words)
+        assert code == 0, err
+        found.append(read_rows(out))
+    assert [[one[name] for name in fields] for one in found[0]] == [[number] * len(fields) for number in numbers]
+    results = [column.name for column in result_columns(predictor)]
+    assert [[one[name] for name in results] for one in found[0]] == [
+        [one[name] for name in results] for one in found[1]
+    ]
 
 
 def test_a_folder_and_a_zip_file_have_a_row_for_each_image(heedful: Run, tmp_path: Path) -> None:
@@ -346,7 +379,7 @@ def kept_lines(folder: Path) -> list[bytes]:
         ("in.csv", b"text,id\na\n", "different number of columns"),
         ("in.csv", b"text,prediction\na,b\n", "a result would overwrite a column"),
         ("in.jsonl", b'{"text": "a"}\n{"text"', "in.jsonl:2"),
-        ("in.jsonl", b'{"text": 3}\n', "is not a string"),
+        ("in.jsonl", b'{"text": [3]}\n', "is not a string"),
         ("in.parquet", b"PAR1 or not", "this is not a Parquet file"),
         ("in.csv.gz", gzip.compress(b"text\na\n" * 99, mtime=0)[:-12], "in.csv.gz"),
         ("in.zip", b"PK and no more", "this zip file cannot be read"),

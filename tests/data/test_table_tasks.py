@@ -24,6 +24,7 @@ from heedful.data.tables.findings import Finding
 from heedful.data.tables.reading import same_text
 from heedful.data.tables.source import ColumnTable, Table
 from heedful.errors import UserError
+from heedful.runs.recipe import check_rows
 from heedful.tasks import TASKS, recipe_class
 
 WITHOUT = {"control"}  # an environment has no rows
@@ -236,6 +237,37 @@ def test_checking_finds_the_rows_that_training_refuses(task: str, images: Path) 
         with pytest.raises(UserError, match=re.escape(message)) as error:
             whole.read("train")
         assert "rows.jsonl:8" in str(error.value)
+
+
+# What makes the last of many rows of a rare class, by task; other tasks have no classes.
+RARE: dict[str, dict[str, Any]] = {
+    "classification": {"label": "rare"},
+    "text_classification": {"label": "7"},
+    "multi_label": {"label": "dog, rare"},
+    "style_transfer": {"style": "rare"},
+    "tagging": {"tags": ["B-PER", "O", "B-RARE"]},
+    "story_answering": {"answer": "rare"},
+    "tree_classification": {"tree": "(0 (2 word) (1 bad))"},
+    "tabular": {"zone": "rare"},
+    "image_classification": {"label": "rare"},
+}
+RECIPES: dict[str, Any] = {"tabular": {"predict": "zone", "metric": "accuracy"}}  # more settings of their tasks
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_classes_of_very_different_size_are_reported_with_their_numbers(task: str, images: Path) -> None:
+    """Of every task with classes, and of no other one."""
+    rows = [dict(row, id=n) for n, row in enumerate(2 * ROWS[task])]
+    for changed, expected in (({}, False), (RARE.get(task, {}), task in RARE)):
+        file = write_rows(images, [*rows, {**rows[0], **changed}], "jsonl")
+        data = {"root": str(images), "train": file.name, "valid": file.name}
+        kind: Any = recipe_class(task)
+        settings = kind.model_fields["task"].annotation(**RECIPES.get(task, {}))
+        recipe = kind.model_construct(data=table_class(task)(**data), task=settings, columns={}, model={})
+        found = [one.message for one in check_rows(recipe).findings if one.name == "uneven"]
+        assert len(found) == expected, found
+        if expected:
+            assert re.search(r"classes are uneven: \d\d are '.+', 1 are '(rare|7|B-RARE|0)'", found[0]), found
 
 
 @pytest.mark.parametrize("task", CASES)

@@ -66,6 +66,15 @@ def test_a_classifier_learns_and_keeps_the_types_of_its_classes(fitted: TextClas
     assert numbers.predict(["", "nothing of this"]).shape == (2,)
 
 
+@pytest.mark.parametrize("dtype", ["Int64", "UInt8", "boolean", "bool", "int64", "category"])
+def test_classes_of_a_pandas_column_are_its_integers_and_booleans(dtype: str) -> None:
+    column = pd.Series([label == "good" for label in LABELS]).astype("int64" if dtype == "category" else dtype)
+    model = TextClassifier(**QUICK).fit(TEXTS, column.astype(dtype))
+    kind = "b" if dtype.startswith("bool") else "u" if dtype == "UInt8" else "i"
+    assert model.classes_.dtype.kind == model.predict(TEXTS).dtype.kind == kind
+    assert model.classes_.tolist() == [0, 1]
+
+
 def test_a_pickle_a_clone_and_a_folder_hold_the_same_model(fitted: TextClassifier, tmp_path: Path) -> None:
     pickled = pickle.dumps(fitted)
     assert b"torch" not in pickled
@@ -224,6 +233,8 @@ def test_scikit_learn_estimator_checks(estimator: Any, every: bool) -> None:
         (TextClassifier, {}, TEXTS, None, "requires y"),
         (TextClassifier, {}, TEXTS, ["one"] * 36, "only one class"),
         (TextClassifier, {}, TEXTS, [*LABELS[:35], None], "of one type"),
+        (TextClassifier, {}, TEXTS, pd.Series([*[0, 1] * 17, 1, None], dtype="Int64"), "NaN"),
+        (TextClassifier, {}, TEXTS, pd.Series([*[True, False] * 17, True, None], dtype="boolean"), "NaN"),
         (TextClassifier, {}, TEXTS, np.linspace(0, 1, 36), "continuous"),
         (TextClassifier, {}, TEXTS, [*LABELS[:35], ""], "label is missing"),
         (TextClassifier, {"max_iter": 0}, TEXTS, LABELS, "max_iter must be"),

@@ -16,6 +16,8 @@ from gpt_folders import gpt_folder, random_gpt
 from test_convert import convert
 
 import heedful
+from classifier_folders import FAMILIES, TEXTS
+from classifier_folders import folder as random_folder
 from heedful.errors import UserError
 from heedful.hub import pretrained, write
 from heedful.hub.loading import task_model
@@ -92,6 +94,32 @@ def test_classifier_with_one_output_is_a_regressor_as_in_transformers(named: boo
     with torch.no_grad():
         right = theirs(torch.tensor([ids])).logits[0, 0]
     close(torch.tensor(regressor.predict(["a bad"])[0].value), right)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("problem", "outputs", "kind"),
+    [
+        (None, 3, "classifier"),
+        ("single_label_classification", 3, "classifier"),
+        ("multi_label_classification", 3, "multi_label"),
+        ("multi_label_classification", 1, "multi_label"),
+        ("regression", 1, "regressor"),
+        ("regression", 3, "regressor"),
+    ],
+)
+def test_problem_type_decides_where_no_architecture_is_named(
+    family: str, problem: str | None, outputs: int, kind: str, tmp_path: Path
+) -> None:
+    random_folder(tmp_path, family, random.Random(0), problem, outputs)
+    named = heedful.load(tmp_path, "cpu")
+    change(tmp_path, architectures=None)
+    head = pretrained(tmp_path).head
+    assert head is not None and head.kind == kind
+    assert heedful.load(tmp_path, "cpu").predict(TEXTS) == named.predict(TEXTS)
+    change(tmp_path, problem_type="ranking")
+    with pytest.raises(UserError, match="not supported: problem_type"):
+        pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["BertForTokenClassification", "BertForSequenceClassification"])

@@ -48,7 +48,7 @@ from heedful.hub.tensorflow import find_checkpoint, read_checkpoint
 from heedful.hub.translation_folders import read_generation
 from heedful.hub.word_vocabularies import find_words
 from heedful.models import build, config_class, kinds_of
-from heedful.models.exchange import Exchange, PublishedConfig, Table, validate_config
+from heedful.models.exchange import Exchange, PublishedConfig, Table, head_in, validate_config
 from heedful.models.roles import Role
 from heedful.training.checkpoint.choice import split_checkpoint
 from heedful.training.checkpoint.loading import LoadedWeights, load_weights
@@ -218,6 +218,9 @@ def _hugging_face(folder: Path, weights: Weights, roles: tuple[Role, ...]) -> Pr
     tensors, file = weights(folder)
     names = exchange.canonical(tensors)
     published = exchange.match_tensors(published, set(names.values()), where)
+    published = published._replace(
+        head=head_in(settings, published.head, where)
+    )  # it may be known by its tensors alone
     table = exchange.table(published.config, published.head)
     ours, ledger = _convert(tensors, names, table, published.config, file)
     return _with_head(published, ours, ledger, folder, where)

@@ -148,7 +148,7 @@ def check_recipe(recipe: Recipe, splits: Sequence[Split] = SPLITS) -> None:
 
 def check_rows(recipe: Recipe, every: bool = False) -> Checked:
     """What is found in the rows of a recipe's data: the first of each file, or all."""
-    return check_data(recipe.data, recipe.text_limit, recipe.predicts_classes, every)
+    return check_data(recipe.data, recipe.text_limit, recipe.predicts_classes, every, recipe.class_column)
 
 
 def describe_size(recipe: Recipe) -> str:

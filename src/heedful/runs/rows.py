@@ -15,7 +15,7 @@ from heedful.data.formats.sources import list_keys, string_field
 from heedful.data.images.inputs import prepare
 from heedful.data.images.zip_files import ZipMember
 from heedful.data.stories.sources import sentences_of
-from heedful.data.tables.reading import parsed
+from heedful.data.tables.reading import parsed, text_of
 from heedful.errors import UserError, shown
 from heedful.files.reading import exists
 from heedful.runs.row_source import RowSource
@@ -120,11 +120,10 @@ class RowReader:
             return self._with_image(found, row, where)
         if "observation" in found:
             return None if found["observation"] in ("", None) else numbers_in(found["observation"], where)
-        names = [kind if kind in SEVERAL else name for kind, name in zip(self._kinds, self._present(row), strict=True)]
-        texts = {name: "" if row.get(name) is None else row[name] for name in self._present(row)}
-        return row_input(
-            texts | {kind: found[kind] for kind in found if kind in SEVERAL}, tuple(names), where, self.todo
-        )
+        names = {
+            kind: kind if kind in SEVERAL else name for kind, name in zip(self._kinds, self._present(row), strict=True)
+        }
+        return row_input({names[kind]: value for kind, value in found.items()}, tuple(names.values()), where, self.todo)
 
     @property
     def _kinds(self) -> tuple[str, ...]:
@@ -141,7 +140,7 @@ class RowReader:
         if missing := [name for name in names if name not in row]:
             raise missing_error(missing[0], row, where, self.todo)
         return {
-            kind: parsed(row[name]) if kind in SEVERAL else row[name]
+            kind: parsed(row[name]) if kind in SEVERAL else plain(row[name])
             for kind, name in zip(self._kinds, names, strict=True)
         }
 
@@ -156,6 +155,11 @@ class RowReader:
         if "boxes" in found:  # they are in pixels of the file
             return image, row_boxes({"boxes": found["boxes"]}, where)
         return pixels
+
+
+def plain(value: object) -> object:
+    """A value as the text that training reads of it; lists and objects as they are."""
+    return value if isinstance(value, list | tuple | dict | bytes | np.ndarray) else text_of(value)
 
 
 def numbers_in(value: object, where: str) -> NDArray[Any]:

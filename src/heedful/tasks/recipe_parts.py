@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -10,6 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from heedful.config import Config, FieldError
 from heedful.data.formats.sources import Name
+from heedful.data.tables.reading import Record
 from heedful.data.tokenizers.tokenizer import Bpe, Characters, Unigram, WholeWords, WordPiece
 from heedful.errors import UserError
 from heedful.training.configs import TrainConfig
@@ -77,6 +79,10 @@ class Recipe(Config):
     def data_notes(self) -> list[str]:
         """What `heedful check` reports about the data, once it has read them."""
         return []
+
+    def class_column(self, records: Sequence[Record]) -> str | None:
+        """The column with the class of each row, where the recipe says which it is."""
+        return None
 
     def problems(self) -> list[UserError]:
         """Errors in files that the recipe refers to, other than its data."""

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeAlias
 
@@ -316,6 +317,11 @@ def lines(path: Path, longest: int, encoding: Encoding | None = None) -> Iterato
 
     Without an encoding they are UTF-8, and an error does not suggest to set `data.encoding`.
     """
+    return map(itemgetter(0), lines_and_ends(path, longest, encoding))
+
+
+def lines_and_ends(path: Path, longest: int, encoding: Encoding | None = None) -> Iterator[tuple[str, str]]:
+    """The same, each with its line end; the last one has one, too."""
     if (problem := file_problem(path)) is not None:
         raise problem
     most = 4 * longest + 8  # bytes: beyond this, even 4-byte characters with BOM and line end are too many
@@ -323,7 +329,8 @@ def lines(path: Path, longest: int, encoding: Encoding | None = None) -> Iterato
     with open_plain_or_gzip(path, lambda: f"{path}:{number + 1}") as stream:
         while line := stream.readline(most):
             number += 1
-            yield decode_line(line if number > 1 else line.removeprefix(BOM), longest, f"{path}:{number}", encoding)
+            text = decode_line(line if number > 1 else line.removeprefix(BOM), longest, f"{path}:{number}", encoding)
+            yield text, "\r\n" if line.endswith(b"\r\n") else "\n"
     if number == 0:
         raise UserError("this file is empty", where=str(path), expected="at least one line of text")
 

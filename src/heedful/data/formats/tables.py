@@ -20,6 +20,7 @@ from heedful.data.formats.sources import (
     Split,
     json_lines,
     lines,
+    lines_and_ends,
     string_field,
     uneven_columns,
 )
@@ -224,7 +225,7 @@ def csv_rows(
     path: Path, separator: str, longest: int, encoding: Encoding | None = None, literal: str = "data.kind=tsv"
 ) -> Iterator[tuple[int, list[str]]]:
     """Every non-empty record of a CSV file: its first line, and its texts; `literal` is the setting without quotes."""
-    reader = csv.reader((f"{line}\n" for line in lines(path, longest, encoding)), delimiter=separator, strict=True)
+    reader = csv.reader(map("".join, lines_and_ends(path, longest, encoding)), delimiter=separator, strict=True)
     former, begin, row = csv.field_size_limit(), 1, list[str]()
     try:
         while True:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.formats.tables import Labelled
 from heedful.data.tables.findings import Finding, Row, columns, find, invalid_rows
-from heedful.data.tables.reading import Record
+from heedful.data.tables.reading import Record, text_of
 from heedful.data.tables.source import ColumnTable, Table
 from heedful.data.tables.wrong_columns import wrong_columns
 from heedful.errors import UserError
+
+Target: TypeAlias = Callable[[Sequence[Record]], str | None]
 
 FIRST = 10_000  # rows of each file that are read, unless all are asked for
 
@@ -24,16 +26,22 @@ class Checked(NamedTuple):
     findings: list[Finding]
 
 
-def check_data(data: object, context: int | None, classes: bool, every: bool = False) -> Checked:
-    """The findings of data whose examples are rows; none for other data."""
+def check_data(
+    data: object, context: int | None, classes: bool, every: bool = False, target: Target | None = None
+) -> Checked:
+    """The findings of data whose examples are rows; none for other data.
+
+    `classes`: the label is one of a few classes; `target`: finds the column with the class, where only the recipe
+    knows it.
+    """
     if isinstance(data, Table):
-        return _check_table(data, context, classes, every)
+        return _check_table(data, context, classes, every, target)
     if isinstance(data, Labelled):
         return _check_labelled(data, context, classes, every)
     return Checked([], [])
 
 
-def _check_table(data: Table, context: int | None, classes: bool, every: bool) -> Checked:
+def _check_table(data: Table, context: int | None, classes: bool, every: bool, target: Target | None) -> Checked:
     records, lines = dict[Split, Sequence[Record]](), list[str]()
     for split in SPLITS:
         if getattr(data, split) is None or split in data.shares:
@@ -52,8 +60,17 @@ def _check_table(data: Table, context: int | None, classes: bool, every: bool) -
         records |= {split: [whole[number] for number in rows] for split, rows in parts.items()}
         sizes = ", ".join(f"{len(rows):,} {split}" for split, rows in parts.items())
         lines.append(f"held out: {sizes}" + ("" if every or len(whole) < FIRST else ", of these rows"))
+    column = None if target is None else target(records["train"])
     rows = {
-        split: [Row(data.inputs(row), data.label(row), place) for row, place in records[split]]
+        split: [
+            Row(
+                data.inputs(row),
+                data.label(row),
+                place,
+                data.classes(row) if column is None else [text_of(row.get(column)).strip()],
+            )
+            for row, place in records[split]
+        ]
         for split in SPLITS
         if split in records
     }

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple
 
 from heedful.data.formats.sources import SPLITS, Split
@@ -60,6 +60,7 @@ class Row(NamedTuple):
     inputs: tuple[str, ...]
     label: str | None
     place: str
+    classes: Sequence[str] = ()  # where they are not the label: labels, tags, the class of a column or of a tree
 
     @property
     def blank(self) -> bool:
@@ -97,6 +98,8 @@ def find(rows: Rows, context: int | None, classes: bool, repeats: bool = False, 
     found += [] if repeats else duplicates(rows)
     if classes:
         found += [*labels(rows, partial), *classes_of(rows.get("train", ())), *conflicts(rows)]
+    train = rows.get("train", ())
+    found += uneven(Counter(name for row in train for name in row.classes), train)
     return sorted(found, key=lambda one: one.level)
 
 
@@ -196,11 +199,18 @@ def classes_of(train: Sequence[Row]) -> Iterator[Finding]:
         form = ascii if rare.casefold() != usual.casefold() and look_of(rare) == look_of(usual) else shown
         text = f"train: the label {form(rare)} of {len(places):,} rows may be {form(usual)}, as of {counts[usual]:,}"
         yield _finding("warning", "similar labels", text, places, train)
-    kept = [one for one in counts.most_common() if one[0] not in similar]
-    (most, many), (least, few) = kept[0], kept[-1]
-    if many >= UNEVEN * few:
-        text = f"train: classes are uneven: {many:,} rows are {shown(most)}, {few:,} are {shown(least)}"
-        yield _finding("warning", "uneven", f"{text}; accuracy says little, see task.metric: f1", [], train)
+    for finding in uneven({name: count for name, count in counts.items() if name not in similar}, train):
+        yield replace(finding, message=f"{finding.message}; accuracy says little, see task.metric: f1")
+
+
+def uneven(counts: Mapping[str, int], train: Sequence[Row]) -> Iterator[Finding]:
+    """Training classes of which one is much more frequent than another."""
+    if not 1 < len(counts) <= CLASSES:
+        return
+    least, *_, most = sorted(counts, key=lambda name: counts[name])
+    if counts[most] >= UNEVEN * counts[least]:
+        text = f"{counts[most]:,} are {shown(most)}, {counts[least]:,} are {shown(least)}"
+        yield _finding("warning", "uneven", f"train: classes are uneven: {text}", [], train)
 
 
 def typos(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:

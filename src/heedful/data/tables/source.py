@@ -106,6 +106,10 @@ class Table(Config):
         """What is to be predicted of a row, if it is one value."""
         return None
 
+    def classes(self, row: Mapping[str, object]) -> Sequence[str]:
+        """The classes that are predicted of a row, if they are not its label."""
+        return ()
+
     def check_row(self, row: Mapping[str, object], place: str) -> None:
         """Refuse a row that is no example of the task, as reading it for training would."""
 

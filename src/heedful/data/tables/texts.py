@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
@@ -33,6 +34,7 @@ Several = Annotated[tuple[ColumnName, ...], Field(min_length=1, max_length=1000)
 OneOrSeveral = ColumnName | Several
 MARKS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 NUMBER = "a number such as 3.8"
+ROOT = re.compile(r"^\s*\(\s*([^\s()]+)")  # the class of a tree
 COMMA = re.compile(r"-?[0-9]+,[0-9]+")  # as many countries write decimals
 
 
@@ -119,6 +121,12 @@ class LabelsTable(TargetTable):
     """Rows with a text, or a pair of texts, and any number of labels."""
 
     columns: LabelsColumns = Field(LabelsColumns(), description="the columns that are read")
+
+    def classes(self, row: Mapping[str, object]) -> Sequence[str]:
+        """The labels of a row."""
+        with suppress(UserError):  # another finding
+            return [name for one in self.columns.target(row, "").split(",") if (name := one.strip())]
+        return ()
 
 
 class NumberColumns(TargetColumns):
@@ -256,6 +264,12 @@ class TagTable(RowTable):
     columns: TagColumns = Field(TagColumns(), description="the columns that are read")
     collect: ClassVar = staticmethod(own.tagged)
 
+    def classes(self, row: Mapping[str, object]) -> Sequence[str]:
+        """The tags of a row but O, which most words have."""
+        with suppress(UserError):  # another finding
+            return [tag for tag in list_value(row.get(self.columns.tags), "", "tags") if tag != "O"]
+        return ()
+
 
 class QuestionColumns(RowColumns):
     """The columns of questions about a passage."""
@@ -319,6 +333,10 @@ class StoryTable(RowTable):
 
     columns: StoryColumns = Field(StoryColumns(), description="the columns that are read")
     collect: ClassVar = staticmethod(own_stories)
+
+    def classes(self, row: Mapping[str, object]) -> Sequence[str]:
+        """The answer of a row."""
+        return [self.label(row) or ""]
 
 
 class UtteranceColumns(ColumnNames):
@@ -396,6 +414,10 @@ class TreeTable(RowTable):
 
     columns: TreeColumns = Field(TreeColumns(), description="the column that is read")
     collect: ClassVar = staticmethod(own.trees)
+
+    def classes(self, row: Mapping[str, object]) -> Sequence[str]:
+        """The class of the whole tree."""
+        return ROOT.findall(text_of(row.get(self.columns.tree)))
 
 
 class TextColumns(RowColumns):

@@ -288,7 +288,8 @@ class TextClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Train on texts X (n) with the classes y (n), which are strings or integers."""
         texts = texts_of(X)
-        labels = column_or_1d(require_target(y), warn=True)
+        given = np.asarray(require_target(y))  # column_or_1d makes floats of pandas' Int64 and boolean
+        labels = column_or_1d(given if given.dtype.kind in "biu" else y, warn=True)
         check_consistent_length(texts, labels)
         try:
             check_classification_targets(labels)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -12,6 +14,7 @@ from heedful.data.fields.parcels import Parcels
 from heedful.data.fields.rows import CsvRows, JsonlRows, ParquetRows, Rows, TsvRows, joined
 from heedful.data.formats.sources import SPLITS, Name
 from heedful.data.own import OwnData
+from heedful.data.tables.reading import Record
 from heedful.data.tables.texts import FieldTable
 from heedful.errors import UserError, shown
 from heedful.models import any_of, config_class
@@ -83,6 +86,14 @@ class TabularRecipe(Recipe):
                 expected="one of " + ", ".join(fitting[target]),
             )  # fmt: skip
         return found
+
+    def class_column(self, records: Sequence[Record]) -> str | None:
+        """The target, if it is a class."""
+        target = self.task.predict
+        with suppress(UserError):  # it is raised once the data are read
+            if isinstance(self.data, FieldTable) and (rows := self.data.examples(records, "train")):
+                return target if self.types(rows)[target].kind == "class" else None
+        return None
 
     def data_notes(self) -> list[str]:
         """The types of the columns that are guessed, once the values of all splits are checked."""
