@@ -82,7 +82,7 @@ STATED = {
     "map": ("of", "lines", "word", "at"),
     "ablation": ("off", "uniform", "tried", "place", "alone"), "recurrent": ("layer", "step"),
     "reconstruct": ("drawn", "label", "noise", "page", "image", "last"), "run": ("beside",), "source": ("file",),
-    "image": ("image", "drawn", "layer", "method", "block"), "caption": ("image", "drawn", "beams", "place"),
+    "image": ("image", "drawn", "layer", "method", "block", "square"), "caption": ("image", "drawn", "beams", "place"),
     "paragraph": ("image", "drawn", "boxes", "step"), "glimpses": ("image", "drawn", "step"),
     "hops": ("number", "story", "question"), "dialogue": ("number", "history", "token", "without", "gate"),
     "agent": ("seed", "forced", "step"),

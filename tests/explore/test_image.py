@@ -97,6 +97,40 @@ def test_maps_and_pixels_are_those_of_the_library(explorer: Explorer, run: Calla
     assert call_view(explorer, "pixels", name, image=3)[0]["label"] == str(best)
 
 
+@pytest.mark.parametrize("name", ["lenet", "vit"])
+def test_covered_square_has_the_mean_colour(explorer: Explorer, run: Callable[[str], Path], name: str) -> None:
+    predictor, pixels = ImageClassifier.load(run(name)), own(run(name)).pixels[7].astype(np.float32)
+    whole, _ = call_view(explorer, "classes", name, image=7)
+    assert whole["squares"] == [4, 4]  # the patches of the one; squares of two by two pixels of the other
+    changed = 0.0
+    for square, (y, x) in {0: (0, 0), 6: (2, 4), 15: (6, 6)}.items():
+        covered = pixels.copy()
+        covered[:, y : y + 2, x : x + 2] = pixels.mean()
+        (expected,) = predictor.predict([covered], top=10)
+        words, arrays = call_view(explorer, "covered", name, image=7, square=square)
+        assert words == {"label": expected.label, "share": near(expected.probability)}
+        assert arrays["probabilities"] == near([expected.probabilities[label] for label in whole["labels"]])
+        assert (arrays["picture"] == as_bytes(covered[0])).all()
+        changed = max(
+            changed,
+            np.abs(arrays["probabilities"] - call_view(explorer, "classes", name, image=7)[1]["probabilities"]).max(),
+        )
+    assert changed > 1e-3
+
+
+def test_squares_cover_an_image_of_any_size(run: Callable[[str], Path]) -> None:
+    """Each pixel belongs to one square, also where the sides do not divide."""
+    album = view.ClassAlbum(Subject("lenet", run("lenet")))
+    for shape in ((1, 7, 19), (3, 1, 2), (1, 30, 9)):
+        album.shape = shape
+        vars(album).pop("squares", None)
+        times, pixels = np.zeros(shape[1:], int), np.arange(np.prod(shape), dtype=np.float32).reshape(shape) ** 2 + 1
+        for square in range(album.squares[0] * album.squares[1]):
+            found = album.covered(pixels, square)
+            times += (found != pixels).any(0)
+        assert times.min() >= 0 and times.max() == 1 and (times == 1).mean() > 0.9, shape
+
+
 def test_attention_is_that_of_the_library(explorer: Explorer, run: Callable[[str], Path]) -> None:
     predictor = ImageClassifier.load(run("vit"))
     layers = attention_weights(predictor.model, predictor.inputs([own(run("vit")).pixels[3]]))
@@ -173,12 +207,15 @@ def test_invalid_requests_are_rejected(explorer: Explorer) -> None:
         ("classes", {"image": 180}), ("classes", {"image": -1}), ("classes", {"image": -2}),
         ("classes", {"image": -1, "drawn": "ff"}), ("classes", {"image": -1, "drawn": "zz" * 64}),
         ("classes", {"image": -1, "drawn": "ff" * (LARGEST + 1)}), ("maps", {"layer": 2}), ("maps", {"layer": -1}),
-        ("pixels", {"label": 10}), ("pixels", {"method": "none"}), ("attention", {}), ("classes", {"model": "?"}),
+        ("pixels", {"label": 10}),
+        ("covered", {"square": 16}), ("covered", {}), ("covered", {"square": -1}),
+        ("pixels", {"method": "none"}), ("attention", {}), ("classes", {"model": "?"}),
         ("attention", {"model": "vit", "layer": 2}),
     ):  # fmt: skip
         with pytest.raises(UserError):
             call_view(explorer, call, **settings)
-    for state in ({"image": "x"}, {"image": 10**9}, {"drawn": DRAWING}, {"drawn": "file"}, {"layer": None}):
+    states = ({"image": "x"}, {"image": 10**9}, {"drawn": DRAWING}, {"drawn": "file"}, {"layer": None}, {"square": "x"})
+    for state in states:
         for one in view.calls(explorer.subject("vit"), {"model": "vit", **state}):
             explorer.answer(*one)
 
@@ -199,7 +236,7 @@ def test_page_reads_drawings_and_files(browse: Callable[..., Any], run: Callable
         assert page.locator(".classes th").all_inner_texts() == words["labels"]
         shown = [page.get_by_test_id(f"probability-{place}").inner_text() for place in range(10)]
         assert shown == [percent(share) for share in arrays["probabilities"]]
-        assert canvas_pixels(".two canvas") == arrays["picture"].flatten().tolist()
+        assert canvas_pixels("[data-testid=whole]") == arrays["picture"].repeat(19, 0).repeat(19, 1).flatten().tolist()
 
     opened, _ = unpack(explorer.answer("image", "opening", {"model": "lenet"}))
     assert page.get_by_test_id("why").inner_text() == opened["why"]
@@ -224,6 +261,25 @@ def test_page_reads_drawings_and_files(browse: Callable[..., Any], run: Callable
             selector = f"[data-testid=method-{method.replace(' ', '-')}] canvas"
             assert canvas_pixels(selector) == picture.flatten().tolist(), method
     assert "disagree" in page.get_by_test_id("caution").inner_text()
+
+    # A square is left out by a click, and its neighbour by the keys.
+    box = page.get_by_test_id("whole").bounding_box()
+    page.get_by_test_id("whole").click(position={"x": box["width"] * 0.6, "y": box["height"] * 0.4})
+    for square in (6, 7):
+        page.wait_for_url(lambda url, square=square: f"square={square}" in url)
+        browsing.ready()
+        words, arrays = call_view(explorer, "covered", image=number, square=square)
+        shown = [page.get_by_test_id(f"without-{place}").inner_text() for place in range(10)]
+        assert shown == [percent(share) for share in arrays["probabilities"]]
+        assert canvas_pixels("[data-testid=without] canvas") == arrays["picture"].flatten().tolist()
+        said = page.get_by_test_id("without").inner_text()
+        assert said == f"without it: “{words['label']}” {percent(words['share'])}"
+        if square == 6:
+            page.get_by_test_id("whole").focus()
+            page.keyboard.press("ArrowRight")
+            page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    page.get_by_test_id("without").wait_for(state="detached")
 
     page.get_by_test_id("draw").click()
     box = page.get_by_test_id("pad").bounding_box()

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from heedful.blocks.attention import attend
 from heedful.blocks.masks import alibi, causal, dense
+from heedful.blocks.memory import PredictiveSpan
 from heedful.blocks.normalizers import sparsemax
+from heedful.blocks.scores import SCORES, with_key_projection
 from heedful.blocks.taps import Tap
 from heedful.errors import UserError
 from heedful.explore.capabilities import HasNormalize
@@ -22,7 +24,7 @@ from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import InputRequest, steps
 from patience import until
-from tolerance import close
+from tolerance import close, near
 
 Arrays = dict[str, NDArray[Any]]
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
@@ -123,7 +125,7 @@ def test_attention_of_a_recurrent_decoder_has_its_own_stages(run: Callable[[str]
     (look,) = attentions(explorer)
     assert look["stages"] == ["scores", "mask", "softmax", "sum"]
     _, arrays = numbers(explorer, look=look["name"], layer=0, head=0)
-    assert set(arrays) == {"scores", "weights", "masked"}
+    assert set(arrays) == {"scores", "weights", "masked", "asking", "seen", "v"}
     close(arrays["weights"], softmax(arrays["scores"], arrays["masked"]), slack=16)
     # The values are the encoder's memory: what it is weighed with gives the products, whose sum is the context.
     (subject,) = explorer.subjects.values()
@@ -133,6 +135,30 @@ def test_attention_of_a_recurrent_decoder_has_its_own_stages(run: Callable[[str]
         _, found = unpack(explorer.answer("steps", "products", given))
         close(found["products"], arrays["weights"][query][:, None] * memory, slack=16)
         close(found["sums"], found["products"].astype(np.float64).sum(0))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_terms_of_a_recurrent_decoder_s_scores_add_up_to_them(score: str) -> None:
+    """Whatever the score; a window that favours its middle is no term."""
+    explorer = Explorer([GOLDEN / "translation-seq2seq"])
+    (subject,) = explorer.subjects.values()
+    attention = subject.model.decoder.attention
+    width = attention.score.v.weight.shape[1]
+    torch.manual_seed(0)
+    attention.score = with_key_projection(SCORES[score](width, width, 40)).requires_grad_(False)
+    (look,) = attentions(explorer)
+    for window in (None, 3):
+        if window is not None:
+            attention.span = PredictiveSpan(width, window).requires_grad_(False)
+            subject._cache.clear()
+        words, arrays = numbers(explorer, look=look["name"], layer=0, head=0)
+        q, k = arrays["asking"].astype(np.float64)[:, None], arrays["seen"].astype(np.float64)[None]
+        terms = np.tanh(q + k) * arrays["v"] if "v" in arrays else q * k
+        assert (words["score"], "v" in arrays) == (score, score == "additive")
+        if window is None:
+            close(arrays["scores"], terms.sum(-1), dtype=torch.float32)
+        else:
+            assert np.abs(arrays["scores"] - terms.sum(-1)).max() > 0.1
 
 
 def test_page_names_the_normalizer(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
@@ -263,6 +289,18 @@ def test_page_shows_attention_of_a_recurrent_decoder(browse: Callable[..., Any],
     assert values == arrays["scores"][1].tolist()
     assert page.get_by_test_id("sum").is_visible()
     assert page.get_by_test_id("key-vectors").count() == 0
+    # The terms of a score: v tanh(query part + key part) of each dimension, the largest first.
+    page.get_by_test_id("score-2").click()
+    terms = np.tanh(arrays["asking"][1] + arrays["seen"][2]) * arrays["v"]
+    shown = page.locator("[data-testid^=term-]").evaluate_all("all => all.map((one) => one.dataset.value)")
+    largest = sorted(terms.tolist(), key=abs, reverse=True)[: len(shown)]
+    assert len(shown) == 8 and [float(one) for one in shown] == near(largest)
+    others = page.get_by_test_id("others").get_attribute("data-value")
+    assert sum(map(float, (*shown, others))) == near(float(arrays["scores"][1, 2]), of=terms)
+    said = page.get_by_test_id("terms").inner_text()
+    assert said.startswith("v · tanh(W q + U k) of") and said.count("tanh(") == 9
+    page.get_by_test_id("score-2").click()
+    page.get_by_test_id("terms").wait_for(state="detached")
 
 
 @pytest.mark.parametrize("name", ["gpt", "translation"])

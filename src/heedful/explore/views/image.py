@@ -5,6 +5,7 @@ N images, C channels, Y rows, X columns, F channels of a map, H heads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,20 +16,20 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch.nn.functional import adaptive_avg_pool2d
 
-from heedful.data.images.sources import Images
+from heedful.data.images.sources import Images, scale_pixels
 from heedful.errors import UserError
 from heedful.explore.album import SHOWN, Album, FileRequest, ImageRequest, finite, read_upload
 from heedful.explore.once import OncePerModel
 from heedful.explore.openings import Highlight, on_image, rivals
 from heedful.explore.packets import pack
-from heedful.explore.views import Call, require_index
+from heedful.explore.views import Call, index_of, require_index
 from heedful.extras.vision.attention import attention_weights, over_image, rollout
 from heedful.extras.vision.gradients import METHODS, RELU_METHODS, class_score, uses_relu
 from heedful.extras.vision.layers import feature_maps, layer_names
 from heedful.models.layer_graph import tap_fields
 from heedful.models.roles import ImageEncoderConfig
 from heedful.plots.autoencoder_plots import first_of_each
-from heedful.plots.image_grid import shares, signed_pixels
+from heedful.plots.image_grid import shares, signed_pixels, to_pixels
 from heedful.tasks.image_classification.predictor import ImageClassifier
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ ABOUT = "The class of an image, and how a model finds it: feature maps, decisive
 
 TOP = 10  # classes with their probabilities
 CHANNELS, SIDE = 48, 64  # channels of a layer that are shown; rows and columns of a map
+SQUARES = 8  # rows and columns of the squares that can be covered, where the model has no patches
+FILE = 2_000_000  # bytes of all covered images, up to which a file holds more than the chosen one
 Method = Literal["gradient", "gradient x input", "integrated gradients", "guided backprop", "deconvnet"]
 
 
@@ -53,6 +56,12 @@ class PixelRequest(ImageRequest):
 
     method: Method = "gradient"
     label: int | None = Field(None, ge=0, le=1_000_000)
+
+
+class CoverRequest(ImageRequest):
+    """An image without one of its squares, counted row by row."""
+
+    square: int = Field(ge=0, le=100_000)
 
 
 def fits(subject: Subject) -> bool:
@@ -89,6 +98,27 @@ class ClassAlbum(Album):
         relu = uses_relu(self.model, torch.zeros(1, *self.shape, device=self.predictor.device))
         return [name for name in METHODS if relu or name not in RELU_METHODS]
 
+    @cached_property
+    def squares(self) -> tuple[int, int]:
+        """Rows and columns of the squares that can be covered: a Vision Transformer's patches, or up to 8 x 8."""
+        rows, columns = self.shape[1:]
+        if not self.model.config.attends:
+            return min(SQUARES, -(-rows // 2)), min(SQUARES, -(-columns // 2))
+        rows, columns = self.model.map(torch.zeros(1, *self.shape, device=self.predictor.device)).shape[2:]
+        return rows, columns
+
+    def covered(self, pixels: NDArray[Any], square: int) -> NDArray[Any]:
+        """The image (C, Y, X) with one square in its mean colour."""
+        require_index("square", square, math.prod(self.squares))
+        row, column = divmod(square, self.squares[1])
+        y, x = (
+            slice(place * side // count, (place + 1) * side // count)
+            for place, side, count in zip((row, column), self.shape[1:], self.squares, strict=True)
+        )
+        found = pixels.copy()
+        found[:, y, x] = pixels.mean((1, 2), keepdims=True)
+        return found
+
 
 albums = OncePerModel(ClassAlbum)
 
@@ -108,6 +138,7 @@ def classes(subject: Subject, request: ImageRequest) -> bytes:
             for name in album.layers
         ]  # fmt: skip
         methods, about, drawings = album.methods, album.about(), album.drawings(request)
+        about["squares"] = album.squares
     names = album.predictor.labels
     labels = None if images.labels is None else [images.names[number] for number in images.labels[album.order]]
     return pack(
@@ -117,6 +148,21 @@ def classes(subject: Subject, request: ImageRequest) -> bytes:
         },
         probabilities=values.float(),
         **drawings,
+    )  # fmt: skip
+
+
+def covered(subject: Subject, request: CoverRequest) -> bytes:
+    """An image with one square in its mean colour: its best class, and the shares of those of the whole image."""
+    album = albums.of(subject)
+    with album.lock, torch.no_grad():
+        whole = album.model(album.inputs(request))[0].float().cpu()
+        pixels = album.covered(scale_pixels(album.pixels(request)), request.square)
+        logits = album.model(album.predictor.inputs([pixels]).to(album.predictor.device))[0].float().cpu()
+    found, best = finite(logits).softmax(-1), int(logits.argmax())
+    numbers = finite(whole).softmax(-1).topk(min(TOP, len(whole))).indices
+    return pack(
+        {"label": album.predictor.labels[best], "share": float(found[best])},
+        probabilities=found[numbers], picture=to_pixels(pixels[None], album.window)[0],
     )  # fmt: skip
 
 
@@ -180,19 +226,22 @@ def highlight(subject: Subject, image: int) -> Highlight | None:
 def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
     """The image of a state in all layers, by all methods, and in the attention of each layer."""
     album = albums.of(subject)
-    with album.lock:
-        layers, methods = album.layers, album.methods
+    with album.lock, torch.no_grad():
+        layers, methods, count = album.layers, album.methods, math.prod(album.squares)
         attended = album.model.config.layers if album.model.config.attends else 0
     image = album.asked(state, subject.name)
     every: list[tuple[str, dict[str, Any]]] = [("classes", image)]
     every += [("maps", {**image, "layer": number}) for number in range(len(layers))]
     every += [("pixels", {**image, "method": name}) for name in methods]
     every += [("attention", {**image, "layer": number}) for number in range(attended)]
+    chosen = [index_of(state, "square", count)] if state.get("square") is not None else []
+    squares = range(count) if count * math.prod(album.shape) <= FILE else chosen
+    every += [("covered", {**image, "square": number}) for number in squares]
     return [Call("image", call, each) for call, each in every]
 
 
 CALLS = {
     "classes": (ImageRequest, classes), "maps": (MapRequest, maps), "pixels": (PixelRequest, pixels),
-    "attention": (MapRequest, attention),
+    "attention": (MapRequest, attention), "covered": (CoverRequest, covered),
     "read": (FileRequest, read_upload), "opening": on_image(lambda subject: albums.of(subject).order, highlight),
 }  # fmt: skip

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heedful.blocks.attention import attend
+from heedful.blocks.memory import MemoryAttention
 from heedful.blocks.normalizers import softmax
 from heedful.blocks.scores import scaled_dot
 from heedful.blocks.taps import Tap, taps
@@ -26,6 +27,7 @@ from heedful.explore.inspect import Attention, TextInput, Trace, is_translator
 from heedful.explore.openings import Highlight, on_text
 from heedful.explore.packets import pack
 from heedful.explore.predictions import prediction_of, predicts
+from heedful.explore.score_terms import decoder_terms
 from heedful.explore.views import Call, InputRequest, heads, index_of, input_of, lens, require_index
 from heedful.explore.views.heads import LayerRequest, attention_in, described
 
@@ -99,7 +101,7 @@ def is_softmax(module: Any) -> bool:
 
 
 def head(subject: Subject, request: HeadRequest) -> bytes:
-    """All values of one head: scores and weights (T, S), and its vectors where they have taps."""
+    """All values of one head: scores and weights (T, S), and its vectors if they have taps, or the scores' terms."""
     attention, seen = traced(subject, request)
     name = module_of(attention, request.layer)
     module = subject.model.get_submodule(name)
@@ -111,6 +113,12 @@ def head(subject: Subject, request: HeadRequest) -> bytes:
         q, k, v = (seen.values[f"{name}.{tap}"][request.head] for tap in VECTORS)
         arrays |= dot_products(q, k, v, scores, weights)
         header["width"] = q.shape[1]
+    elif isinstance(module, MemoryAttention) and not request.uniform:  # uniform scores are no longer their terms' sums
+        with subject.lock:
+            terms = decoder_terms(module, subject.trace(request))
+        if terms is not None:
+            header["score"] = terms.score
+            arrays |= {"asking": terms.q, "seen": terms.k} | ({} if terms.v is None else {"v": terms.v})
     return pack(header, **{name: array if name == "masked" else array.float() for name, array in arrays.items()})
 
 
