@@ -141,6 +141,21 @@ def test_projector_mode_fits_the_projector(layout: Layout, view: str) -> None:
     assert not page.evaluate("layout.faults()")
 
 
+def test_mask_in_blocks_fits_a_telephone(layout: Layout) -> None:
+    """The whole mask is as wide as the figure, not wider: nothing is to be scrolled to at the right."""
+    page = layout.go("blocks", (390, 844))
+    wide, shown = page.locator("[data-figure]").evaluate("one => [one.scrollWidth, one.clientWidth]")
+    assert wide <= shown
+
+
+def test_head_settings_wait_behind_settings_for_a_projector(layout: Layout) -> None:
+    """In the classifier, too, whose text is inside its figure."""
+    page = layout.go("classifier", (1024, 768), room="1")
+    assert not page.get_by_test_id("heads-open").is_visible()
+    page.get_by_test_id("settings").click()
+    assert page.get_by_test_id("heads-open").is_visible()
+
+
 @pytest.mark.parametrize("view", SHOWN)
 def test_all_text_is_legible(layout: Layout, view: str) -> None:
     """A contrast of at least 4.5 to 1 with the background, in light and dark mode."""
