@@ -16,10 +16,10 @@ from heedful.blocks.attention import attend
 from heedful.blocks.masks import alibi, causal, dense
 from heedful.blocks.memory import PredictiveSpan
 from heedful.blocks.normalizers import sparsemax
-from heedful.blocks.scores import SCORES, with_key_projection
+from heedful.blocks.scores import SCORES, cosine, with_key_projection
 from heedful.blocks.taps import Tap
 from heedful.errors import UserError
-from heedful.explore.capabilities import HasNormalize
+from heedful.explore.capabilities import HasNormalize, HasScore
 from heedful.explore.packets import unpack
 from heedful.explore.subjects import Explorer
 from heedful.explore.views import InputRequest, steps
@@ -161,6 +161,24 @@ def test_terms_of_a_recurrent_decoder_s_scores_add_up_to_them(score: str) -> Non
             assert np.abs(arrays["scores"] - terms.sum(-1)).max() > 0.1
 
 
+def test_heads_with_another_score_have_the_values_times_their_weights() -> None:
+    explorer = Explorer([GOLDEN / "translation-transformer"])
+    (subject,) = explorer.subjects.values()
+    for module in subject.model.modules():
+        if isinstance(module, HasScore):
+            module.score = cosine
+    for look in attentions(explorer):
+        assert "vectors" not in look["stages"]
+        given = {"look": look["name"], "layer": 0, "head": 1}
+        _, arrays = numbers(explorer, **given)
+        request = InputRequest(**request_of(explorer))
+        module = steps.module_of(subject.trace(request).attention(look["name"]), 0)
+        v = subject.trace(request, f"{module}.*").values[f"{module}.values"][1].numpy()
+        _, found = unpack(explorer.answer("steps", "products", request_of(explorer, **given, query=2)))
+        close(found["products"], arrays["weights"][2][:, None] * v, slack=16)
+        close(found["sums"], arrays["weights"][2].astype(np.float64) @ v, slack=16)
+
+
 def test_page_names_the_normalizer(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     browsing = browse(run("gpt"))
     model = browsing.explorer.subject("gpt").model
@@ -199,8 +217,6 @@ def test_invalid_requests_are_rejected(run: Callable[[str], Path]) -> None:
     for more in wrong:
         with pytest.raises(UserError):
             numbers(explorer, **{**good, **more})
-    with pytest.raises(UserError, match="no tap for its products"):
-        explorer.answer("steps", "products", request_of(explorer, **good, query=0))
     assert numbers(explorer, **{**good, "text": ""})[1]["weights"].tolist() == [[1.0]]
     recurrent = Explorer([run("recurrent")])
     given = {"look": attentions(recurrent)[0]["name"], "layer": 0, "head": 0, "query": 5000}

@@ -139,16 +139,19 @@ def masked(scores: Tensor, weights: Tensor) -> Tensor:
 
 
 def products(subject: Subject, request: QueryRequest) -> bytes:
-    """One query of a recurrent decoder: each encoder state times its weight (S, E), and their sum."""
+    """One query of scores that are no dot products: each value times its weight (S, E), and their sum."""
     attention, seen = traced(subject, request)
-    name = f"{module_of(attention, request.layer)}."
-    if f"{name}products" not in seen.values:
-        raise UserError("this attention has no tap for its products", where="look", found=attention.name)
-    sums, queries = seen.values[f"{name}context"], seen.values[f"{name}weights"].shape[1]  # (T, E)
-    require_index("query", request.query, queries)
-    # The steps of a decoder are concatenated along the keys.
-    each = seen.values[f"{name}products"].reshape(queries, -1, sums.shape[-1])  # (T, S, E)
-    return pack({}, products=each[request.query].float(), sums=sums[request.query].float())
+    name = module_of(attention, request.layer)
+    weights = seen.values[f"{name}.weights"]  # (H, T, S)
+    require_index("query", request.query, weights.shape[1])
+    if f"{name}.products" in seen.values:  # of a recurrent decoder: its steps are concatenated along the keys
+        sums = seen.values[f"{name}.context"]  # (T, E)
+        each = seen.values[f"{name}.products"].reshape(len(sums), -1, sums.shape[-1])[request.query]  # (S, E)
+        return pack({}, products=each.float(), sums=sums[request.query].float())
+    if f"{name}.values" not in seen.values:
+        raise UserError("this attention has no tap for its values", where="look", found=attention.name)
+    each = weights[request.head, request.query][:, None] * seen.values[f"{name}.values"][request.head]  # (S, E)
+    return pack({}, products=each.float(), sums=each.sum(0).float())
 
 
 def rest(subject: Subject, request: QueryRequest) -> bytes:
@@ -263,7 +266,11 @@ def calls(subject: Subject, state: Mapping[str, Any]) -> Sequence[Call]:
         found += [Call("steps", "rest", {**one, "head": 0, "query": query}) for query in queries]
     if "vectors" not in stages(subject, attention):
         queries = range(min(weights.shape[1], 100))
-        found += [Call("steps", "products", {**one, "head": 0, "query": query}) for query in queries]
+        found += [
+            Call("steps", "products", {**one, "head": number, "query": query})
+            for number in several
+            for query in queries
+        ]
     return [Call("steps", "tokens", settings), Call("steps", "example", {}), *found]
 
 
