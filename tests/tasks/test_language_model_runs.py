@@ -244,10 +244,10 @@ def test_state_is_saved_only_when_configured_and_cannot_be_added_later(tmp_path:
         "model.safetensors",
         "optimizer.safetensors",
     }
-    for recipe, folder, found in ((onward, "alone", "there is none"), (alone, "onward", "there is one")):
-        with pytest.raises(UserError, match="carry does not match") as error:
+    for recipe, folder in ((onward, "alone"), (alone, "onward")):
+        with pytest.raises(UserError, match="another recipe") as error:
             list(train(recipe, tmp_path / folder))
-        assert error.value.found == found
+        assert "task.carry" in str(error.value.found)
 
 
 def test_only_recurrent_models_have_a_carry(data: str) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from heedful.files.reading import is_file
+
 OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))  # torch, and this library
 
 
@@ -20,7 +22,7 @@ def place(error: BaseException) -> str:
     """The innermost line outside of torch and this library at which an error was raised, in parentheses."""
     frames = [
         one for one in traceback.extract_tb(error.__traceback__)
-        if not one.filename.startswith(OTHERS) and Path(one.filename).is_file()
+        if not one.filename.startswith(OTHERS) and is_file(one.filename)
     ]  # fmt: skip
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 

@@ -51,7 +51,7 @@ class InputRequest(TextRequest, HeadedRequest):
 
 def text_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The model and the texts of a state, as the settings of a call."""
-    return {"model": state["model"], "text": state["text"], "other": state.get("other")}
+    return {"model": state.get("model"), "text": state.get("text"), "other": state.get("other")}
 
 
 def input_of(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class MemoryNetwork(nn.Module):
     def forward(self, sentences: Tensor, stories: Tensor, questions: Tensor) -> Tensor:
         real, encode = stories >= 0, WEIGHTS[self.config.sentences]
         asked = self.question(questions)  # (B, W, D)
-        weights = encode(sentences > 0, self.config.width).to(asked.dtype)  # (R, W, D)
+        weights = encode(sentences > 0, self.config.width).to(asked.dtype)
         u = (asked * encode(questions > 0, self.config.width).to(asked.dtype)).sum(-2)  # (B, D)
         given = sentences, weights, stories.clamp(min=0), self.ages(real)
         vectors = [memory(*given) for memory in self.memories]
