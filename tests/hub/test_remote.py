@@ -247,11 +247,12 @@ def damaged(path: str, body: bytes, seed: int) -> bytes:
 def test_damaged_answers_of_the_hub_are_one_message_or_make_no_difference(
     hub: Hub, tmp_path: Path, first: int, count: int
 ) -> None:
-    refused = 0
+    refused, folder = 0, tmp_path / "deep" / "inside"
+    folder.mkdir(parents=True)
     expected = {name: data for name, data in hub.models[NAME].items() if name in ("model.safetensors", "config.json")}
     for seed in range(first, first + count):
         hub.garble = lambda path, body, seed=seed: damaged(path, body, seed)  # type: ignore[misc]
-        target, message = tmp_path / f"model-{seed}", ""
+        target, message = folder / f"model-{seed}", ""
         try:
             pull(NAME, target)
         except UserError as error:
@@ -263,7 +264,7 @@ def test_damaged_answers_of_the_hub_are_one_message_or_make_no_difference(
         found = {name: (target / name).read_bytes() for name in expected if (target / name).exists()}
         assert "model.safetensors" in found and found.items() <= expected.items()
     assert refused > 0
-    assert [path for path in tmp_path.parent.rglob("x") if path.is_file()] == []
+    assert [path for path in tmp_path.rglob("x") if path.is_file()] == []
 
 
 def test_push_and_pull_give_the_same_model(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
