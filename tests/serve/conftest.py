@@ -50,22 +50,21 @@ class PlainRows:
 class PlainGraphs:
     """`Graphs` without a GPU: what would be captured is computed at each replay."""
 
-    def __init__(self, model: Any, most: int) -> None:
-        self.kept: dict[Any, tuple[Callable[..., Any], Any]] = {}
+    def __init__(self, model: Any) -> None:
         self.current: Any = None
 
-    def load(self, name: Any, advance: Callable[..., Any], inputs: tuple[Tensor, ...]) -> None:
-        shapes = tuple(x.shape for x in inputs)
-        if (name, shapes) not in self.kept:
-            self.kept[name, shapes] = advance, tuple(x.clone() for x in inputs)
-            advance(*self.kept[name, shapes][1])  # the warm-up before a capture
-        self.current = self.kept[name, shapes]
-        for buffer, x in zip(self.current[1], inputs, strict=True):
+    @staticmethod
+    def capture(advance: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Any:
+        advance(*inputs)  # the warm-up before a capture
+        return advance, inputs
+
+    def select(self, captured: Any, inputs: tuple[Tensor, ...]) -> None:
+        self.current = captured
+        for buffer, x in zip(captured[1], inputs, strict=True):
             buffer.copy_(x)
 
     def run(self, name: Any, once: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Any:
-        self.load(("once", name), lambda *parts: (*parts, once(*parts)), inputs)
-        return self.replay()
+        return once(*inputs)
 
     def replay(self) -> Any:
         advance, buffers = self.current

@@ -44,14 +44,18 @@ class Graphs:
         """
         key = (name, self._weights(), tuple((x.shape, x.dtype) for x in tensors(inputs)))
         if key not in self.kept:
-            self.kept[key] = self._capture(advance, inputs)
+            self.kept[key] = self.capture(advance, inputs)
             while len(self.kept) > self.most:
                 self.kept.popitem(last=False)
         self.kept.move_to_end(key)
-        self.current = self.kept[key]
-        for buffer, x in zip(tensors(self.current.inputs), tensors(inputs), strict=True):
-            buffer.copy_(x)
-        buffers: tuple[Any, ...] = self.current.inputs
+        return self.select(self.kept[key], inputs)
+
+    def select(self, captured: Captured, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Select a graph, and return its buffers, which now contain these inputs; pinned ones are not waited for."""
+        self.current = captured
+        buffers: tuple[Any, ...] = captured.inputs
+        for buffer, x in zip(tensors(buffers), tensors(inputs), strict=True):
+            buffer.copy_(x, non_blocking=True)
         return buffers
 
     def run(self, name: Hashable, once: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
@@ -71,7 +75,9 @@ class Graphs:
         found = [w for module in modules for w in (*module._parameters.values(), *module._buffers.values())]
         return tuple((w.data_ptr(), w.dtype) for w in found if w is not None)
 
-    def _capture(self, advance: Advance, inputs: tuple[Any, ...]) -> Captured:
+    @staticmethod
+    def capture(advance: Advance, inputs: tuple[Any, ...]) -> Captured:
+        """The graph of `advance`, which is computed, too."""
         buffers = map_tensors(inputs, Tensor.clone)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

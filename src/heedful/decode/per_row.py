@@ -33,32 +33,29 @@ def method_of(rows: Sequence[Sampling]) -> Method:
 class RowSettings:
     """The settings of each slot, its random numbers, and how many of these are used."""
 
-    temperature: Tensor  # (N,) 0: greedy
-    top_k: Tensor  # (N,)
-    top_p: Tensor  # (N,)
+    numbers: Tensor  # (N, 4) temperature (0: greedy), top-k, top-p, and how many tokens are chosen so far
     uniform: Tensor  # (N, L)
-    chosen: Tensor  # (N,) tokens chosen so far
 
     @classmethod
     def empty(cls, slots: int, longest: int, device: torch.device) -> RowSettings:
         """Slots without rows."""
-        zeros = torch.zeros(slots, device=device)
-        top_k = torch.ones(slots, dtype=torch.long, device=device)
-        return cls(zeros, top_k, zeros.clone(), torch.zeros(slots, longest, device=device), zeros.long())
+        numbers = torch.tensor([0.0, 1.0, 0.0, 0.0], device=device)
+        return cls(numbers.repeat(slots, 1), torch.zeros(slots, longest, device=device))
+
+    @property
+    def chosen(self) -> Tensor:
+        """How many tokens are chosen so far (N,)."""
+        return self.numbers[:, 3]
 
     def put(self, slots: Tensor, rows: Sequence[tuple[Sampling, int, int, int]], vocab: int) -> None:
         """New rows: the settings of each, its seed, how many tokens it has, and how many it will have at most."""
-        every = [settings for settings, _, _, _ in rows]
+        most = 2.0  # no probability exceeds it
         numbers = [
-            [one.temperature for one in every],
-            [min(one.top_k or vocab, vocab) for one in every],
-            [2.0 if one.top_p is None else one.top_p for one in every],  # no probability exceeds 2
-            [used for _, _, used, _ in rows],
+            (float(one.temperature), min(one.top_k or vocab, vocab), most if one.top_p is None else one.top_p, used)
+            for one, _, used, _ in rows
         ]
-        sent = upload(torch.tensor(numbers, dtype=torch.float64), slots.device)  # in one copy
-        for into, values in zip((self.temperature, self.top_k, self.top_p, self.chosen), sent, strict=True):
-            into[slots] = values.to(into.dtype)
-        if any(one.temperature > 0 for one in every):
+        self.numbers[slots] = upload(torch.tensor(numbers), slots.device)
+        if any(one.temperature > 0 for one, _, _, _ in rows):
             uniform = torch.zeros(len(rows), max(limit for _, _, _, limit in rows))
             for row, (settings, seed, _, limit) in enumerate(rows):
                 if settings.temperature > 0:  # as in `search.sample`
@@ -82,12 +79,12 @@ class RowSettings:
             best_log = logits.gather(-1, best[:, None])[:, 0] - logits.logsumexp(-1)
         if method == "greedy":
             return best, best_log
-        temperature = self.temperature[slots]
+        temperature, top_k, top_p, chosen = self.numbers[slots].unbind(-1)  # (R,)
         scaled = allowed / torch.where(temperature > 0, temperature, 1.0)[:, None]  # (R, V)
         if method == "filter":
-            scaled = self._filter(scaled, slots)
+            scaled = filtered(scaled, top_k.long(), top_p)
         mass = scaled.double().softmax(-1).cumsum(-1)  # (R, V)
-        chosen = self.chosen[slots].clamp(max=self.uniform.shape[1] - 1)
+        chosen = chosen.long().clamp(max=self.uniform.shape[1] - 1)
         point = self.uniform[slots, chosen][:, None].double() * mass[:, -1:]  # (R, 1)
         sampled = torch.searchsorted(mass, point, right=True).clamp(max=logits.shape[1] - 1)[:, 0]
         token = torch.where(temperature > 0, sampled, best)  # (R,)
@@ -95,19 +92,25 @@ class RowSettings:
         own, most = logits.gather(-1, torch.stack([token, best], -1)).unbind(-1)  # (R,)
         return token, best_log + (own - most)
 
-    def _filter(self, logits: Tensor, slots: Tensor) -> Tensor:
-        """The logits after top-k, then top-p, as the rules of these names compute them."""
-        in_order, order = logits.sort(-1, descending=True)  # (R, V)
-        threshold = in_order.gather(1, self.top_k[slots][:, None] - 1)  # (R, 1)
-        p = in_order.masked_fill(in_order < threshold, -math.inf).softmax(-1)
-        outside = p.cumsum(-1) - p >= self.top_p[slots][:, None]
-        outside = torch.zeros_like(outside).scatter(-1, order, outside)
-        return logits.masked_fill((logits < threshold) | outside, -math.inf)
+
+def filtered(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """The logits (R, V) after top-k, then top-p (R,), as the rules of these names compute them."""
+    in_order, order = logits.sort(-1, descending=True)  # (R, V)
+    threshold = in_order.gather(1, top_k[:, None] - 1)  # (R, 1)
+    p = in_order.masked_fill(in_order < threshold, -math.inf).softmax(-1)
+    outside = p.cumsum(-1) - p >= top_p[:, None]
+    outside = torch.zeros_like(outside).scatter(-1, order, outside)
+    return logits.masked_fill((logits < threshold) | outside, -math.inf)
+
+
+def pinned(values: Tensor, device: torch.device) -> Tensor:
+    """Values that can be copied to a device while it computes."""
+    return values.pin_memory() if device.type == "cuda" else values
 
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
     """Values on a device; a GPU continues to compute while they are copied."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+    return pinned(values, device).to(device, non_blocking=True)
 
 
 def _nothing(logits: Tensor) -> Generated:

@@ -17,14 +17,13 @@ from torch import Tensor
 
 from heedful.blocks.slots import join, keep, unread
 from heedful.blocks.state import Ragged, WindowCache
-from heedful.decode.graphs import Graphs
-from heedful.decode.per_row import Method, RowSettings, upload
+from heedful.decode.graphs import Captured, Graphs
+from heedful.decode.per_row import Method, RowSettings, pinned, upload
 from heedful.decode.settings import Sampling
 from heedful.tasks.language_model.predictor import RowByRow, TextGenerator
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # numbers of rows that have a graph; then multiples of 32
 METHODS: tuple[Method, ...] = ("greedy", "sample")  # whose graphs are captured before the first request
-GRAPHS = 4096  # none is dropped: a capture computes, which is harmless in the spare slot only
 PROMPTS = tuple(16 << power for power in range(9))  # numbers of tokens of prompts that have a graph
 
 
@@ -163,11 +162,11 @@ class KernelRows:
 
     def __init__(self, generator: TextGenerator, decoder: Any, slots: int, longest: int) -> None:
         self.decoder, self.rules, self.vocab = decoder, generator.rules(), decoder.model.config.vocab
-        self.graphs, device = Graphs(generator.model, GRAPHS), generator.device
+        self.graphs, device = Graphs(generator.model), generator.device
         self.spare, self.state = slots, decoder.empty(slots + 1, decoder.model.config.context)
         self.settings = RowSettings.empty(slots + 1, longest, device)
-        self.token, self.place = (torch.zeros(slots + 1, dtype=kind, device=device) for kind in (torch.long, torch.int))
-        self.known: set[tuple[int, int, Method]] = set()
+        self.token, self.place = torch.zeros(2, slots + 1, dtype=torch.long, device=device)
+        self.kept: dict[tuple[int, int, Method], Captured] = {}  # by the numbers of rows and of tokens of prompts
         self.loaded: tuple[list[int], Method] | None = None  # what the current graph computes
         self.prompts: Tensor | None = None  # (P, 3) of texts that have joined since the last step
         self.sizes = sorted({bucket(count) for count in range(1, slots + 1)})
@@ -182,9 +181,9 @@ class KernelRows:
         """Capture the graphs of all numbers of rows."""
         for method in METHODS:
             for rows in self.sizes:
-                self._capture(rows, 0, method)
+                self._graph(rows, 0, method)
             for tokens in PROMPTS:
-                self._capture(self.sizes[-1], tokens, method)
+                self._graph(self.sizes[-1], tokens, method)
 
     def join(self, joiners: Sequence[Joiner]) -> None:
         """Prompts that are too long for the next step are read before it, but for their last tokens."""
@@ -194,7 +193,7 @@ class KernelRows:
             self.graphs.run("read", self._read, (upload(rows, self.token.device),))
         self.prompts = parts[-1] if parts else None
         where, place = put(self.settings, self.token, joiners, self.vocab)
-        self.place[where] = place.int()
+        self.place[where] = place
         self.loaded = None
 
     def step(self, slots: Sequence[int], method: Method) -> Fetched:
@@ -210,23 +209,21 @@ class KernelRows:
         return Arriving(into, len(slots), done)
 
     def _load(self, slots: list[int], method: Method) -> None:
-        device, prompts = self.token.device, self.prompts
-        self._capture(len(slots), 0 if prompts is None else len(prompts), method)
-        where = upload(torch.tensor(slots), device)
-        inputs = (where,) if prompts is None else (where, upload(prompts, device))
-        self.graphs.load(method, self._advance_by(method), inputs)
+        prompts, where = self.prompts, torch.tensor(slots)
+        graph = self._graph(len(slots), 0 if prompts is None else len(prompts), method)
+        self.graphs.select(graph, tuple(pinned(x, self.token.device) for x in (where, prompts) if x is not None))
         self.loaded = (slots, method) if prompts is None else None
         self.prompts = None
 
-    def _capture(self, rows: int, tokens: int, method: Method) -> None:
-        """Capture a graph, which also computes it: in the spare slot."""
-        if (rows, tokens, method) not in self.known:
-            device = self.token.device
+    def _graph(self, rows: int, tokens: int, method: Method) -> Captured:
+        """The graph for these numbers. A capture also computes it: in the spare slot."""
+        key, device = (rows, tokens, method), self.token.device
+        if key not in self.kept:
             inputs = [torch.full((rows,), self.spare, device=device)]
             if tokens:
                 inputs += [torch.tensor([0, self.spare, 0], dtype=torch.int32, device=device).repeat(tokens, 1)]
-            self.graphs.load(method, self._advance_by(method), tuple(inputs))
-            self.known.add((rows, tokens, method))
+            self.kept[key] = self.graphs.capture(self._advance_by(method), tuple(inputs))
+        return self.kept[key]
 
     def _read(self, rows: Tensor) -> Any:
         return self.decoder.read(rows, self.state)
@@ -237,7 +234,7 @@ class KernelRows:
     def _advance(self, where: Tensor, method: Method, prompts: Tensor | None = None) -> Tensor:
         """One step of the rows in these slots: their tokens and log-probabilities (2, R). Prompts (P, 3) are read."""
         place = self.place[where].clamp(max=self.state.room - 1)  # (R,)
-        rows = [self.token[where], where.int(), place]
+        rows = [self.token[where], where.int(), place.int()]
         if prompts is not None:
             rows = [torch.cat([one, more]) for one, more in zip(rows, prompts.unbind(1), strict=True)]  # (R + P,)
         logits = self.decoder.logits(*rows, self.state, len(where))  # (R, V)
