@@ -182,29 +182,42 @@ class Reply:
     seconds: float
 
 
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(port: int) -> Connection:
+    """A connection to a server of this machine."""
+    return await asyncio.open_connection("127.0.0.1", port, limit=2**24)
+
+
 async def ask(port: int, path: str, body: object = None, raw: bytes | None = None, leave: float | None = None) -> Reply:
     """Send a request on a connection of its own; `leave` closes it after that many seconds."""
     start = time.perf_counter()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
+    reader, writer = await connect(port)
     try:
         writer.write(raw if raw is not None else request(port, path, body))
         if leave is not None:
             await asyncio.sleep(leave)
             return Reply(0, b"", False, 0.0, 0.0)
-        head = await reader.readuntil(b"\r\n\r\n")
-        first = time.perf_counter() - start
-        status, fields = int(head.split()[1]), head.lower()
-        if b"transfer-encoding: chunked" in fields:
-            found, complete = await chunks(reader)
-        else:
-            length = int(fields.partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
-            try:
-                found, complete = await reader.readexactly(length), True
-            except asyncio.IncompleteReadError as error:
-                found, complete = error.partial, False
-        return Reply(status, found, complete, first, time.perf_counter() - start)
+        return await answer(reader, start)
     finally:
         writer.close()
+
+
+async def answer(reader: asyncio.StreamReader, start: float) -> Reply:
+    """The answer to a request that was sent at this time."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    first = time.perf_counter() - start
+    status, fields = int(head.split()[1]), head.lower()
+    if b"transfer-encoding: chunked" in fields:
+        found, complete = await chunks(reader)
+    else:
+        length = int(fields.partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
+        try:
+            found, complete = await reader.readexactly(length), True
+        except asyncio.IncompleteReadError as error:
+            found, complete = error.partial, False
+    return Reply(status, found, complete, first, time.perf_counter() - start)
 
 
 async def chunks(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
@@ -213,15 +226,17 @@ async def chunks(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
     try:
         while size := int(await reader.readuntil(b"\r\n"), 16):
             parts.append((await reader.readexactly(size + 2))[:-2])
+        await reader.readexactly(2)
     except (asyncio.IncompleteReadError, ConnectionError, ValueError):
         return b"".join(parts), False
     return b"".join(parts), True
 
 
-def request(port: int, path: str, body: object = None) -> bytes:
-    """A well-formed request."""
+def request(port: int, path: str, body: object = None, last: bool = True) -> bytes:
+    """A well-formed request, the last one of its connection or not."""
     text = b"" if body is None else json.dumps(body).encode()
-    lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Connection: close"]
+    lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", f"Host: 127.0.0.1:{port}"]
+    lines += ["Connection: close"] * last
     lines += [] if body is None else ["Content-Type: application/json", f"Content-Length: {len(text)}"]
     return "\r\n".join([*lines, "", ""]).encode() + text
 
@@ -250,32 +265,35 @@ def bodies(count: int, quick: bool, seed: int = 0) -> list[dict[str, Any]]:
 
 
 async def crowd(port: int, requests: Sequence[dict[str, Any]], users: int, stream: bool) -> dict[str, Any]:
-    """Users who each send a request when the last is answered: tokens per second until there are no more requests.
+    """Users with a connection each who send a request when the last is answered: tokens per second until all are sent.
 
     Of streams, the tokens are those that the server counts while all users are busy.
     """
     left, texts, ends, firsts = iter(enumerate(requests)), dict[int, str](), list[float](), list[float]()
-    busy: list[tuple[float, float]] = []  # when the last request was sent, and the tokens until then
+    busy: list[tuple[Counter[str], float]] = []  # when the last request was sent, and what was counted until then
     tokens = 0
 
     async def user() -> None:
         nonlocal tokens
+        reader, writer = await connect(port)
         for number, body in left:
             if stream and number == len(requests) - 1:
                 busy.append((await counted(port), time.perf_counter()))
             more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-            reply = await ask(port, "/v1/completions", {**body, **more})
+            writer.write(request(port, "/v1/completions", {**body, **more}, last=False))
+            reply = await answer(reader, time.perf_counter())
             if stream:
                 text, count = streamed(reply)
             else:
-                answer = json.loads(reply.body)
-                text, count = answer.get("text", ""), answer["usage"]["completion_tokens"]
+                found = json.loads(reply.body)
+                text, count = found.get("text", ""), found["usage"]["completion_tokens"]
             texts[number] = text
             tokens += count
             ends.append(time.perf_counter())
             firsts.append(reply.first)
+        writer.close()
 
-    before, start = await counted(port) if stream else 0.0, time.perf_counter()
+    before, start = await counted(port) if stream else Counter[str](), time.perf_counter()
     await asyncio.gather(*(user() for _ in range(users)))
     firsts.sort()
     found = {
@@ -284,15 +302,23 @@ async def crowd(port: int, requests: Sequence[dict[str, Any]], users: int, strea
         "texts": texts,
     }  # fmt: skip
     if busy and users > 1:
-        count, end = busy[0]
-        found["tokens_per_second"] = (count - before) / (end - start)
+        end = busy[0][1]
+        done = {name: busy[0][0][name] - before[name] for name in ("generated_tokens", "steps", "step_rows")}
+        found["tokens_per_second"] = done["generated_tokens"] / (end - start)
+        found["rows_of_a_step"] = done["step_rows"] / done["steps"]
+        found["ms_of_a_step"] = 1000 * (end - start) / done["steps"]
     return found
 
 
-async def counted(port: int) -> float:
-    """The tokens that a server has generated."""
+async def counted(port: int) -> Counter[str]:
+    """What a server has counted."""
     lines = (await ask(port, "/metrics")).body.decode().splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("heedful_generated_tokens_total{"))
+    found = Counter[str]()
+    for line in lines:
+        name, value = line.rsplit(" ", 1)
+        if name.startswith("heedful_") and "_total{" in name:
+            found[name.removeprefix("heedful_").partition("_total{")[0]] += int(float(value))
+    return found
 
 
 def generate(folder: Path | None, quick: bool, rounds: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -88,6 +89,8 @@ def serve_models(folders: Sequence[Path], policy: Policy, limits: Limits, precis
     worker = Worker([part for one in models.values() for part in one.parts])
     service = Service(models, worker, mailbox, limits.timeout)
     sys.setswitchinterval(SWITCH)
+    gc.collect()
+    gc.freeze()  # a look for garbage among all that torch has loaded takes 0.2 seconds, in which no request is answered
 
     def ready(url: str) -> None:
         for name, one in models.items():

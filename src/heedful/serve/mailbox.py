@@ -1,7 +1,7 @@
 """From the worker to the event loop: results, and the tokens of streams, many at a time.
 
-With many streams, tokens are delivered every few hundredths of a second: a message for each token would take the
-interpreter away from the worker.
+With many streams, each gets its tokens every few hundredths of a second, a few streams at a time: a message for each
+token would take the interpreter away from the worker, and all streams at once would keep new requests waiting.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from heedful.serve.engine import Completion
 from heedful.serve.worker import Job
 
 SHORTEST = 0.01  # seconds between two deliveries
-EACH = 0.0012  # seconds more for each stream
+EACH = 0.0012  # seconds for each stream that a token waits more
 
 
 class Mailbox:
@@ -24,7 +25,7 @@ class Mailbox:
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.events: dict[Completion, asyncio.Event] = {}
-        self.held: dict[Completion, None] = {}
+        self.held: dict[Completion, float] = {}  # since when, in this order
         self.last = 0.0
 
     def open(self, request: Completion, event: asyncio.Event) -> None:
@@ -39,13 +40,14 @@ class Mailbox:
     def deliver(self, some: Sequence[Completion]) -> None:
         """Called by the worker: at once for first tokens and for what has ended, else after a pause."""
         now = time.monotonic()
-        self.held.update(dict.fromkeys(some))
-        if now - self.last >= SHORTEST + EACH * len(self.held):
-            ready, self.held, self.last = list(self.held), {}, now
-        else:
-            ready = [one for one in some if one.ending is not None or len(one.generated) == 1]
-            for one in ready:
-                del self.held[one]
+        for one in some:
+            self.held.setdefault(one, now)
+        ready = [one for one in some if one.ending is not None or len(one.generated) == 1]
+        if now - self.last >= SHORTEST:
+            due, self.last = now - EACH * len(self.held), now
+            ready += takewhile(lambda one: self.held[one] <= due, self.held)
+        for one in ready:
+            self.held.pop(one, None)
         if ready and self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._wake, ready)
 
