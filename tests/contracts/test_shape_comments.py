@@ -425,7 +425,7 @@ def row_by_row() -> None:
     """Greedy search and sampling in some of the slots, each row with settings of its own."""
     settings, slots = RowSettings.empty(9, 7, torch.device("cpu")), torch.tensor([4, 0, 8])
     given = (Sampling(), Sampling(temperature=0.7, top_k=3), Sampling(top_p=0.8))
-    settings.put(slots, [(one, seed, 0, 5) for seed, one in enumerate(given)], V)
+    settings.put(slots.tolist(), [(one, seed, 0, 5) for seed, one in enumerate(given)], V)
     for method in ("greedy", "sample", "filter"):
         settings.next_token(torch.randn(3, V), slots, method)
         settings.next_token(torch.randn(3, V), slots, method, (SuppressTokens((3,)),))

@@ -21,6 +21,8 @@ from heedful.decode.settings import Sampling
 
 Method = Literal["greedy", "sample", "filter"]  # what the rows of a step need: filter is sampling with top-k or top-p
 
+Row = tuple[Sampling, int, int, int]  # settings, seed, how many tokens are chosen so far, and how many will be at most
+
 
 def method_of(rows: Sequence[Sampling]) -> Method:
     """The least that these settings need together."""
@@ -47,20 +49,22 @@ class RowSettings:
         """How many tokens are chosen so far (N,)."""
         return self.numbers[:, 3]
 
-    def put(self, slots: Tensor, rows: Sequence[tuple[Sampling, int, int, int]], vocab: int) -> None:
-        """New rows: the settings of each, its seed, how many tokens it has, and how many it will have at most."""
-        most = 2.0  # no probability exceeds it
-        numbers = [
-            (float(one.temperature), min(one.top_k or vocab, vocab), most if one.top_p is None else one.top_p, used)
-            for one, _, used, _ in rows
-        ]
-        self.numbers[slots] = upload(torch.tensor(numbers), slots.device)
-        if any(one.temperature > 0 for one, _, _, _ in rows):
-            uniform = torch.zeros(len(rows), max(limit for _, _, _, limit in rows))
-            for row, (settings, seed, _, limit) in enumerate(rows):
-                if settings.temperature > 0:  # as in `search.sample`
-                    uniform[row, :limit] = torch.rand(limit, generator=torch.Generator().manual_seed(seed))
-            self.uniform[slots, : uniform.shape[1]] = upload(uniform, slots.device)
+    def put(self, slots: Sequence[int], rows: Sequence[Row], vocab: int) -> None:
+        """New rows in these slots."""
+        where, numbers = torch.tensor(slots), torch.tensor(numbers_of(rows, vocab))
+        self.numbers[upload(where, self.numbers.device)] = upload(numbers, self.numbers.device)
+        self.draw(slots, rows)
+
+    def draw(self, slots: Sequence[int], rows: Sequence[Row]) -> None:
+        """The random numbers of new rows, as `search.sample` draws them."""
+        if all(one.temperature == 0 for one, _, _, _ in rows):
+            return
+        uniform = torch.zeros(len(rows), max(limit for _, _, _, limit in rows))
+        for row, (settings, seed, _, limit) in enumerate(rows):
+            if settings.temperature > 0:
+                uniform[row, :limit] = torch.rand(limit, generator=torch.Generator().manual_seed(seed))
+        where = upload(torch.tensor(slots), self.uniform.device)
+        self.uniform[where, : uniform.shape[1]] = upload(uniform, self.uniform.device)
 
     def next_token(
         self, logits: Tensor, slots: Tensor, method: Method, rules: Sequence[Rule] = ()
@@ -91,6 +95,15 @@ class RowSettings:
         # One sum over the vocabulary serves both, in a kernel whose bits do not depend on the number of rows.
         own, most = logits.gather(-1, torch.stack([token, best], -1)).unbind(-1)  # (R,)
         return token, best_log + (own - most)
+
+
+def numbers_of(rows: Sequence[Row], vocab: int) -> list[tuple[float, float, float, float]]:
+    """What `RowSettings.numbers` has for each row."""
+    most = 2.0  # no probability exceeds it
+    return [
+        (float(one.temperature), min(one.top_k or vocab, vocab), most if one.top_p is None else one.top_p, used)
+        for one, _, used, _ in rows
+    ]
 
 
 def filtered(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

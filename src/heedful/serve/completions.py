@@ -194,11 +194,15 @@ class Completions:
         async with aclosing(self.pieces()) as pieces:
             async for number, one, piece in pieces:
                 logs, sent[number] = self.logs(one, sent[number]), len(one.pieces)
-                yield event(start, number, echoes[number] + piece, one.ending if one.sent else None, logs)
+                found = event(start, number, echoes[number] + piece, one.ending if one.sent else None, logs)
+                yield found + self.last(start) if all(one.sent for one in self.writings) else found
                 echoes[number] = ""
-        if (self.body.stream_options or {}).get("include_usage"):
-            yield f'data: {start}, "choices": [], "usage": {json.dumps(self.usage)}}}\n\n'.encode()
-        yield b"data: [DONE]\n\n"
+
+    def last(self, start: str) -> bytes:
+        """What follows the last piece of text: the numbers of tokens, if they are wanted, and [DONE]."""
+        wanted = (self.body.stream_options or {}).get("include_usage")
+        usage = f'data: {start}, "choices": [], "usage": {json.dumps(self.usage)}}}\n\n' if wanted else ""
+        return f"{usage}data: [DONE]\n\n".encode()
 
 
 def event(start: str, number: int, piece: str, ending: str | None, logs: object) -> bytes:

@@ -3,7 +3,7 @@
 `KernelRows` replays CUDA graphs over a fixed cache, whose kernels compute each row independently. `StateRows` works
 for every causal model: it joins and selects rows of the model's own state.
 
-R rows of a step, P tokens of prompts, N slots, V vocabulary.
+R rows of a step, P tokens of prompts, J texts that join, N slots, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from heedful.blocks.slots import join, keep, unread
 from heedful.blocks.state import Ragged, WindowCache
 from heedful.decode.graphs import Captured, Graphs
-from heedful.decode.per_row import Method, RowSettings, pinned, upload
+from heedful.decode.per_row import Method, Row, RowSettings, numbers_of, pinned, upload
 from heedful.decode.settings import Sampling
 from heedful.tasks.language_model.predictor import RowByRow, TextGenerator
 
@@ -36,6 +36,11 @@ class Joiner(NamedTuple):
     seed: int
     used: int  # tokens generated before
     limit: int  # the most tokens of the text, those included
+
+    @property
+    def row(self) -> Row:
+        """What its next token depends on besides the model."""
+        return self.settings, self.seed, self.used, self.limit
 
 
 class Fetched(Protocol):
@@ -118,7 +123,9 @@ class StateRows:
             state = self._read(one.ids)
             self.state = join(self.state, state) if self.order else state
             self.order.append(one.slot)
-        put(self.settings, self.token, joiners, self.net.config.vocab)
+        slots = [one.slot for one in joiners]
+        self.token[slots] = torch.tensor([one.ids[-1] for one in joiners], device=self.token.device)
+        self.settings.put(slots, [one.row for one in joiners], self.net.config.vocab)
 
     def step(self, slots: Sequence[int], method: Method) -> Fetched:
         """One call of the model on the rows of these slots."""
@@ -168,7 +175,8 @@ class KernelRows:
         self.token, self.place = torch.zeros(2, slots + 1, dtype=torch.long, device=device)
         self.kept: dict[tuple[int, int, Method], Captured] = {}  # by the numbers of rows and of tokens of prompts
         self.loaded: tuple[list[int], Method] | None = None  # what the current graph computes
-        self.prompts: Tensor | None = None  # (P, 3) of texts that have joined since the last step
+        self.joining: tuple[Tensor, Tensor] | None = None  # the prompts (P, 3) of texts that have joined, and `_put`'s
+        self.nobody = (slots, 0, 0, 0.0, 1.0, 0.0, 0)  # a text that joins in the spare slot
         self.sizes = sorted({bucket(count) for count in range(1, slots + 1)})
         self.arriving = [{rows: self._buffer(rows) for rows in self.sizes} for _ in range(self.ahead + 2)]
         self.turn = 0
@@ -187,20 +195,21 @@ class KernelRows:
 
     def join(self, joiners: Sequence[Joiner]) -> None:
         """Prompts that are too long for the next step are read before it, but for their last tokens."""
-        texts = [(one.slot, one.ids) for one in joiners]
-        parts = list(self.decoder.prompt_rows(texts, (self.spare, 0)))
+        parts = list(self.decoder.prompt_rows([(one.slot, one.ids) for one in joiners], (self.spare, 0)))
         for rows in parts[:-1]:
             self.graphs.run("read", self._read, (upload(rows, self.token.device),))
-        self.prompts = parts[-1] if parts else None
-        where, place = put(self.settings, self.token, joiners, self.vocab)
-        self.place[where] = place
-        self.loaded = None
+        rows = [one.row for one in joiners]
+        ends = [(one.slot, one.ids[-1], len(one.ids) - 1) for one in joiners]
+        joined = [(*end, *numbers) for end, numbers in zip(ends, numbers_of(rows, self.vocab), strict=True)]
+        joined += [self.nobody] * (self.spare - len(joined))
+        self.joining = parts[-1] if parts else self._nothing(PROMPTS[0]), torch.tensor(joined)
+        self.settings.draw([one.slot for one in joiners], rows)
 
     def step(self, slots: Sequence[int], method: Method) -> Fetched:
         """Replay the graph for this number of rows; the tokens are copied while the next step runs."""
-        rows = bucket(len(slots)) if self.prompts is None else self.sizes[-1]
+        rows = bucket(len(slots)) if self.joining is None else self.sizes[-1]
         padded = [*slots, *[self.spare] * (rows - len(slots))]
-        if self.loaded != (padded, method):
+        if self.joining is not None or self.loaded != (padded, method):
             self._load(padded, method)
         into, done = self.arriving[self.turn][rows]
         self.turn = (self.turn + 1) % len(self.arriving)
@@ -209,30 +218,45 @@ class KernelRows:
         return Arriving(into, len(slots), done)
 
     def _load(self, slots: list[int], method: Method) -> None:
-        prompts, where = self.prompts, torch.tensor(slots)
-        graph = self._graph(len(slots), 0 if prompts is None else len(prompts), method)
-        self.graphs.select(graph, tuple(pinned(x, self.token.device) for x in (where, prompts) if x is not None))
-        self.loaded = (slots, method) if prompts is None else None
-        self.prompts = None
+        """Select the graph for these rows. All it needs is copied at once: each call lets other threads run."""
+        inputs = [torch.tensor(slots), *(self.joining or ())]
+        graph = self._graph(len(slots), len(self.joining[0]) if self.joining else 0, method)
+        self.graphs.select(graph, tuple(pinned(x, self.token.device) for x in inputs))
+        self.loaded = None if self.joining else (slots, method)
+        self.joining = None
 
     def _graph(self, rows: int, tokens: int, method: Method) -> Captured:
         """The graph for these numbers. A capture also computes it: in the spare slot."""
-        key, device = (rows, tokens, method), self.token.device
+        key = rows, tokens, method
         if key not in self.kept:
-            inputs = [torch.full((rows,), self.spare, device=device)]
+            inputs = [torch.full((rows,), self.spare)]
             if tokens:
-                inputs += [torch.tensor([0, self.spare, 0], dtype=torch.int32, device=device).repeat(tokens, 1)]
-            self.kept[key] = self.graphs.capture(self._advance_by(method), tuple(inputs))
+                inputs += [self._nothing(tokens), torch.tensor([self.nobody] * self.spare)]
+            on_device = tuple(x.to(self.token.device) for x in inputs)
+            self.kept[key] = self.graphs.capture(self._advance_by(method), on_device)
         return self.kept[key]
+
+    def _nothing(self, tokens: int) -> Tensor:
+        """Prompts (P, 3) of nobody."""
+        return torch.tensor([[0, self.spare, 0]], dtype=torch.int32).repeat(tokens, 1)
 
     def _read(self, rows: Tensor) -> Any:
         return self.decoder.read(rows, self.state)
 
     def _advance_by(self, method: Method) -> Callable[..., tuple[Tensor, ...]]:
-        return lambda where, *prompts: (where, *prompts, self._advance(where, method, *prompts))
+        return lambda where, *joining: (where, *joining, self._advance(where, method, *joining))
 
-    def _advance(self, where: Tensor, method: Method, prompts: Tensor | None = None) -> Tensor:
-        """One step of the rows in these slots: their tokens and log-probabilities (2, R). Prompts (P, 3) are read."""
+    def _advance(
+        self, where: Tensor, method: Method, prompts: Tensor | None = None, joined: Tensor | None = None
+    ) -> Tensor:
+        """One step of the rows in these slots: their tokens and log-probabilities (2, R).
+
+        Of texts that join, the prompts (P, 3) are read, and what the step needs (J, 7) is set: the slot, the last token
+        and its position, and the settings.
+        """
+        if joined is not None:
+            slots, token, place = joined[:, :3].long().unbind(1)  # (J,)
+            self.token[slots], self.place[slots], self.settings.numbers[slots] = token, place, joined[:, 3:]
         place = self.place[where].clamp(max=self.state.room - 1)  # (R,)
         rows = [self.token[where], where.int(), place.int()]
         if prompts is not None:
@@ -243,15 +267,6 @@ class KernelRows:
         self.place[where] = torch.where(where == self.spare, 0, place + 1)
         self.settings.chosen[where] += 1
         return torch.stack([tokens.double(), logs.double()])
-
-
-def put(settings: RowSettings, token: Tensor, joiners: Sequence[Joiner], vocab: int) -> tuple[Tensor, Tensor]:
-    """Set what the next step of these texts needs; returns their slots, and the positions of their last tokens."""
-    numbers = [[one.slot for one in joiners], [one.ids[-1] for one in joiners], [len(one.ids) - 1 for one in joiners]]
-    where, last, place = upload(torch.tensor(numbers), token.device)
-    token[where] = last
-    settings.put(where, [(one.settings, one.seed, one.used, one.limit) for one in joiners], vocab)
-    return where, place
 
 
 def bucket(rows: int) -> int:
