@@ -28,7 +28,7 @@ from heedful.serve.worker import Worker
 KEY = "HEEDFUL_API_KEY"
 SHORTEST = 16  # characters of a key
 MAKE = "`openssl rand -hex 24` makes one"
-SWITCH = 1e-5  # seconds after which a thread that runs Python lets the next one run; a step on a GPU takes 1e-3
+SWITCH = 1e-4  # seconds after which a thread that runs Python lets the next one run; a step on a GPU takes 1e-3
 
 
 @dataclass(frozen=True)

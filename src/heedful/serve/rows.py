@@ -3,13 +3,15 @@
 `KernelRows` replays CUDA graphs over a fixed cache, whose kernels compute each row independently. `StateRows` works
 for every causal model: it joins and selects rows of the model's own state.
 
-R rows of a step, P tokens of prompts, J texts that join, N slots, V vocabulary.
+R rows of a step, P tokens of prompts, N slots, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -23,6 +25,7 @@ from heedful.decode.settings import Sampling
 from heedful.tasks.language_model.predictor import RowByRow, TextGenerator
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # numbers of rows that have a graph; then multiples of 32
+Joined = tuple[int, int, int, float, float, float, float]  # slot, last token, its position, `RowSettings.numbers`
 METHODS: tuple[Method, ...] = ("greedy", "sample")  # whose graphs are captured before the first request
 PROMPTS = tuple(16 << power for power in range(9))  # numbers of tokens of prompts that have a graph
 
@@ -175,8 +178,8 @@ class KernelRows:
         self.token, self.place = torch.zeros(2, slots + 1, dtype=torch.long, device=device)
         self.kept: dict[tuple[int, int, Method], Captured] = {}  # by the numbers of rows and of tokens of prompts
         self.loaded: tuple[list[int], Method] | None = None  # what the current graph computes
-        self.joining: tuple[Tensor, Tensor] | None = None  # the prompts (P, 3) of texts that have joined, and `_put`'s
-        self.nobody = (slots, 0, 0, 0.0, 1.0, 0.0, 0)  # a text that joins in the spare slot
+        self.joining: tuple[Tensor, list[Joined]] | None = None  # texts that have joined, and their prompts (P, 3)
+        self.nobody: Joined = (slots, 0, 0, 0.0, 1.0, 0.0, 0)  # joins in the spare slot
         self.sizes = sorted({bucket(count) for count in range(1, slots + 1)})
         self.arriving = [{rows: self._buffer(rows) for rows in self.sizes} for _ in range(self.ahead + 2)]
         self.turn = 0
@@ -201,8 +204,7 @@ class KernelRows:
         rows = [one.row for one in joiners]
         ends = [(one.slot, one.ids[-1], len(one.ids) - 1) for one in joiners]
         joined = [(*end, *numbers) for end, numbers in zip(ends, numbers_of(rows, self.vocab), strict=True)]
-        joined += [self.nobody] * (self.spare - len(joined))
-        self.joining = parts[-1] if parts else self._nothing(PROMPTS[0]), torch.tensor(joined)
+        self.joining = parts[-1] if parts else self._nothing(PROMPTS[0]), joined
         self.settings.draw([one.slot for one in joiners], rows)
 
     def step(self, slots: Sequence[int], method: Method) -> Fetched:
@@ -218,22 +220,34 @@ class KernelRows:
         return Arriving(into, len(slots), done)
 
     def _load(self, slots: list[int], method: Method) -> None:
-        """Select the graph for these rows. All it needs is copied at once: each call lets other threads run."""
-        inputs = [torch.tensor(slots), *(self.joining or ())]
-        graph = self._graph(len(slots), len(self.joining[0]) if self.joining else 0, method)
-        self.graphs.select(graph, tuple(pinned(x, self.token.device) for x in inputs))
+        """Select the graph for these rows, and give it what it needs."""
+        prompts, joined = self.joining or (None, [])
+        graph = self._graph(len(slots), 0 if prompts is None else len(prompts), method)
+        self.graphs.select(graph, (pinned(self._packed(slots, prompts, joined), self.token.device),))
         self.loaded = None if self.joining else (slots, method)
         self.joining = None
+
+    def _packed(self, slots: Sequence[int], prompts: Tensor | None, joined: Sequence[Joined]) -> Tensor:
+        """What a step needs in one tensor (R + 3P + 7N,): each call of torch lets other threads take the interpreter.
+
+        float32 has all whole numbers below 2^24 exactly.
+        """
+        found = array("f", slots)
+        if prompts is not None:
+            found.extend(prompts.flatten().tolist())
+            found.extend(chain(*joined, self.nobody * (self.spare - len(joined))))
+        return torch.frombuffer(found, dtype=torch.float32)
 
     def _graph(self, rows: int, tokens: int, method: Method) -> Captured:
         """The graph for these numbers. A capture also computes it: in the spare slot."""
         key = rows, tokens, method
         if key not in self.kept:
-            inputs = [torch.full((rows,), self.spare)]
-            if tokens:
-                inputs += [self._nothing(tokens), torch.tensor([self.nobody] * self.spare)]
-            on_device = tuple(x.to(self.token.device) for x in inputs)
-            self.kept[key] = self.graphs.capture(self._advance_by(method), on_device)
+            nothing = self._packed([self.spare] * rows, self._nothing(tokens) if tokens else None, [])
+
+            def advance(packed: Tensor) -> tuple[Tensor, Tensor]:
+                return packed, self._advance(packed, rows, tokens, method)
+
+            self.kept[key] = self.graphs.capture(advance, (nothing.to(self.token.device),))
         return self.kept[key]
 
     def _nothing(self, tokens: int) -> Tensor:
@@ -243,30 +257,25 @@ class KernelRows:
     def _read(self, rows: Tensor) -> Any:
         return self.decoder.read(rows, self.state)
 
-    def _advance_by(self, method: Method) -> Callable[..., tuple[Tensor, ...]]:
-        return lambda where, *joining: (where, *joining, self._advance(where, method, *joining))
-
-    def _advance(
-        self, where: Tensor, method: Method, prompts: Tensor | None = None, joined: Tensor | None = None
-    ) -> Tensor:
-        """One step of the rows in these slots: their tokens and log-probabilities (2, R).
-
-        Of texts that join, the prompts (P, 3) are read, and what the step needs (J, 7) is set: the slot, the last token
-        and its position, and the settings.
-        """
-        if joined is not None:
-            slots, token, place = joined[:, :3].long().unbind(1)  # (J,)
-            self.token[slots], self.place[slots], self.settings.numbers[slots] = token, place, joined[:, 3:]
+    def _advance(self, packed: Tensor, rows: int, tokens: int, method: Method) -> Tensor:
+        """One step of rows and tokens of prompts: the rows' tokens and log-probabilities (2, R)."""
+        where, prompts, joined = packed.tensor_split((rows, rows + 3 * tokens))
+        where = where.long()  # (R,)
+        if tokens:
+            put = joined.view(-1, 7)  # (N, 7)
+            slots, token, place = put[:, :3].long().unbind(1)  # (N,)
+            self.token[slots], self.place[slots], self.settings.numbers[slots] = token, place, put[:, 3:]
         place = self.place[where].clamp(max=self.state.room - 1)  # (R,)
-        rows = [self.token[where], where.int(), place.int()]
-        if prompts is not None:
-            rows = [torch.cat([one, more]) for one, more in zip(rows, prompts.unbind(1), strict=True)]  # (R + P,)
-        logits = self.decoder.logits(*rows, self.state, len(where))  # (R, V)
-        tokens, logs = self.settings.next_token(logits, where, method, self.rules)  # (R,)
-        self.token[where] = tokens
+        inputs = [self.token[where], where.int(), place.int()]
+        if tokens:
+            more = prompts.view(-1, 3).int()  # (P, 3)
+            inputs = [torch.cat(pair) for pair in zip(inputs, more.unbind(1), strict=True)]  # (R + P,)
+        logits = self.decoder.logits(*inputs, self.state, rows)  # (R, V)
+        token, logs = self.settings.next_token(logits, where, method, self.rules)  # (R,)
+        self.token[where] = token
         self.place[where] = torch.where(where == self.spare, 0, place + 1)
         self.settings.chosen[where] += 1
-        return torch.stack([tokens.double(), logs.double()])
+        return torch.stack([token.double(), logs.double()])
 
 
 def bucket(rows: int) -> int:
