@@ -84,7 +84,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows by kernels, on the CPU."""
 
     def buffer(count: int) -> Any:
-        return torch.zeros(2, count, dtype=torch.float64), NoEvent()
+        return torch.zeros(2, count, KernelRows.count, dtype=torch.float64), NoEvent()
 
     monkeypatch.setattr(rows, "Graphs", PlainGraphs)
     monkeypatch.setattr(KernelRows, "_buffer", staticmethod(buffer))

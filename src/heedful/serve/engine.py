@@ -42,8 +42,8 @@ class Completion:
     ending: Ending | None = None
     cancelled: bool = False
     slot: int = -1
-    left: int = 0  # steps until the context is full or the text is long enough
-    awaited: int = 0  # steps whose tokens have not arrived
+    left: int = 0  # tokens until the context is full or the text is long enough
+    awaited: int = 0  # tokens that have not arrived
 
     def cancel(self) -> None:
         """Stop the text before the next step."""
@@ -86,7 +86,7 @@ class Engine:
             self.rows: Rows = rows_of(self.generator, self.slots, self.longest)
         self.active: list[Completion] = []
         self.free = list(range(self.slots))[::-1]
-        self.pending: deque[tuple[list[Completion], Fetched]] = deque()
+        self.pending: deque[tuple[list[tuple[Completion, int]], Fetched]] = deque()  # texts with how many tokens each
 
     @torch.inference_mode()
     def warm(self) -> None:
@@ -158,35 +158,37 @@ class Engine:
             self.counts.prompt_tokens += read
 
     def _begin(self) -> None:
-        """Begin a step; texts that will not need another one give their slots back."""
-        some = list(self.active)
-        method = method_of([request.settings for request in some])
-        self.pending.append((some, self.rows.step([request.slot for request in some], method)))
-        self.counts.steps += 1
-        self.counts.rows += len(some)
-        for request in some:
-            request.left -= 1
-            request.awaited += 1
+        """Begin the next tokens; texts that will not need others give their slots back."""
+        count = self.rows.count
+        some = [(request, min(count, request.left)) for request in self.active]
+        method = method_of([request.settings for request in self.active])
+        self.pending.append((some, self.rows.step([request.slot for request in self.active], method)))
+        self.counts.steps += count
+        self.counts.rows += count * len(some)
+        for request, used in some:
+            request.left -= used
+            request.awaited += used
             if not request.left:
                 self._leave(request)
 
     def _take(self, touched: dict[Completion, None]) -> None:
-        """Take the tokens of the oldest step."""
+        """Take the oldest tokens."""
         some, fetched = self.pending.popleft()
-        for request, token, log in zip(some, *fetched.result(), strict=True):
-            request.awaited -= 1
-            if request.ending is not None:
-                continue
-            request.generated.append(token)
-            request.logs.append(log)
-            self.counts.tokens += 1
-            touched[request] = None
-            if token == self.end:
-                self._finish(request, "stop")
-            elif len(request.generated) >= request.length:
-                self._finish(request, "length")
-            elif not request.left and not request.awaited:  # the context is full: its newer half is read again
-                self.waiting.appendleft(request)
+        for (request, used), tokens, logs in zip(some, *fetched.result(), strict=True):
+            request.awaited -= used
+            for token, log in zip(tokens[:used], logs, strict=False):
+                if request.ending is not None:
+                    break
+                request.generated.append(token)
+                request.logs.append(log)
+                self.counts.tokens += 1
+                touched[request] = None
+                if token == self.end:
+                    self._finish(request, "stop")
+                elif len(request.generated) >= request.length:
+                    self._finish(request, "length")
+            if request.ending is None and not request.left and not request.awaited:
+                self.waiting.appendleft(request)  # the context is full: its newer half is read again
 
     def _finish(self, request: Completion, ending: Ending) -> None:
         request.ending = ending
@@ -204,7 +206,7 @@ class Engine:
     def _fail(self) -> None:
         """End all texts of a batch that failed, and continue with an empty one."""
         lost = list(
-            {id(one): one for one in (*self.active, *(one for some, _ in self.pending for one in some))}.values()
+            {id(one): one for one in (*self.active, *(one for some, _ in self.pending for one, _ in some))}.values()
         )
         lost = [request for request in lost if request.ending is None]
         for request in lost:

@@ -3,7 +3,7 @@
 `KernelRows` replays CUDA graphs over a fixed cache, whose kernels compute each row independently. `StateRows` works
 for every causal model: it joins and selects rows of the model's own state.
 
-R rows of a step, P tokens of prompts, N slots, V vocabulary.
+R rows of a step, P tokens of prompts, C tokens of a row that are chosen at once, N slots, V vocabulary.
 """
 
 from __future__ import annotations
@@ -46,17 +46,21 @@ class Joiner(NamedTuple):
         return self.settings, self.seed, self.used, self.limit
 
 
-class Fetched(Protocol):
-    """The tokens of a step, which may still be computed."""
+Chosen = tuple[list[list[int]], list[list[float]]]  # the tokens of each row, and their log-probabilities
 
-    def result(self) -> tuple[list[int], list[float]]:
-        """The token of each row and its log-probability; waits for the device."""
+
+class Fetched(Protocol):
+    """Tokens that may still be computed."""
+
+    def result(self) -> Chosen:
+        """Waits for the device."""
 
 
 class Rows(Protocol):
     """The texts that are generated together."""
 
-    ahead: int  # steps that may be under way while their tokens are awaited
+    ahead: int  # calls of `step` that may be under way while their tokens are awaited
+    count: int  # tokens of each row that a call gives
 
     def warm(self) -> None:
         """Prepare what the first requests would wait for."""
@@ -65,7 +69,7 @@ class Rows(Protocol):
         """Read all tokens of these texts but the last."""
 
     def step(self, slots: Sequence[int], method: Method) -> Fetched:
-        """The next token of the texts in these slots; texts in others have left."""
+        """The next tokens of the texts in these slots; texts in others have left."""
 
 
 @dataclass(frozen=True)
@@ -75,22 +79,22 @@ class Here:
     tokens: Tensor
     logs: Tensor
 
-    def result(self) -> tuple[list[int], list[float]]:
-        return self.tokens.tolist(), self.logs.tolist()
+    def result(self) -> Chosen:
+        return self.tokens[:, None].tolist(), self.logs[:, None].tolist()
 
 
 @dataclass(frozen=True)
 class Arriving:
-    """Tokens and log-probabilities (2, R) on their way from the GPU."""
+    """Tokens and log-probabilities (2, R, C) on their way from the GPU."""
 
     found: Tensor
-    count: int
+    rows: int
     done: torch.cuda.Event
 
-    def result(self) -> tuple[list[int], list[float]]:
+    def result(self) -> Chosen:
         self.done.synchronize()
         tokens, logs = self.found.tolist()
-        return [int(token) for token in tokens[: self.count]], logs[: self.count]
+        return [list(map(int, row)) for row in tokens[: self.rows]], logs[: self.rows]
 
 
 def rows_of(generator: TextGenerator, slots: int, longest: int) -> Rows:
@@ -105,7 +109,7 @@ def rows_of(generator: TextGenerator, slots: int, longest: int) -> Rows:
 class StateRows:
     """Rows of the model's state, in the order of the last step."""
 
-    ahead = 0
+    ahead, count = 0, 1
 
     def __init__(self, generator: TextGenerator, slots: int, longest: int) -> None:
         self.generator, self.rules = generator, generator.rules()
@@ -165,10 +169,11 @@ class KernelRows:
     """Rows of a fixed cache on a GPU; the last slot is a spare one, which fills up a step's rows.
 
     Prompts are read within the step that continues them: it has a row for each of their tokens, beside those of the
-    texts that are under way, and takes little longer than without them.
+    texts that are under way, and takes little longer than without them. A graph has some steps, whose tokens arrive
+    together, so that the CPU has less to do.
     """
 
-    ahead = 3
+    ahead, count = 2, 2
 
     def __init__(self, generator: TextGenerator, decoder: Any, slots: int, longest: int) -> None:
         self.decoder, self.rules, self.vocab = decoder, generator.rules(), decoder.model.config.vocab
@@ -186,7 +191,7 @@ class KernelRows:
 
     @staticmethod
     def _buffer(rows: int) -> tuple[Tensor, torch.cuda.Event]:
-        return torch.zeros(2, rows, dtype=torch.float64, pin_memory=True), torch.cuda.Event()
+        return torch.zeros(2, rows, KernelRows.count, dtype=torch.float64, pin_memory=True), torch.cuda.Event()
 
     def warm(self) -> None:
         """Capture the graphs of all numbers of rows."""
@@ -258,19 +263,23 @@ class KernelRows:
         return self.decoder.read(rows, self.state)
 
     def _advance(self, packed: Tensor, rows: int, tokens: int, method: Method) -> Tensor:
-        """One step of rows and tokens of prompts: the rows' tokens and log-probabilities (2, R)."""
+        """Some steps, the first of which reads tokens of prompts: the rows' tokens and log-probabilities (2, R, C)."""
         where, prompts, joined = packed.tensor_split((rows, rows + 3 * tokens))
         where = where.long()  # (R,)
         if tokens:
             put = joined.view(-1, 7)  # (N, 7)
             slots, token, place = put[:, :3].long().unbind(1)  # (N,)
             self.token[slots], self.place[slots], self.settings.numbers[slots] = token, place, put[:, 3:]
+        first = self._step(where, prompts.view(-1, 3).int(), method)
+        return torch.stack([first, *(self._step(where, None, method) for _ in range(1, self.count))], -1)
+
+    def _step(self, where: Tensor, prompts: Tensor | None, method: Method) -> Tensor:
+        """One step of the rows in these slots: their tokens and log-probabilities (2, R). Prompts (P, 3) are read."""
         place = self.place[where].clamp(max=self.state.room - 1)  # (R,)
         inputs = [self.token[where], where.int(), place.int()]
-        if tokens:
-            more = prompts.view(-1, 3).int()  # (P, 3)
-            inputs = [torch.cat(pair) for pair in zip(inputs, more.unbind(1), strict=True)]  # (R + P,)
-        logits = self.decoder.logits(*inputs, self.state, rows)  # (R, V)
+        if prompts is not None and len(prompts):
+            inputs = [torch.cat(pair) for pair in zip(inputs, prompts.unbind(1), strict=True)]  # (R + P,)
+        logits = self.decoder.logits(*inputs, self.state, len(where))  # (R, V)
         token, logs = self.settings.next_token(logits, where, method, self.rules)  # (R,)
         self.token[where] = token
         self.place[where] = torch.where(where == self.spare, 0, place + 1)
