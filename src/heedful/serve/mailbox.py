@@ -25,6 +25,7 @@ class Mailbox:
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.events: dict[Completion, asyncio.Event] = {}
+        self.new: set[Completion] = set()  # those without a token
         self.held: dict[Completion, float] = {}  # since when, in this order
         self.last = 0.0
 
@@ -32,22 +33,25 @@ class Mailbox:
         """Set an event whenever a request has new tokens, or has ended."""
         self.loop = asyncio.get_running_loop()
         self.events[request] = event
+        self.new.add(request)
 
     def close(self, request: Completion) -> None:
         """No longer wait for a request."""
         self.events.pop(request, None)
+        self.new.discard(request)
 
     def deliver(self, some: Sequence[Completion]) -> None:
         """Called by the worker: at once for first tokens and for what has ended, else after a pause."""
         now = time.monotonic()
         for one in some:
             self.held.setdefault(one, now)
-        ready = [one for one in some if one.ending is not None or len(one.generated) == 1]
+        ready = [one for one in some if one.ending is not None or one in self.new]
         if now - self.last >= SHORTEST:
             due, self.last = now - EACH * len(self.held), now
             ready += takewhile(lambda one: self.held[one] <= due, self.held)
         for one in ready:
             self.held.pop(one, None)
+            self.new.discard(one)
         if ready and self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._wake, ready)
 
