@@ -173,7 +173,7 @@ class KernelRows:
     together, so that the CPU has less to do.
     """
 
-    ahead, count = 2, 2
+    ahead, count = 1, 3
 
     def __init__(self, generator: TextGenerator, decoder: Any, slots: int, longest: int) -> None:
         self.decoder, self.rules, self.vocab = decoder, generator.rules(), decoder.model.config.vocab
