@@ -14,7 +14,7 @@ from heedful.runs.recipe import load_recipe
 
 Run = Callable[..., tuple[int, str, str]]
 CODE = """
-import torch
+import json, torch
 from torch import nn
 
 class Bag(nn.Module):
@@ -56,6 +56,9 @@ class Fussy(Bag):
         if len(tokens) > 3:
             raise RuntimeError("too many rows")
         return super().forward(tokens, mask)
+
+def reads():
+    return json.loads("")
 """
 
 
@@ -75,6 +78,8 @@ def test_exit_code_says_whether_a_check_failed(heedful: Run, tmp_path: Path) -> 
         (("bags.py:three",), "a torch.nn.Module"),
         (("bags.py:Refuses",), "cannot be called"),
         (("bags.py:broken",), "ValueError: no (bags.py, line 26)"),
+        (("bags.py:reads",), "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (bags.py, line 46)"),
+        (("nomodule:f",), "No module named 'nomodule'\n"),
         (("bags.py:leaves",), "sys.exit(5) (bags.py, line 29)"),
         (("bags.py:two",), "missing 2 required positional arguments"),
         (("exits.py:f",), "sys.exit('now') (exits.py, line 1)"),

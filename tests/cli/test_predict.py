@@ -30,7 +30,7 @@ from heedful.errors import UserError
 from heedful.files import writing as files
 from heedful.runs.journal import Journal
 from heedful.runs.result_columns import COLUMNS, result_columns
-from heedful.runs.rows import FIELDS
+from heedful.runs.rows import FIELDS, row_choices
 from heedful.tasks import TASKS
 from heedful.tasks.classification.predictor import TextClassifier
 from patience import until
@@ -226,14 +226,14 @@ NOT_TEXTS = {"image", "boxes", "tree", "choices", "story", "utterances", "observ
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("end", ["jsonl", "parquet"])
-def test_a_number_is_the_text_that_tables_train_on(heedful: Run, task: str, end: str, tmp_path: Path) -> None:
+def test_a_number_or_a_list_is_the_text_that_tables_train_on(heedful: Run, task: str, end: str, tmp_path: Path) -> None:
     run = recorded(task)[-1]
     predictor: Any = library.load(run, device="cpu")
     row = GIVEN[task](predictor, tmp_path)[0][0]
     fields = [name for name in FIELDS[type(predictor)] if name not in NOT_TEXTS]
     if not fields:
         pytest.skip("its input has no text")
-    numbers = [3, 4.0, 2.5, *([True] if end == "jsonl" else [])]
+    numbers: list[Any] = [3, 4.0, 2.5, *([True, ["the", "cat", 2]] if end == "jsonl" else [])]
     found = []
     for name, values in (("numbers", numbers), ("texts", [text_of(number) for number in numbers])):
         rows = [{**row, **dict.fromkeys(fields, value)} for value in values]
@@ -250,6 +250,13 @@ def test_a_number_is_the_text_that_tables_train_on(heedful: Run, task: str, end:
     assert [[one[name] for name in results] for one in found[0]] == [
         [one[name] for name in results] for one in found[1]
     ]
+
+
+def test_choices_may_be_numbers() -> None:
+    assert row_choices({"choices": [1, 2.0, "c"]}, "row 1") == ["1", "2", "c"]
+    for wrong in ("a", ["a"], ["a", None], ["a", {}]):
+        with pytest.raises(UserError, match="a list of choices"):
+            row_choices({"choices": wrong}, "row 1")
 
 
 def test_a_folder_and_a_zip_file_have_a_row_for_each_image(heedful: Run, tmp_path: Path) -> None:

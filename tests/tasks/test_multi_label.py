@@ -26,6 +26,8 @@ from heedful.hub import pretrained, write
 from heedful.runs.load import load
 from heedful.runs.recipe import recipe_of
 from heedful.runs.train import train
+from heedful.tasks.classification.predictor import outputs
+from heedful.tasks.imbalance import label_weights
 from heedful.tasks.multi_label.predictor import MultiLabelClassifier, label_loss, label_scores
 from tolerance import close
 
@@ -86,6 +88,30 @@ def test_loss_and_gradients_are_those_of_transformers(packed: bool, tmp_path: Pa
     right.backward()
     close(ours.head.weight.grad, theirs.classifier.weight.grad)
     close(ours.encoder.tokens.weight.grad, theirs.bert.embeddings.word_embeddings.weight.grad)
+
+
+def test_weights_are_those_of_the_positive_class_in_torch(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    folder(tmp_path, "Bert", random.Random(3), "multi_label_classification", 3)
+    ours: Any = heedful.load(tmp_path, "cpu").model
+    rng = np.random.default_rng(1)
+    encoded = encode_texts(
+        [(str(rng.choice(WORDS)), None) for _ in range(8)], rng.integers(0, 2, (8, 3)), TOKENIZER, 32
+    )
+    batch, targets = encoded.batch(np.arange(8)), torch.from_numpy(encoded.targets).float()
+    for wanted in ({"LABEL_1": 4.0}, "balanced"):
+        weights = label_weights(ours, encoded.targets, ("LABEL_0", "LABEL_1", "LABEL_2"), wanted)
+        assert weights is not None
+        if wanted == "balanced":  # texts with a label count as much in all as the others
+            close(weights * targets.sum(0), (1 - targets).sum(0))
+        else:
+            assert weights.tolist() == [1, 4, 1]
+        loss, plain = label_loss(ours, batch, weights), label_loss(ours, batch)
+        each = torch.nn.BCEWithLogitsLoss(pos_weight=weights, reduction="none")(outputs(ours, batch), targets)
+        close(loss.total, each.mean(-1).sum())
+        close(loss.plain, plain.total)
+        assert not torch.isclose(loss.total, plain.total)
+    assert label_weights(ours, encoded.targets, ("a", "b", "c"), None) is None
 
 
 def test_scores_are_those_of_scikit_learn() -> None:
@@ -157,6 +183,26 @@ def test_run_learns_labels_and_is_exported(
         ["cat", "dog"],
         [],
     ]
+
+
+def test_rare_label_is_found_with_weights(settings: str, tmp_path: Path, no_loss_curve: None) -> None:
+    rng, rows = random.Random(0), []
+    for row in range(200):
+        words = [*rng.sample(WORDS[2:8], 2), *(["cat"] if row % 20 == 0 else [])]
+        rows.append({"text": " ".join(words), "label": "cat" if "cat" in words else ""})
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recall = {}
+    for name, weights in (("plain", "null"), ("balanced", "balanced"), ("named", "{cat: 19.0}")):
+        changed = settings.replace("kind: multi_label}", f"kind: multi_label, class_weights: {weights}}}", 1)
+        list(train(recipe_of(changed.replace("steps: 140", "steps: 25"), "test"), tmp_path / name))
+        predictor = load(tmp_path / name, MultiLabelClassifier, "cpu")
+        found = [bool(one.labels) for one in predictor.predict([row["text"] for row in rows])]
+        recall[name] = sum(found[::20]) / len(found[::20])
+    assert recall["plain"] == 0 and recall["balanced"] == recall["named"] == 1
+    wrong = settings.replace("kind: multi_label}", "kind: multi_label, class_weights: {bird: 2.0}}", 1)
+    with pytest.raises(UserError, match="no such class"):
+        list(train(recipe_of(wrong, "test"), tmp_path / "wrong"))
 
 
 def test_texts_without_any_label_are_refused(settings: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import torch
 from heedful.files.reading import is_file
 
 OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))  # torch, and this library
+STANDARD = sysconfig.get_path("stdlib")
 
 
 class RefusedError(Exception):
@@ -19,12 +21,15 @@ class RefusedError(Exception):
 
 
 def place(error: BaseException) -> str:
-    """The innermost line outside of torch and this library at which an error was raised, in parentheses."""
-    frames = [
-        one for one in traceback.extract_tb(error.__traceback__)
-        if not one.filename.startswith(OTHERS) and is_file(one.filename)
-    ]  # fmt: skip
+    """The innermost line of the user's code, or of their packages, at which an error was raised, in parentheses."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if is_theirs(one.filename)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def is_theirs(file: str) -> bool:
+    """Whether a file is none of torch, this library or the standard library."""
+    standard = file.startswith(STANDARD) and not {"site-packages", "dist-packages"} & {*Path(file).parts}
+    return is_file(file) and not standard and not file.startswith(OTHERS)
 
 
 def refused(error: BaseException) -> RefusedError:

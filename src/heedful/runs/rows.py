@@ -139,10 +139,7 @@ class RowReader:
         names = self._present(row)
         if missing := [name for name in names if name not in row]:
             raise missing_error(missing[0], row, where, self.todo)
-        return {
-            kind: parsed(row[name]) if kind in SEVERAL else plain(row[name])
-            for kind, name in zip(self._kinds, names, strict=True)
-        }
+        return {kind: field_value(kind, row[name]) for kind, name in zip(self._kinds, names, strict=True)}
 
     def _with_image(self, found: Mapping[str, object], row: Mapping[str, object], where: str) -> Any:
         file = self.file(row, where)
@@ -157,9 +154,12 @@ class RowReader:
         return pixels
 
 
-def plain(value: object) -> object:
-    """A value as the text that training reads of it; lists and objects as they are."""
-    return value if isinstance(value, list | tuple | dict | bytes | np.ndarray) else text_of(value)
+def field_value(kind: str, value: object) -> object:
+    """The value of a field; a text is what training reads of a number, or of a list of words."""
+    if kind in SEVERAL:
+        return parsed(value)
+    kept = (dict, bytes, np.ndarray, *((list, tuple) if kind == "image" else ()))
+    return value if isinstance(value, kept) else text_of(value)
 
 
 def numbers_in(value: object, where: str) -> NDArray[Any]:
@@ -199,12 +199,16 @@ def row_input(row: dict[str, object], names: tuple[str, ...], where: str, todo: 
 def row_choices(row: dict[str, object], where: str) -> list[str]:
     """The texts in the field `choices` of a row."""
     choices = row.get("choices")
-    if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(one, str) for one in choices):
+    if (
+        not isinstance(choices, list)
+        or len(choices) < 2
+        or not all(isinstance(one, str | int | float) for one in choices)
+    ):
         raise UserError(
             "a row needs a list of choices", where=where, found=shown(choices) if choices else list_keys(row),
             expected="'choices' with two texts or more, in a .jsonl file",
         )  # fmt: skip
-    return choices
+    return [text_of(one) for one in choices]
 
 
 def row_boxes(row: dict[str, object], where: str) -> list[object]:

@@ -120,10 +120,13 @@ class GenerationRecipe(Recipe):
         return size
 
 
+Weights = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, le=1e6)]]  # by class name
+
+
 class ClassWeights(Config):
     """Weights of rare classes; recipes that set none stay as they are."""
 
-    class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, le=1e6)]] | None = Field(
+    class_weights: Weights | None = Field(
         None,
         exclude_if=lambda weights: weights is None,
         description="weights of the loss by class name, others 1, scaled to a mean of 1 over the training examples; "

@@ -333,7 +333,10 @@ def read_lesson(path: Path) -> Lesson:
         text = read_file(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
         words = "is too long" if error.errno == errno.EFBIG else "cannot be read"
-        raise UserError(f"the lesson {words}", where=str(path), found=error.strerror) from None
+        raise UserError(
+            f"the lesson {words}", where=str(path), found=error.strerror,
+            todo="give the path of a text file, or a name that `heedful lessons` lists",
+        ) from None  # fmt: skip
     except UnicodeDecodeError:
         raise UserError("the lesson is not UTF-8 text", where=str(path), todo="save it as UTF-8") from None
     return Reader(str(path)).lesson(path.stem, text)

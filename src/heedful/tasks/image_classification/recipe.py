@@ -15,7 +15,7 @@ from heedful.data.images.sources import ArrayImages, CsvImages, IdxImages, Image
 from heedful.data.own import OwnData
 from heedful.data.tables.pictures import ImageTable
 from heedful.models import any_of
-from heedful.tasks.recipe_parts import Recipe, Start, check_image_batching
+from heedful.tasks.recipe_parts import Recipe, Start, Weights, check_image_batching
 from heedful.training.configs import TrainConfig
 
 LabelledImagesConfig = Annotated[
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 else:
     ImageEncoderModel = any_of("image_encoder", "glimpse_classifier", usual="lenet")
 
-Weight = Annotated[float, Field(gt=0, le=1e6)]
 Deviation = Annotated[float, Field(gt=0)]
 
 
@@ -46,7 +45,7 @@ class ImageClassificationTaskConfig(Config):
 
     kind: Literal["image_classification"] = "image_classification"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability spread evenly over all classes")
-    class_weights: Literal["balanced"] | dict[str, Weight] | None = Field(
+    class_weights: Weights | None = Field(
         None,
         description="weights of the loss by class name, others 1, scaled to a mean of 1 over the training images; "
         "balanced: the same total for each class; null: none",

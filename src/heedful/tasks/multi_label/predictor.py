@@ -27,14 +27,19 @@ from heedful.tasks.predictor import Evaluation, Predictor, Result
 from heedful.training.metrics import Score, label_accuracy, macro_f1, micro_f1
 
 
-def label_loss(model: Any, batch: LabelledBatch) -> Loss:
-    """The binary cross-entropy of each label, averaged over the labels of a text."""
+def label_loss(model: Any, batch: LabelledBatch, weights: Tensor | None = None) -> Loss:
+    """The binary cross-entropy of each label, averaged over the labels of a text.
+
+    Weights (C,) count where a text has the label; the loss that is reported has none.
+    """
     real = batch.indices >= 0  # (N,)
-    targets = torch.where(real[:, None], batch.targets, 0)  # (N, C)
+    targets = torch.where(real[:, None], batch.targets, 0).float()  # (N, C)
     logits = outputs(model, batch).float()  # (N, C)
-    each = F.binary_cross_entropy_with_logits(logits, targets.float(), reduction="none").mean(-1)  # (N,)
-    losses = torch.where(real, each, 0.0)
-    return Loss(losses.sum(), losses.detach().sum(), real.sum())
+    each = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")  # (N, C)
+    plain = torch.where(real, each.mean(-1), 0.0).detach().sum()
+    if weights is not None:
+        each = each * torch.where(targets > 0, weights, 1.0)
+    return Loss(torch.where(real, each.mean(-1), 0.0).sum(), plain, real.sum())
 
 
 def label_targets(items: Sequence[Item], labels: Sequence[str]) -> NDArray[np.int64]:

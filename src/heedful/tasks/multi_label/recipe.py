@@ -13,6 +13,7 @@ from heedful.data.tables.texts import LabelsTable
 from heedful.errors import UserError
 from heedful.models.heads.config import MultiLabelConfig
 from heedful.tasks.finetuning.recipe import Finetuning
+from heedful.tasks.recipe_parts import Weights
 from heedful.training.configs import TrainConfig
 
 LabelsConfig = Annotated[TsvTable | CsvTable | JsonlTable | LabelsTable | OwnData, Field(discriminator="kind")]
@@ -25,6 +26,12 @@ class MultiLabelTaskConfig(Config):
     kind: Literal["multi_label"] = "multi_label"
     metric: Literal["micro_f1", "macro_f1", "accuracy"] = Field(
         "micro_f1", description="the score that selects the best checkpoint; accuracy: all labels of a text are right"
+    )
+    class_weights: Weights | None = Field(
+        None,
+        exclude_if=lambda weights: weights is None,
+        description="weights of the loss of texts that have a label, by label, others 1; balanced: the same total for "
+        "texts with a label and without it; null: none",
     )
 
 

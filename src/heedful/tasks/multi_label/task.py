@@ -19,6 +19,7 @@ from heedful.models.heads.config import MultiLabelConfig
 from heedful.tasks.base import Evaluated, HeldOut
 from heedful.tasks.classification.predictor import outputs_of
 from heedful.tasks.classification.task import TextTask, sample_text
+from heedful.tasks.imbalance import label_weights
 from heedful.tasks.multi_label.predictor import MultiLabelClassifier, label_loss, label_scores, label_targets
 from heedful.training.class_report import ClassReport, label_report
 
@@ -37,6 +38,14 @@ class MultiLabelTask(TextTask[MultiLabelClassifier]):
     def loss_of(self, model: Any, packed: bool) -> Callable[[Any], Loss]:
         """The binary cross-entropy of the labels."""
         return partial(label_loss, model)
+
+    def loss_on(
+        self, model: Any, packed: bool, encoded: EncodedTexts, vocabulary: PairTokenizer
+    ) -> Callable[[Any], Loss]:
+        """The binary cross-entropy of the labels with their weights."""
+        recipe = self.recipe
+        weights = label_weights(model, encoded.targets, recipe.model.labels, recipe.task.class_weights)
+        return partial(label_loss, model, weights=weights)
 
     @staticmethod
     def predictor(
