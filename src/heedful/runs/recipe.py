@@ -19,7 +19,8 @@ from pydantic.json_schema import models_json_schema
 
 from heedful.config import Config, load_yaml, override, parse
 from heedful.data.formats.sources import SPLITS, Split
-from heedful.data.tables.checking import Checked, check_data
+from heedful.data.tables.checking import check_data
+from heedful.data.tables.findings import Checked
 from heedful.data.tables.reading import is_table_name
 from heedful.errors import UserError
 from heedful.files.reading import exists, is_file

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.formats.tables import Labelled
-from heedful.data.tables.findings import Finding, Row, columns, find, invalid_rows
+from heedful.data.images.checking import check_images
+from heedful.data.images.sources import ImageFolders
+from heedful.data.tables.findings import Checked, Row, columns, find, invalid_rows
 from heedful.data.tables.reading import Record, text_of
 from heedful.data.tables.source import ColumnTable, Table
 from heedful.data.tables.wrong_columns import wrong_columns
@@ -19,17 +21,10 @@ Target: TypeAlias = Callable[[Sequence[Record]], str | None]
 FIRST = 10_000  # rows of each file that are read, unless all are asked for
 
 
-class Checked(NamedTuple):
-    """What was read of some data, and what was found."""
-
-    lines: list[str]  # what was read
-    findings: list[Finding]
-
-
 def check_data(
     data: object, context: int | None, classes: bool, every: bool = False, target: Target | None = None
 ) -> Checked:
-    """The findings of data whose examples are rows; none for other data.
+    """The findings of data whose examples are rows or files of images; none for other data.
 
     `classes`: the label is one of a few classes; `target`: finds the column with the class, where only the recipe
     knows it.
@@ -38,6 +33,8 @@ def check_data(
         return _check_table(data, context, classes, every, target)
     if isinstance(data, Labelled):
         return _check_labelled(data, context, classes, every)
+    if isinstance(data, ImageFolders):
+        return check_images(data, classes)
     return Checked([], [])
 
 

@@ -54,6 +54,13 @@ class Finding:
         return asdict(self) | {"where": list(self.where)}
 
 
+class Checked(NamedTuple):
+    """What was read of some data, and what was found."""
+
+    lines: list[str]  # what was read
+    findings: list[Finding]
+
+
 class Row(NamedTuple):
     """The part of a row that is looked at."""
 
@@ -88,16 +95,18 @@ def invalid_rows(errors: Iterable[UserError], split: Split, rows: Sequence[objec
         yield _finding("error", "invalid rows", text, [str(error.where) for error in some], rows)
 
 
-def find(rows: Rows, context: int | None, classes: bool, repeats: bool = False, partial: bool = False) -> list[Finding]:
+def find(
+    rows: Rows, context: int | None, classes: bool, repeats: bool = False, partial: bool = False, what: str = "rows"
+) -> list[Finding]:
     """All findings, errors first.
 
     `context`: the most tokens that a model reads; `classes`: labels are classes; `repeats`: inputs may occur twice;
-    `partial`: these are not all training rows.
+    `partial`: these are not all training rows; `what`: what a row is.
     """
-    found = [*blanks(rows), *leaks(rows), *long_texts(rows, context)]
-    found += [] if repeats else duplicates(rows)
+    found = [*blanks(rows), *leaks(rows, what), *long_texts(rows, context)]
+    found += [] if repeats else duplicates(rows, what)
     if classes:
-        found += [*labels(rows, partial), *classes_of(rows.get("train", ())), *conflicts(rows)]
+        found += [*labels(rows, partial), *classes_of(rows.get("train", ())), *conflicts(rows, what)]
     train = rows.get("train", ())
     found += uneven(Counter(name for row in train for name in row.classes), train)
     return sorted(found, key=lambda one: one.level)
@@ -112,13 +121,13 @@ def blanks(rows: Rows) -> Iterator[Finding]:
             )
 
 
-def duplicates(rows: Rows) -> Iterator[Finding]:
+def duplicates(rows: Rows, what: str = "rows") -> Iterator[Finding]:
     """Rows of one part with the same input."""
     for split, some in rows.items():
         exact, similar = repeated([row.inputs for row in some]), repeated([row.key for row in some])
         if similar:
             apart = f", {len(similar) - len(exact):,} of them only apart from case and spaces"
-            text = f"{split}: {len(similar):,} of {len(some):,} rows repeat the input of an earlier row"
+            text = f"{split}: {len(similar):,} of {len(some):,} {what} repeat the input of an earlier one"
             more = apart if len(similar) > len(exact) else ""
             yield _finding("warning", "duplicates", text + more, [some[number].place for number in similar], some)
 
@@ -133,7 +142,7 @@ def repeated(keys: Sequence[object]) -> list[int]:
     return found
 
 
-def leaks(rows: Rows) -> Iterator[Finding]:
+def leaks(rows: Rows, what: str = "rows") -> Iterator[Finding]:
     """Rows of one part whose input is in another, earlier one."""
     given = [split for split in SPLITS if split in rows]
     for number, split in enumerate(given):
@@ -143,7 +152,7 @@ def leaks(rows: Rows) -> Iterator[Finding]:
             found = [row for row in rows[split] if row.key in similar and not row.blank]
             if found:
                 same = sum(row.inputs in exact for row in found)
-                text = f"{len(found):,} of {len(rows[split]):,} rows of {split} are also in {other}"
+                text = f"{len(found):,} of {len(rows[split]):,} {what} of {split} are also in {other}"
                 apart = "" if same == len(found) else f", {len(found) - same:,} of them apart from case and spaces"
                 where = [f"{row.place} = {similar[row.key]}" for row in found]
                 yield _finding("warning", "leak", text + apart, where, rows[split])
@@ -243,7 +252,7 @@ def distance_one(one: str, other: str) -> bool:
     return rest == other_rest or swapped
 
 
-def conflicts(rows: Rows) -> Iterator[Finding]:
+def conflicts(rows: Rows, what: str = "rows") -> Iterator[Finding]:
     """The same input with different labels."""
     seen: dict[str, Row] = {}
     found, count = list[str](), 0
@@ -254,7 +263,7 @@ def conflicts(rows: Rows) -> Iterator[Finding]:
             if first.label != row.label and not row.blank:
                 found.append(f"{first.place} {shown(first.label)}, {row.place} {shown(row.label)}")
     if found:
-        text = f"{len(found):,} of {count:,} rows have another label than an earlier row with the same input"
+        text = f"{len(found):,} of {count:,} {what} have another label than an earlier one with the same input"
         yield Finding("warning", "conflicts", text, len(found), count, tuple(found[:MOST]))
 
 
