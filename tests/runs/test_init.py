@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -14,7 +17,7 @@ from heedful.errors import UserError
 from heedful.runs.init import OF_TASK, init_recipe, table_of
 from heedful.runs.recipe import check_recipe, check_rows, recipe_in
 from heedful.runs.train import Finished, Step, train
-from heedful.tasks import TASKS, task_class
+from heedful.tasks import TASKS, task_class, task_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 FINETUNED = ("classification", "multi_label", "regression", "multiple_choice", "tagging", "answering")
@@ -194,3 +197,80 @@ def test_mistakes(tmp_path: Path) -> None:
     init_recipe("trees", tmp_path)
     with pytest.raises(UserError, match="this file exists"):
         init_recipe("trees", tmp_path)
+
+
+def pictures(folder: Path, count: int) -> Path:
+    """A folder of images of 20 x 30 pixels."""
+    folder.mkdir(parents=True)
+    for number in range(count):
+        Image.effect_noise((30, 20), 50 + number).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize("task", ["image_classification", "reconstruction"])
+def test_recipe_for_a_folder_of_images_is_without_mistakes_and_trains(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_loss_curve: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, count in (("cat", 12), ("dog", 10)):
+        pictures(Path("photos", name), count)
+    for data in (Path("photos"), Path(shutil.make_archive("photos", "zip", "photos")).relative_to(tmp_path)):
+        file, _, found = init_recipe(task, Path(f"{data.suffix}recipe.yaml"), data=data, overrides=["data.valid=0.2"])
+        recipe = recipe_in(file, ["train.budget={steps: 1}"])
+        check_recipe(recipe)
+        assert found == {} and (recipe.data.train, recipe.data.valid, recipe.data.test) == (str(data), 0.2, 0.1)
+        assert check_rows(recipe).lines[0].startswith(f"train: 16 images of {data}: 9 'cat', 7 'dog'"), task
+    assert isinstance(list(train(recipe, "run"))[-1], Finished)
+
+
+def test_folders_of_splits_are_found_by_their_names(tmp_path: Path) -> None:
+    for split in ("train", "Val", "val"):
+        pictures(tmp_path / "photos" / split / "cat", 2)
+    recipe = recipe_in(init_recipe("image_classification", tmp_path, data=tmp_path / "photos")[0])
+    assert (recipe.data.root, recipe.data.train, recipe.data.valid) == (str(tmp_path / "photos"), "train", "val")
+    assert recipe.data.test == 0.1  # held out of the training images
+
+
+def lines_of(read: Any) -> Iterable[str]:
+    """The lines or sentences of some text that was read."""
+    for name in ("texts", "lines", "sentences"):
+        if hasattr(read, name):
+            found: Iterable[str] = getattr(read, name)
+            return found
+    raise AssertionError(type(read))
+
+
+@pytest.mark.parametrize("task", ["gpt", "language-model", "pretrain", "permutation_lm", "text_autoencoding"])
+@pytest.mark.parametrize("folder", [False, True])
+def test_recipe_for_running_text_reads_it(task: str, folder: bool, tmp_path: Path) -> None:
+    texts = [f"The cat number {number} sees a dog.\nIt runs.\n" for number in range(40)]
+    data = tmp_path / "corpus"
+    if folder:
+        data.mkdir()
+        for number, text in enumerate(texts):
+            (data / f"{number}.txt").write_text(text)
+    else:
+        data = tmp_path / "corpus.txt.gz"
+        data.write_bytes(gzip.compress("\n".join(texts).encode()))
+    recipe = recipe_in(init_recipe(task, tmp_path, data=data)[0])
+    check_recipe(recipe)
+    task_itself: Any = task_of(recipe)
+    found = {split: task_itself.read(split) for split in ("train", "valid")}
+    texts = {split: list(lines_of(one)) for split, one in found.items()}
+    assert len(texts["train"]) > len(texts["valid"]) > 0
+    assert "The cat number 0 sees a dog." in texts["train"]
+
+
+def test_data_that_a_task_cannot_read_are_refused(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "photos" / "cat", 2)
+    for task, data, message in (
+        ("classify", folder, "this is a folder"),
+        ("gpt", tmp_path / "none.txt", "no such file or folder"),
+        ("image_classification", tmp_path / "none.zip", "there is no such"),
+        ("image_classification", tmp_path / "corpus.txt", "this is no table"),
+    ):
+        with pytest.raises(UserError, match=message):
+            init_recipe(task, tmp_path / f"{task}.yaml", data=data)
+        assert not (tmp_path / f"{task}.yaml").exists()
+    with pytest.raises(UserError, match="only settings of the data"):
+        init_recipe("image_classification", tmp_path / "r.yaml", data=folder, overrides=["train.seed=1"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.config import config_classes, kinds_in, override, parse
+from heedful.data.images.sources import ImageFolders
 from heedful.data.tables.guessing import guess_columns, guess_target, row_numbers
 from heedful.data.tables.reading import read_records
 from heedful.data.tables.source import ColumnTable, column_problem
@@ -18,8 +19,9 @@ from heedful.errors import UserError, shown
 from heedful.files.reading import exists, is_file, is_folder
 from heedful.files.writing import write_text_atomic
 from heedful.files.yaml import load_yaml, write_yaml
+from heedful.runs.init_files import file_settings
 from heedful.runs.recipe import recipe_of, recipe_with, schema_text, shipped, templates
-from heedful.runs.template_text import with_table, with_value, without_start
+from heedful.runs.template_text import with_epochs, with_group, with_table, with_value, without_start
 from heedful.tasks import TASKS, recipe_class
 from heedful.tasks.finetuning.recipe import Finetuning
 
@@ -69,8 +71,8 @@ def init_recipe(
     """Write a recipe, and the JSON Schema for completion in editors; returns both paths, and the columns of `data`.
 
     `start` is a folder to start from: a run of the same task, or for a task with one layer on top of an encoder, any
-    folder with an encoder. `data` is a table; which of its columns are read is guessed, or given by `overrides`,
-    settings of data such as data.columns.label=verdict or data.encoding=cp1252.
+    folder with an encoder. `data` is a table, whose columns are guessed, a folder of images, or text; `overrides` are
+    settings of it such as data.columns.label=verdict or data.encoding=cp1252.
     """
     if name not in names():
         close = difflib.get_close_matches(name, names(), n=1, cutoff=0.6)
@@ -78,8 +80,8 @@ def init_recipe(
         raise UserError(f"there is no template named {name}", expected="one of " + ", ".join(names()), todo=todo)
     if overrides and data is None:
         raise UserError(
-            "these are settings of a table", found=shown(overrides[0]),
-            todo="name the table: --data FILE; or edit the recipe after it is written",
+            "these are settings of your data", found=shown(overrides[0]),
+            todo="name them: --data PATH; or edit the recipe after it is written",
         )  # fmt: skip
     recipe = path / f"{name}.yaml" if is_folder(path) else path
     if not is_folder(recipe.parent):
@@ -90,11 +92,15 @@ def init_recipe(
             raise UserError(
                 "this file exists", where=str(file), todo="name another path, or write over it with --force"
             )
-    text = _scratch(name) if start is None else _from_folder(name, start)
+    text = _scratch(name, data) if start is None else _from_folder(name, start)
     found: dict[str, Any] = {}
     if data is not None:
-        if task_of_template(name) == "tabular":
+        task = task_of_template(name)
+        files = file_settings(kinds_of(task), data)
+        if task == "tabular":
             text, found = _for_any_columns(text, data, overrides)
+        elif files is not None:
+            text = _for_files(text, str(recipe), data, files, overrides)
         else:
             settings, found, rows = _guessed(name, data, overrides)
             text = with_table(text, {**_image_settings(text, str(recipe)), **settings}, found, rows)
@@ -110,6 +116,11 @@ def task_of_template(name: str) -> str:
     """The kind of task of a template, or of a task's own name."""
     kind: str = name if name in TASKS else load_yaml(_file(name))[0]["task"]["kind"]
     return kind
+
+
+def kinds_of(task: str) -> set[str]:
+    """The kinds of data that a task reads."""
+    return set(kinds_in(config_classes(recipe_class(task).model_fields["data"].annotation)))
 
 
 def table_of(task: str) -> Any:
@@ -161,16 +172,38 @@ def _for_any_columns(text: str, data: Path, overrides: Sequence[str]) -> tuple[s
     return with_table(text, given["data"], {}, count), {"predict": predict}
 
 
+def _for_files(text: str, where: str, data: Path, files: dict[str, Any], overrides: Sequence[str]) -> str:
+    """The recipe for a folder of images, or for running text."""
+    if not exists(data):
+        raise UserError("there is no such file or folder", where="--data", found=str(data))
+    sizes = _image_settings(text, where) if files["kind"] == "image_folder" else {}
+    given = _given({**files, **sizes}, overrides, ("data.",), "data.valid=0.2")["data"]
+    text = with_group(text, "data", write_yaml({"data": given}))
+    if files["kind"] != "image_folder":
+        return text
+    settings: Any = parse(ImageFolders, given, file="data")
+    for problem in settings.problems():
+        raise problem
+    return with_epochs(text, len(settings.listing("train").files))
+
+
 def _settings(data: Path, overrides: Sequence[str], allowed: tuple[str, ...], such: str) -> dict[str, Any]:
     """The settings of a table, changed by the allowed overrides."""
     if is_folder(data):
         raise UserError("this is a folder", where=f"--data {data}", expected="a .csv, .tsv, .jsonl or .parquet file")
+    return _given({"kind": "table", "train": str(data)}, overrides, allowed, such)
+
+
+def _given(
+    settings: Mapping[str, Any], overrides: Sequence[str], allowed: tuple[str, ...], such: str
+) -> dict[str, Any]:
+    """Settings of data, changed by the allowed overrides."""
     if other := next((text for text in overrides if not text.startswith(allowed)), None):
         raise UserError(
             "only settings of the data can be given here", found=shown(other), expected=f"such as {such}",
             todo="edit the recipe after it is written",
         )  # fmt: skip
-    return override({"data": {"kind": "table", "train": str(data)}}, overrides)
+    return override({"data": dict(settings)}, overrides)
 
 
 def _first_rows(data: Path, table: Any) -> tuple[list[Mapping[str, object]], int]:
@@ -200,18 +233,18 @@ def _file(name: str) -> Path:
     return known[template] if template in known else shipped()[template]
 
 
-def _scratch(name: str) -> str:
-    """The text of a template, or of a copied recipe with the kinds of data that it may have."""
+def _scratch(name: str, data: Path | None) -> str:
+    """The text of a template, or of a copied recipe, with the kinds of data that it may have if there are none yet."""
     file = _file(name)
     text, task = file.read_text(encoding="utf-8"), load_yaml(file)[0]["task"]["kind"]
     finetuning = issubclass(recipe_class(task), Finetuning)
     if file.stem not in templates():
-        kinds = sorted(kinds_in(config_classes(recipe_class(name).model_fields["data"].annotation)) - {"own"})
-        about = f"# A recipe for {name}, a copy of {file.stem}: put your own data into it. data.kind is one of\n"
-        text = (
-            f"{about}#   {', '.join(kinds)}\n# heedful catalogue --swap FILE --key data    shows what each needs\n#\n"
-            + (re.sub(r"\A(?:#.*\n)*", "", text) if finetuning else text)
-        )
+        kinds = sorted(kinds_of(name) - {"own"})
+        about = f"# A recipe for {name}, a copy of {file.stem}"
+        if data is None:
+            about += f": put your own data into it. data.kind is one of\n#   {', '.join(kinds)}\n"
+            about += "# heedful catalogue --swap FILE --key data    shows what each needs\n#"
+        text = f"{about}\n" + (re.sub(r"\A(?:#.*\n)*", "", text) if finetuning or data else text)
     return without_start(text, name, task == "classification") if finetuning else text
 
 

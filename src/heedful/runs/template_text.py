@@ -66,11 +66,15 @@ def with_table(
     notes = {"kind": "CSV, TSV, JSON lines or Parquet; plain or .gz", "valid": "a file, or the share of rows held out"}
     noted = [f"{line:<27} # {notes[key]}" if key in notes else line for key, line in zip(usual, lines, strict=True)]
     read = [f"  columns: {{{named}}}"] if columns else []
-    text = with_group(text, "data", "\n".join(["data:", *noted, *read, ""]))
+    return with_epochs(with_group(text, "data", "\n".join(["data:", *noted, *read, ""])), rows)
+
+
+def with_epochs(text: str, rows: int) -> str:
+    """The recipe evaluated after each epoch of that many rows, of which a fifth is held out."""
     size = re.search(r"^  batch_examples: (\d+)", text, flags=re.MULTILINE)
     if size is None:
         return text
     steps = max(1, -(-rows * 8 // 10 // int(size[1])))
     for key, value in (("evaluate_every", steps), ("save_every", steps), ("warmup", max(1, steps // 2))):
         text = with_value(text, key, str(value))
-    return text
+    return re.sub(r"(?<=[{ ])warmup: \d+(?=[,}])", f"warmup: {max(1, steps // 2)}", text)

@@ -32,7 +32,11 @@ def init(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="FILE", help="Your table; the columns are guessed from its first rows."),
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Your data: a table, whose columns are guessed from its first rows, a folder of images, or text.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
@@ -48,7 +52,7 @@ def init(
         columns = {setting: [name] if isinstance(name, str) else name for setting, name in found.items() if name}
         shown = [f"{setting} is {' and '.join(map(repr, names))}" for setting, names in columns.items()]
         typer.echo(printable("columns: " + ", ".join(shown)))
-    first = "" if found else f"edit {recipe}, then "
+    first = "" if data else f"edit {recipe}, then "
     typer.echo(f"next: {first}`heedful check {recipe}` and `heedful train {recipe}`")
 
 
