@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,15 @@ def test_images_without_classes_are_counted(photos: Any) -> None:
     data = photos(train={f"{n}.png": n // 2 for n in range(4)})
     found = check_data(data, None, False)
     assert found.lines[0].startswith("train: 4 images of ") and [one.name for one in found.findings] == ["duplicates"]
+
+
+def test_what_is_no_readable_file_is_an_error(tmp_path: Path) -> None:
+    for number in range(4):
+        picture(tmp_path / "train" / f"{number}.png", number)
+    folder = tmp_path / "train"
+    (folder / "gone.png").symlink_to("nowhere")
+    (folder / "empty.png").touch()
+    os.mkfifo(folder / "pipe.png")
+    (found,) = check_data(ImageFolders(root=str(tmp_path), test=None), None, False).findings
+    assert (found.level, found.name, found.count, found.of) == ("error", "unreadable", 3, 7)
+    assert [Path(place).name for place in found.where] == ["empty.png", "gone.png", "pipe.png"]

@@ -10,8 +10,9 @@ from pathlib import Path
 from heedful.data.formats.sources import SPLITS, Split
 from heedful.data.images.sources import ImageFolders, Listing
 from heedful.data.images.zip_files import ZipMember
-from heedful.data.tables.findings import Checked, Row, find
+from heedful.data.tables.findings import MOST, Checked, Finding, Row, find
 from heedful.errors import shown
+from heedful.files.reading import is_file, open_file
 
 MOST_NAMED = 10  # classes of a split
 
@@ -19,29 +20,46 @@ MOST_NAMED = 10  # classes of a split
 def check_images(data: ImageFolders, classes: bool) -> Checked:
     """The classes of each split, and images that are in two places; `classes`: they are what is predicted."""
     listed: dict[Split, Listing] = {split: data.listing(split) for split in SPLITS if getattr(data, split) is not None}
-    keys = fingerprints([file for listing in listed.values() for file in listing.files])
-    rows = {
-        split: [
-            Row((next(keys),), name, str(file), [] if name is None or classes else [name])
-            for name, file in zip(_names(listing), listing.files, strict=True)
-        ]
-        for split, listing in listed.items()
-    }
-    lines = [f"{split}: {len(rows[split]):,} images of {_about(data, split, listed[split])}" for split in listed]
-    labelled = classes and bool(listed["train"].classes)
-    return Checked(lines, find(rows, None, labelled, what="images"))
+    keys = iter(fingerprints([file for listing in listed.values() for file in listing.files]))
+    rows, findings = dict[Split, list[Row]](), list[Finding]()
+    for split, listing in listed.items():
+        files = zip(_names(listing), map(str, listing.files), strict=True)
+        every = [Row((next(keys),), name, place, [] if name is None or classes else [name]) for name, place in files]
+        rows[split] = [row for row in every if not row.blank]
+        if bad := [row.place for row in every if row.blank]:
+            text = f"{split}: {len(bad):,} of {len(every):,} images cannot be read"
+            findings.append(Finding("error", "unreadable", text, len(bad), len(every), tuple(bad[:MOST])))
+    lines = [f"{split}: {len(one.files):,} images of {_about(data, split, one)}" for split, one in listed.items()]
+    found = find(rows, None, classes and bool(listed["train"].classes), what="images")
+    return Checked(lines, findings + found)
 
 
 def fingerprints(files: Sequence[Path | ZipMember]) -> Iterator[str]:
-    """A text for each file, the same for files with the same contents; only files of one size are read."""
-    stamps = [file.stamp() if isinstance(file, ZipMember) else (file.stat().st_size, 0) for file in files]
-    sizes = Counter(size for size, _ in stamps)
-    for file, (size, _) in zip(files, stamps, strict=True):
-        if sizes[size] == 1:
-            yield str(size)
-        else:
-            with file.read() if isinstance(file, ZipMember) else file.open("rb") as stream:
-                yield f"{size} {hashlib.file_digest(stream, 'blake2b').hexdigest()}"
+    """A text for each file, the same for files with the same contents, and blank for one that is empty or unreadable.
+
+    Only files of one size are read.
+    """
+    sizes = [_size(file) for file in files]
+    counts = Counter(sizes)
+    for file, size in zip(files, sizes, strict=True):
+        try:
+            yield str(size or "") if not size or counts[size] == 1 else f"{size} {_digest(file)}"
+        except OSError:
+            yield ""
+
+
+def _size(file: Path | ZipMember) -> int:
+    """The bytes of a file; 0 if there is none."""
+    try:
+        return file.stamp()[0] if isinstance(file, ZipMember) else file.stat().st_size * is_file(file)
+    except OSError:
+        return 0
+
+
+def _digest(file: Path | ZipMember) -> str:
+    """A text that differs for other contents."""
+    with file.read() if isinstance(file, ZipMember) else open_file(file) as stream:
+        return hashlib.file_digest(stream, "blake2b").hexdigest()
 
 
 def _names(listed: Listing) -> Iterator[str | None]:
