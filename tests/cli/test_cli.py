@@ -464,7 +464,7 @@ def test_predict_adds_a_prediction_to_each_row(run: Path, heedful: Run, tmp_path
         ('{"source" "x"}', "in.jsonl:2:11: this is not JSON"),
         ("[1]", "in.jsonl:2: this line is not a JSON object"),
         ('{"other": "x"}', "in.jsonl:2: there is no field 'source'"),
-        ('{"source": [3]}', "in.jsonl:2: the value of 'source' is not a string"),
+        ('{"source": {"a": 3}}', "in.jsonl:2: the value of 'source' is not a string"),
         (json.dumps({"source": "one " * 40}), "in.jsonl:2: this text is too long for the model"),
     ],
 )

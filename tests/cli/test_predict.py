@@ -386,7 +386,7 @@ def kept_lines(folder: Path) -> list[bytes]:
         ("in.csv", b"text,id\na\n", "different number of columns"),
         ("in.csv", b"text,prediction\na,b\n", "a result would overwrite a column"),
         ("in.jsonl", b'{"text": "a"}\n{"text"', "in.jsonl:2"),
-        ("in.jsonl", b'{"text": [3]}\n', "is not a string"),
+        ("in.jsonl", b'{"text": {"a": 3}}\n', "is not a string"),
         ("in.parquet", b"PAR1 or not", "this is not a Parquet file"),
         ("in.csv.gz", gzip.compress(b"text\na\n" * 99, mtime=0)[:-12], "in.csv.gz"),
         ("in.zip", b"PK and no more", "this zip file cannot be read"),

@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -173,6 +174,7 @@ def _names(**kinds: list[str]) -> dict[str, Any]:
     return {"properties": groups, "required": list(groups)}
 
 
+@cache
 def schema_text() -> str:
     """The JSON Schema of recipes as text, with one recipe class per task."""
     parts, together = models_json_schema([(cls, "validation") for cls in map(recipe_class, TASKS)])
