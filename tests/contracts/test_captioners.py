@@ -42,6 +42,9 @@ def configs() -> Iterator[Any]:
             yield pytest.param(type(tiny).model_validate(tiny.model_dump() | {"decoder": decoder}), id=f"{kind}-{name}")
 
 
+LEARNING = ("captioner-additive", "captioner-hard", "captioner-transformer")  # what `make test` trains
+
+
 @pytest.fixture(params=configs())
 def config(request: pytest.FixtureRequest) -> Any:
     return request.param
@@ -174,6 +177,11 @@ def test_bfloat16_gives_similar_logits(config: Any) -> None:
     assert float((half - full).detach().abs().max()) < 0.1 * float(full.detach().abs().max())
 
 
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(*one.values, id=one.id, marks=() if one.id in LEARNING else pytest.mark.slow) for one in configs()],
+    indirect=True,
+)
 def test_four_captions_are_memorized(config: Any) -> None:
     model = build_model(config.model_copy(update={"dropout": 0.0}), 2).train()
     x, words = images(config, 4), torch.cat([torch.full((4, 1), 2), tokens(4, 5)], 1)

@@ -22,7 +22,10 @@ from heedful.contracts.texts import Codec, shortest, trouble
 from heedful.models import MODELS, build, config_class
 from tolerance import near
 
-LONG = ("seq2seq", "hred", "captioner", "paragraph_captioner", "text_vae", "style_transfer")
+LONG = (
+    "seq2seq", "hred", "captioner", "paragraph_captioner", "text_vae", "style_transfer", "rnn_encoder", "linformer",
+    "elmo", "resnet", "googlenet", "multi_label", "distilbert", "albert", "roberta", "xlm_roberta", "transformer_xl",
+)  # fmt: skip
 ALIKE = [
     *(
         f"transformers: {name}"

@@ -19,6 +19,13 @@ from tolerance import close
 KINDS = kinds_of("image_encoder")
 
 
+# Models of which `make test` takes the longest tests.
+some_kinds = pytest.mark.parametrize(
+    "config", [pytest.param(kind, marks=() if kind in ("lenet", "vit") else pytest.mark.slow) for kind in KINDS],
+    indirect=True,
+)  # fmt: skip
+
+
 @pytest.fixture(params=KINDS)
 def config(request: pytest.FixtureRequest) -> ImageEncoderConfig:
     found: ImageEncoderConfig = config_class(request.param).tiny()
@@ -98,6 +105,7 @@ def test_saved_model_is_loaded_bit_for_bit(config: ImageEncoderConfig, tmp_path:
     assert torch.equal(model.eval()(x), other(x))
 
 
+@some_kinds
 def test_eight_images_are_memorized(config: ImageEncoderConfig) -> None:
     model = build_model(config, 2).train()
     assert config.classes is not None
@@ -135,6 +143,7 @@ def test_images_of_another_shape_are_refused(config: ImageEncoderConfig) -> None
             model(torch.zeros(2, channels, rows, columns - 1))
 
 
+@some_kinds
 def test_compiled_model_has_no_graph_break(config: ImageEncoderConfig) -> None:
     model, x = build_model(config), images(config, 2)
     torch._dynamo.reset()

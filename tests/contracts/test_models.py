@@ -552,7 +552,13 @@ def compilable(case: Case) -> tuple[Any, Callable[[Tensor, Tensor], Tensor], tup
     return model, run, (source, target)
 
 
-@every_model
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=() if name in ("transformer", "gpt", "seq2seq") else pytest.mark.slow)
+        for name, case in TABLE.items()
+    ],
+)
 def test_compiled_model_has_no_graph_break(case: Case) -> None:
     _, run, given = compilable(case)
     assert_equal_predictions(torch.compile(run, backend="eager", fullgraph=True)(*given), run(*given))

@@ -66,6 +66,10 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 every_run = pytest.mark.parametrize("run", NAMES, indirect=True)
+FIRST = {name.partition("-")[0]: name for name in reversed(NAMES)}.values()  # of each task
+first_runs = pytest.mark.parametrize(
+    "run", [pytest.param(name, marks=() if name in FIRST else pytest.mark.slow) for name in NAMES], indirect=True
+)
 
 
 def read(path: Path) -> Any:
@@ -186,7 +190,7 @@ def test_resuming_keeps_old_defaults_of_new_settings(run: Path) -> None:
         list(heedful.train(heedful.load_recipe("recipe.yaml", ["model.normalize=sparsemax"]), run))
 
 
-@every_run
+@first_runs
 def test_new_run_has_the_same_losses(run: Path) -> None:
     then = read(run / "env.json")["torch"]
     if [*torch.__version__.split(".")[:2]] != then.split(".")[:2]:
