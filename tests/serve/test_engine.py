@@ -107,6 +107,18 @@ def test_rows_of_kernels_give_the_same(golden: Callable[[str], Any]) -> None:
 
 
 @pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_texts_join_once_where_all_slots_are_taken(count: int, golden: Callable[[str], Any]) -> None:
+    generator = generator_of("gpt", golden)
+    some = [(prompt, TextSettings(length=20, temperature=0.0)) for prompt, _ in mixed(count, 4)]
+    requests = [completion(generator, *one) for one in some]
+    engine, _ = engine_of(generator, count)
+    engine.submit(requests)
+    finish(engine, [])
+    require_alone(generator, some, requests)
+
+
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("words", [0, 1, 40, 100])
 def test_prompts_are_read_beside_texts_that_are_under_way(
     words: int, golden: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
