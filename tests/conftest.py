@@ -47,6 +47,23 @@ def _seeded() -> None:
         torch.default_generator.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Files are written, and not waited for: no test cuts the power of this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _coarse_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Reports of runs have pictures of few dots, apart from tests of pictures."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "plots" not in request.path.parts:
+            patch.setattr("heedful.plots.style.encode.__defaults__", (30,))
+        yield
+
+
 @pytest.fixture(scope="module")
 def no_loss_curve() -> Iterator[None]:
     """Runs end without a picture of their losses, which takes longer than their steps."""

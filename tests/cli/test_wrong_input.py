@@ -45,7 +45,7 @@ def here(heedful: Run, tmp_path: Path) -> Run:
         ("init classify --data broken.csv.gz", "this gzip file is damaged"),
         ("init classify --data new.csv data.encodin=cp1252", "did you mean encoding"),
         ("init classify --data new.csv train.seed=1", "only settings of the data"),
-        ("init classify data.encoding=cp1252", "name the table: --data FILE"),
+        ("init classify data.encoding=cp1252", "name them: --data PATH"),
         ("init translate --data new.csv", "not clear which column is the source"),
         ("init classify --from folder", "there is no model in this folder"),
         ("init classify nowhere/x.yaml", "nowhere: there is no such folder"),

@@ -183,7 +183,7 @@ def test_mistakes(tmp_path: Path) -> None:
         ("classify", data, ["data.columns.label=verdict"], "there is no column 'verdict'", "set data.columns.label"),
         ("classify", data, ["data.columns.lable=b"], "columns.lable is an unknown key", None),
         ("classify", data, ["train.seed=1"], "only settings of the data", "edit the recipe"),
-        ("classify", None, ["data.columns.label=b"], "settings of a table", "--data FILE"),
+        ("classify", None, ["data.columns.label=b"], "settings of your data", "--data PATH"),
         ("table", data, [], "not clear which column is to be predicted", "task.predict=NAME"),
         ("table", data, ["task.predict=d"], "there is no column 'd'", "task.predict"),
         ("table", data, ["train.seed=1"], "only settings of the data", "edit the recipe"),
