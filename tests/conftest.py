@@ -57,9 +57,9 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _coarse_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Reports of runs have pictures of few dots, apart from tests of pictures."""
+    """Reports of runs have pictures of few dots, apart from tests that look at pictures."""
     with pytest.MonkeyPatch.context() as patch:
-        if "plots" not in request.path.parts:
+        if "plots" not in request.path.parts and not hasattr(request.module, "Image"):
             patch.setattr("heedful.plots.style.encode.__defaults__", (30,))
         yield
 

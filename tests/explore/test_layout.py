@@ -156,7 +156,9 @@ def test_head_settings_wait_behind_settings_for_a_projector(layout: Layout) -> N
     assert page.get_by_test_id("heads-open").is_visible()
 
 
-@pytest.mark.parametrize("view", SHOWN)
+@pytest.mark.parametrize(
+    "view", [pytest.param(view, marks=pytest.mark.slow if number % 2 else ()) for number, view in enumerate(SHOWN)]
+)
 def test_all_text_is_legible(layout: Layout, view: str) -> None:
     """A contrast of at least 4.5 to 1 with the background, in light and dark mode."""
     page = layout.go(view)

@@ -25,6 +25,7 @@ from heedful.hub.sentence_transformers import SentenceConfig
 from heedful.models import build, config_class
 from heedful.models.heads.config import HeadConfig
 from heedful.models.own import OwnModel
+from heedful.models.unset import Unset
 from heedful.runs.artifacts import artifact_texts, hashes, load_artifacts, open_artifacts, places
 from heedful.runs.own import builder, require_named
 from heedful.runs.recipe import recipe_in, shipped
@@ -184,7 +185,8 @@ def _built(config: Any, tensors: dict[str, Tensor], weights: Path, own: OwnModel
         return model
     with torch.device("meta"):  # no memory is allocated before the weights are known to fit
         require_fit(build(config), tensors, weights)
-    model = build(config)
+    with Unset():
+        model = build(config)
     model.load_state_dict(tensors)
     return model
 
