@@ -270,12 +270,14 @@ LIGHT = [
     ("show", "--help"),
     ("runs",),
 ]
-LIGHT += [("train", "--help"), ("translate", "--help"), ("demo", "--help"), ("claims",), ("figure",)]
-LIGHT += [("catalogue",), ("catalogue", "--stack"), ("catalogue", "--swap", "numbers")]
-LIGHT += [("lectures",), ("lectures", "bert", "--json")]
+LIGHT += [("train", "--help"), ("claims",), ("figure",), ("catalogue", "--swap", "numbers"), ("lectures",)]
+ALIKE = [("translate", "--help"), ("demo", "--help"), ("catalogue",), ("catalogue", "--stack")]
+ALIKE += [("lectures", "bert", "--json")]
 
 
-@pytest.mark.parametrize("words", LIGHT, ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [*LIGHT, *(pytest.param(words, marks=pytest.mark.slow) for words in ALIKE)], ids=" ".join
+)
 def test_light_verbs_load_nothing_heavy(words: tuple[str, ...]) -> None:
     script = (
         "import sys\nfrom heedful.cli.app import main\n"

@@ -48,7 +48,9 @@ ALSO = {
 
 
 # ------------------------------------------------------------------ faults
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if number > 39 else ()) for number, name in enumerate(PLANTED)]
+)
 def test_planted_fault_is_reported_by_its_check(name: str) -> None:
     builder, check, settings = PLANTED[name]
     report = doctor(builder, settings)

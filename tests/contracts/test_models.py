@@ -221,8 +221,8 @@ def those(params: Iterable[Any], applies: Callable[[Case], bool] = lambda case: 
 MODEL_CASES = [pytest.param(case, id=name) for name, case in TABLE.items()]
 every_variant, every_model = those(variants()), those(MODEL_CASES)
 every_smooth_variant = those(variants(), lambda case: case.smooth)
-TRAINED = [next(variants()), *(param for param in variants() if param.values[0].config.kind != "transformer")][::2]
-trained_variants = those(  # every other one, without those that GPT has as well; `make test-all` trains them all
+TRAINED = [next(variants()), *(param for param in variants() if param.values[0].config.kind != "transformer")][::3]
+trained_variants = those(  # every third one, without those that GPT has as well; `make test-all` trains them all
     [
         pytest.param(
             *param.values, id=param.id, marks=() if param.id in {one.id for one in TRAINED} else pytest.mark.slow

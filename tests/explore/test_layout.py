@@ -117,7 +117,9 @@ def test_every_view_has_a_layout_test() -> None:
     assert set(SHOWN) == set(VIEWS)
 
 
-@pytest.mark.parametrize("view", SHOWN)
+@pytest.mark.parametrize(
+    "view", [pytest.param(view, marks=() if number % 2 else pytest.mark.slow) for number, view in enumerate(SHOWN)]
+)
 @pytest.mark.parametrize("opened", ["once", pytest.param("again", marks=pytest.mark.slow)])
 def test_figure_is_visible_without_scrolling(layout: Layout, opened: str, view: str) -> None:
     """It starts in the upper half, the page never scrolls sideways, and no label is cut, covered or overlapping.

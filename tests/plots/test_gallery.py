@@ -93,9 +93,12 @@ ONE_FORMAT = {name: (list(SUFFIXES)[number % len(SUFFIXES)],) for number, name i
 FORMATS = {**ONE_FORMAT, "masks": SUFFIXES, "beam-tree": SUFFIXES}  # the rest of the formats is for `make test-all`
 
 
+LONG = ("soft-hard", "image-probes", "captions", "lstm-gates", "visual-search", "glimpses")  # the longest
+
+
 @pytest.mark.parametrize(
     ("name", "formats"),
-    [(name, FORMATS[name]) for name in TINY]
+    [pytest.param(name, FORMATS[name], marks=pytest.mark.slow if name in LONG else ()) for name in TINY]
     + [pytest.param(name, SUFFIXES, marks=pytest.mark.slow) for name in TINY if FORMATS[name] != SUFFIXES],
 )
 def test_figure_is_drawn_in_every_format_without_side_effects(name: str, formats: tuple[str, ...]) -> None:
