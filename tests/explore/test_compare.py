@@ -21,6 +21,7 @@ from heedful.explore.subjects import Explorer
 from heedful.runs.images import test_split as images
 from heedful.tasks.captioning.predictor import ImageCaptioner
 from heedful.tasks.image_classification.predictor import ImageClassifier
+from heedful.tasks.language_model.predictor import TextGenerator
 from patience import until
 from tolerance import near
 
@@ -107,24 +108,25 @@ def lessened(page: Any) -> dict[str, float]:
 def test_two_head_settings_of_one_model_are_compared(browse: Callable[..., Any], run: Callable[[str], Path]) -> None:
     """Heads that are switched off in B alone: in Heads, Next token and the lens, with Python's numbers."""
     browsing = browse(run("gpt"))
-    page, subject = browsing.go("next", text="A list of"), browsing.explorer.subject("gpt")
+    page = browsing.go("next", text="A list of")
+    own = TextGenerator.load(run("gpt"), "cpu")  # not the one that the server uses meanwhile
     page.get_by_test_id("compare").click()
     b = page.locator('[data-pane="b"]')
     b.get_by_test_id("heads-open").click()
     b.get_by_test_id("layer-0-1").click()  # all heads of layer 2
     page.wait_for_url(lambda url: "b.off=" in url)
     assert "off" not in browsing.address
-    ids = torch.tensor([subject.predictor.prompt_ids("A list of")])
+    ids = torch.tensor([own.prompt_ids("A list of")])
 
     def shares() -> torch.Tensor:
         with torch.inference_mode():
-            return subject.model(ids, subject.predictor.start(1))[0][0, -1].double().softmax(-1)
+            return own.model(ids, own.start(1))[0][0, -1].double().softmax(-1)
 
     before = shares()
-    with watch(subject.model, "blocks.1.*.weights", edit=lambda _, weights: torch.zeros_like(weights)):
+    with watch(own.model, "blocks.1.*.weights", edit=lambda _, weights: torch.zeros_like(weights)):
         less = shares() - before
     most = less.abs().topk(3).indices.tolist()
-    names = [shown_text(piece) for piece in subject.predictor.tokenizer.pieces(most)]
+    names = [shown_text(piece) for piece in own.tokenizer.pieces(most)]
     until(lambda: difference(page).count() and {*names} <= {*lessened(page)})
     shown = lessened(page)
     assert [shown[name] for name in names] == near(less[most].tolist(), 256)
