@@ -228,8 +228,9 @@ def write_images(folder: Path) -> None:
     np.savez(folder / "images.npz", x_test=pixels)
     for name in ("mnist_train.csv", "mnist_test.csv"):
         np.savetxt(folder / name, np.column_stack([labels, pixels.reshape(64, -1)]), fmt="%d", delimiter=",")
-    names = "scan image digit cat more/one folder/one photos/train/a photos/train/b photos/test/a"
-    for path in (f"{name}.png" for name in names.split()):
+    names = ["scan", "image", "digit", "cat", "more/one", "folder/one"]
+    names += [f"photos/{split}/{kind}/{n}" for split in ("train", "test") for kind in ("cat", "dog") for n in range(12)]
+    for path in (f"{name}.png" for name in names):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels[0]).save(folder / path)
 
