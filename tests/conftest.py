@@ -4,7 +4,8 @@ import gc
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -55,12 +56,18 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _coarse_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Reports of runs have pictures of few dots, apart from tests that look at pictures."""
-    with pytest.MonkeyPatch.context() as patch:
-        if "plots" not in request.path.parts and not hasattr(request.module, "Image"):
+@pytest.fixture(scope="session", autouse=True)
+def _coarse_reports() -> Iterator[None]:
+    """The pictures of a run's report have few dots; those that a test asks for have all."""
+    from heedful.runs import finish
+
+    def coarse(*given: Any, report: Callable[..., Iterator[Any]] = finish._report) -> Iterator[Any]:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr("heedful.plots.style.encode.__defaults__", (30,))
+            yield from report(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finish, "_report", coarse)
         yield
 
 

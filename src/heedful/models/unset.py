@@ -9,10 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-RANDOM = {
-    Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_normal_,
-    nn.init.kaiming_uniform_, nn.init.xavier_normal_, nn.init.xavier_uniform_,
-}  # fmt: skip
+RANDOM = {Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_}
 
 
 class Unset(TorchFunctionMode):

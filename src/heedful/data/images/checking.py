@@ -20,7 +20,7 @@ MOST_NAMED = 10  # classes of a split
 def check_images(data: ImageFolders, classes: bool) -> Checked:
     """The classes of each split, and images that are in two places; `classes`: they are what is predicted."""
     listed: dict[Split, Listing] = {split: data.listing(split) for split in SPLITS if getattr(data, split) is not None}
-    keys = iter(fingerprints([file for listing in listed.values() for file in listing.files]))
+    keys = fingerprints([file for listing in listed.values() for file in listing.files])
     rows, findings = dict[Split, list[Row]](), list[Finding]()
     for split, listing in listed.items():
         files = zip(_names(listing), map(str, listing.files), strict=True)
