@@ -263,7 +263,9 @@ def test_recipe_for_running_text_reads_it(task: str, folder: bool, tmp_path: Pat
 
 def test_data_that_a_task_cannot_read_are_refused(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "photos" / "cat", 2)
+    (tmp_path / "corpus.txt").write_text("A cat.")
     for task, data, message in (
+        ("image_classification", tmp_path / "fotos", "no such file or folder"),
         ("classify", folder, "this is a folder"),
         ("gpt", tmp_path / "none.txt", "no such file or folder"),
         ("image_classification", tmp_path / "none.zip", "there is no such"),

@@ -83,6 +83,8 @@ def init_recipe(
             "these are settings of your data", found=shown(overrides[0]),
             todo="name them: --data PATH; or edit the recipe after it is written",
         )  # fmt: skip
+    if data is not None and not exists(data):
+        raise UserError("there is no such file or folder", where="--data", found=str(data))
     recipe = path / f"{name}.yaml" if is_folder(path) else path
     if not is_folder(recipe.parent):
         raise UserError("there is no such folder", where=str(recipe.parent), todo="create it, or name another folder")
@@ -100,7 +102,7 @@ def init_recipe(
         if task == "tabular":
             text, found = _for_any_columns(text, data, overrides)
         elif files is not None:
-            text = _for_files(text, str(recipe), data, files, overrides)
+            text = _for_files(text, str(recipe), files, overrides)
         else:
             settings, found, rows = _guessed(name, data, overrides)
             text = with_table(text, {**_image_settings(text, str(recipe)), **settings}, found, rows)
@@ -172,10 +174,8 @@ def _for_any_columns(text: str, data: Path, overrides: Sequence[str]) -> tuple[s
     return with_table(text, given["data"], {}, count), {"predict": predict}
 
 
-def _for_files(text: str, where: str, data: Path, files: dict[str, Any], overrides: Sequence[str]) -> str:
+def _for_files(text: str, where: str, files: dict[str, Any], overrides: Sequence[str]) -> str:
     """The recipe for a folder of images, or for running text."""
-    if not exists(data):
-        raise UserError("there is no such file or folder", where="--data", found=str(data))
     sizes = _image_settings(text, where) if files["kind"] == "image_folder" else {}
     given = _given({**files, **sizes}, overrides, ("data.",), "data.valid=0.2")["data"]
     text = with_group(text, "data", write_yaml({"data": given}))
